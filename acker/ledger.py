@@ -1,0 +1,184 @@
+"""The contract of the ledger: the state of every pending tuple tree, one 64-bit ack-val a root.
+
+``MemoryLedger`` and ``RedisLedger`` both fulfil it and pass one suite; the memory one is the oracle of the property tests.
+
+Ids, everywhere in tiercel, are unsigned 64-bit integers. A *root* id names one emitted spout tuple; an *edge* id names one
+copy of a tuple on its way to one task. The *owner* of a root is the task id (1 .. owners) of the spout task that emitted it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.uint64]
+
+
+class Applied(enum.Enum):
+    """What became of one ``apply``."""
+
+    FRESH = "fresh"
+    """The updates took effect now."""
+    REPEATED = "repeated"
+    """This token had the same updates before: nothing was applied again."""
+    CONFLICTING = "conflicting"
+    """This token had other updates before: the roots of these updates were failed instead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """Names the work of one Spark task, the same for every attempt at it."""
+
+    run: str
+    """Drawn by the driver at each start, so that batch numbers of two runs never meet."""
+    batch: int
+    level: int
+    partition: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """A root that a bolt failed, and why."""
+
+    root: int
+    component: str
+    task: int
+    reason: str
+    """One line; the ledger keeps the first 500 characters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Updates:
+    """What one Spark task does to the trees of its input: parallel arrays, one entry a root, sorted by root.
+
+    ``roots`` names *every* root of the task's input, also those whose ``xors`` entry is 0 (tuples held, nothing emitted):
+    a retry that does other work must be able to fail all of them.
+    """
+
+    roots: Ids
+    xors: Ids
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """What one ``apply`` did. The counts are of this call; a repeated call counts nothing."""
+
+    applied: Applied
+    completed: int = 0
+    failed: int = 0
+    late: int = 0
+    """Updates and failures of roots that are not in the ledger: completed, failed, expired or never registered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcomes:
+    """What one read of the feed brought, each list in the order in which the ledger decided."""
+
+    acked: Sequence[int] = ()
+    failed: Sequence[Failure] = ()
+    released: Sequence[int] = ()
+    """Given back without blame (a restarted driver): requeue, but do not count a failed delivery."""
+    reset: Sequence[int] = ()
+    """Roots whose timeout starts again."""
+    ledger_lost: bool = False
+    """The server lost its memory (restarted empty, failed over to an empty replica) since the last read: every root
+    registered before is unknown to it and must be given back. Said once for each loss."""
+
+    def __bool__(self) -> bool:
+        return bool(self.acked or self.failed or self.released or self.reset or self.ledger_lost)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerSpec:
+    """Where and how big a topology's ledger is; picklable, travels to executors. ``urls`` may hold passwords: never log it."""
+
+    topology: str
+    urls: tuple[str, ...] = field(repr=False)
+    """One server for all shards, or one a shard (shard i is on ``urls[i % len(urls)]``)."""
+    shards: int
+    owners: int
+    """Spout tasks have ids 1 .. owners; their feeds are passed to the scripts as KEYS."""
+    message_timeout: timedelta | None
+    """None: messages never time out, and entries never expire."""
+
+
+class OutcomeFeed(Protocol):
+    """The outcomes of one owner's roots. One reader at a time."""
+
+    def read(self, timeout: timedelta) -> Outcomes:
+        """Wait at most ``timeout`` for outcomes and return all that are there; falsy if none came.
+
+        Every outcome appended since this feed was opened is returned exactly once; those of an earlier reader of the same
+        owner are skipped (its roots belonged to a channel that is gone). Raises LedgerUnavailableError; the next read then
+        goes on where the last successful one ended, so nothing is skipped.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the connection, waking a blocked ``read`` within a second. Idempotent."""
+        ...
+
+
+class Ledger(Protocol):
+    """The state of all pending tuple trees of one topology.
+
+    * Every call is safe to repeat as it is: a client that lost the reply may send it again (redis-py does, by itself).
+    * Each call is atomic for each root; ``apply`` decides about its token once for each slice of a few thousand roots.
+    * A root is *pending* from ``register`` until exactly one outcome: it is removed and the outcome appended to its owner's
+      feed in one step. What comes later for it is late: ignored and counted.
+    * Everything may vanish at any moment: a root whose entry was lost gets no outcome, and its spout times it out.
+    * Raises LedgerUnavailableError (may be repeated), LedgerRefusedError (a person must act).
+    """
+
+    def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
+        """Make ``roots`` pending with their initial ack-vals (XOR of the edges of the spout tuple's copies).
+
+        A root that is pending with the same owner and initial value is a repeat and changes nothing: an entry is never
+        XORed into here, or a repeated call would complete it. Returns the roots that collide with another pending entry;
+        those were not registered, the caller draws again. An ack-val of 0 (a tuple nobody receives) completes at once.
+        """
+        ...
+
+    def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
+        """XOR each update into its root; a root that comes to 0 is acked; each failed root is failed at once.
+
+        Takes effect once a token, however often it is called: same token and same digest of (updates, failures, whatever
+        their order), nothing happens; same token and another digest, all roots named in this call are failed with the
+        reason "a retried task did other work". A root in both updates and failures is failed. The ledger remembers a
+        token for several message timeouts.
+        """
+        ...
+
+    def fail(self, failures: Sequence[Failure]) -> int:
+        """Fail roots at once, outside any token. Returns how many were pending."""
+        ...
+
+    def release(self, roots: Sequence[int]) -> int:
+        """Give roots back without blame. Returns how many were pending."""
+        ...
+
+    def reset_timeout(self, roots: Sequence[int]) -> None:
+        """Tell the owners of the pending ones among ``roots`` to start their timeouts again, and keep the entries as long."""
+        ...
+
+    def forget(self, roots: Sequence[int]) -> None:
+        """Drop entries without an outcome: their spout has given up on them (timeout, lost channel)."""
+        ...
+
+    def pending(self) -> int:
+        """Number of pending roots. Costs a look at every bucket: for tests, benchmarks and monitors."""
+        ...
+
+    def feed(self, owner: int) -> OutcomeFeed:
+        """Open the feed of one spout task; from now on nothing is skipped."""
+        ...
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        ...

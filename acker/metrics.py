@@ -1,0 +1,44 @@
+"""The contract of the counters: what every task of a topology did, exact and not sampled, and the last errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorReport:
+    """One error of one task, as people see it."""
+
+    at: datetime
+    """Aware, UTC."""
+    component: str
+    task: int
+    message: str
+    """One line, at most 500 characters."""
+
+
+class Metrics(Protocol):
+    """Counters by component and task. Best effort: a lost update loses counts, never a message."""
+
+    def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
+        """Add to the named counters of one task, all in one round trip. Not idempotent: call it once a piece of work."""
+        ...
+
+    def report(self, errors: Sequence[ErrorReport]) -> None:
+        """Keep these errors, the newest 1000 of the topology."""
+        ...
+
+    def totals(self) -> dict[str, dict[int, dict[str, int]]]:
+        """Everything counted: {component: {task: {counter: value}}}."""
+        ...
+
+    def errors(self, limit: int = 50) -> list[ErrorReport]:
+        """The newest errors, newest first."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything that was counted for this topology."""
+        ...

@@ -1,0 +1,43 @@
+"""What the queues raise.
+
+QueuesError
+├── SchemaError              a DDL string that cannot be read
+├── BadBodyError             a message whose body does not decode or does not fit the schema: a permanent failure
+├── BrokerUnavailableError   RabbitMQ did not answer: try again
+├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments): a person must act
+├── MessageTooLargeError     above the size limit
+└── RelayError
+    └── RelayUnavailableError  Redis did not answer: try again
+"""
+
+
+class QueuesError(Exception):
+    """An error of the broker side."""
+
+
+class SchemaError(QueuesError, ValueError):
+    """The DDL of a stream cannot be read."""
+
+
+class BadBodyError(QueuesError, ValueError):
+    """The body of a message does not decode or does not fit its schema; trying again cannot help."""
+
+
+class BrokerUnavailableError(QueuesError):
+    """RabbitMQ did not answer, or the connection broke; the call may be repeated."""
+
+
+class BrokerRefusedError(QueuesError):
+    """RabbitMQ refused the call; repeating it does not help until somebody changes something."""
+
+
+class MessageTooLargeError(QueuesError):
+    """A message is larger than what tiercel carries."""
+
+
+class RelayError(QueuesError):
+    """An error of the relay."""
+
+
+class RelayUnavailableError(RelayError):
+    """Redis did not answer; an append may or may not have taken effect, and may be repeated as it is."""

@@ -1,0 +1,151 @@
+"""The typed columns of a stream, written in Spark's DDL: ``"word string, n long"``.
+
+One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is emitted) and Arrow (the chunks).
+Columns are flat or arrays of flat values; put a nested structure into a JSON string.
+Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from queues.errors import SchemaError
+
+_FLAT: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "tinyint": pa.int8(),
+    "short": pa.int16(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
+_DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_ARRAY = re.compile(r"array<(.+)>")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column."""
+
+    name: str
+    type: str
+    """As written in the DDL, lower case."""
+    arrow: pa.DataType
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of one stream, in order."""
+
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def parse(cls, ddl: str) -> Schema:
+        """Read Spark DDL; raises SchemaError saying what is wrong and what is allowed."""
+        fields = tuple(_field(column, ddl) for column in _split(ddl))
+        names = [field.name for field in fields]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise SchemaError(f"{ddl!r} names the field {sorted(twice)[0]!r} twice; give each field its own name")
+        return cls(fields)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The field names, in order."""
+        return tuple(field.name for field in self.fields)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The same columns for Arrow."""
+        return pa.schema([(field.name, field.arrow) for field in self.fields])
+
+    def position(self, name: str) -> int:
+        """The index of a field; raises SchemaError naming the fields there are."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise SchemaError(f"there is no field {name!r}; the fields are {', '.join(self.names)}") from None
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise SchemaError if ``values`` are not one value a field, each of its type (or None)."""
+        if isinstance(values, (str, bytes)):
+            raise SchemaError(f"values must be a list, one value a field ({self}), not the {type(values).__name__} {values!r:.50}")
+        if len(values) != len(self.fields):
+            raise SchemaError(f"got {len(values)} values for the {len(self.fields)} fields ({self})")
+        for field, value in zip(self.fields, values, strict=True):
+            try:
+                pa.array([value], field.arrow)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                raise SchemaError(
+                    f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {value!r:.50}"
+                ) from None
+
+    def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """The rows as one record batch; raises SchemaError naming the first value that does not fit."""
+        columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.fields]
+        try:
+            arrays = [pa.array(column, field.arrow) for column, field in zip(columns, self.fields, strict=True)]
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for row in rows:
+                self.check(row)
+            raise
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name} {field.type}" for field in self.fields)
+
+
+def _split(ddl: str) -> list[str]:
+    """Cut at the commas outside of brackets."""
+    if not ddl.strip():
+        raise SchemaError('no fields; write Spark DDL such as "word string, n long"')
+    columns, depth = [""], 0
+    for character in ddl:
+        depth += character in "(<"
+        depth -= character in ")>"
+        if character == "," and depth == 0:
+            columns.append("")
+        else:
+            columns[-1] += character
+    return columns
+
+
+def _field(column: str, ddl: str) -> Field:
+    match = _COLUMN.fullmatch(column)
+    if match is None:
+        raise SchemaError(f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word string, n long"')
+    name, type_ = match[1].strip("`"), match[2].lower()
+    if name.startswith("__"):
+        raise SchemaError(f"the field name {name!r} is reserved; do not begin it with two underscores")
+    return Field(name, type_, _arrow(type_, ddl))
+
+
+def _arrow(type_: str, ddl: str) -> pa.DataType:
+    if type_ in _FLAT:
+        return _FLAT[type_]
+    if match := _DECIMAL.fullmatch(type_):
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
+    if match := _ARRAY.fullmatch(type_):
+        return pa.list_(_arrow(match[1].strip(), ddl))
+    allowed = ", ".join(_FLAT)
+    raise SchemaError(f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s) or array<type>")

@@ -1,0 +1,92 @@
+"""The contract of a spout: where the messages of a topology come from.
+
+One instance runs in one spout worker process (one process a task), and all its methods are called on one thread, in this
+order: ``open``, ``activate``, then ``next_tuple``, ``ack``, ``fail`` and ``release`` as they come, ``deactivate``, ``close``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, Protocol
+
+MsgId = Hashable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpoutContext:
+    """What a spout task is told about itself."""
+
+    topology: str
+    component: str
+    task_id: int
+    """Unique in the topology."""
+    task_index: int
+    """0 .. parallelism - 1 within the component."""
+    parallelism: int
+    wake: Callable[[], None]
+    """Thread-safe: says that ``next_tuple`` has something to emit, so that an idle worker need not poll."""
+    count: Callable[[str, int], None]
+    """Thread-safe: adds to a named counter of this task."""
+
+
+class SpoutCollector(Protocol):
+    """Handed to ``next_tuple``; never stored."""
+
+    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+        """Emit one tuple; returns the ids of the tasks that receive it.
+
+        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail`` or ``release`` is called with that id exactly
+        once for this emit. Without one, nothing is tracked and nothing is called. Values that do not fit the stream's
+        fields raise ValueError, and nothing is emitted.
+        """
+        ...
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Show an error to whoever watches the topology; the worker goes on."""
+        ...
+
+
+class Spout:
+    """Base of all spouts; override what you need, ``next_tuple`` at least.
+
+    ``output_fields = "sentence string"`` declares the default stream in Spark DDL, ``output_streams = {"name": "ddl"}`` several.
+    Guarantee: a tuple emitted with a message id is acked when its whole tree was processed, else failed or released. What is
+    still pending when the process dies is reported to nobody: the source itself must offer it again (a broker does).
+    """
+
+    output_fields: ClassVar[str] | str = ""
+    output_streams: ClassVar[Mapping[str, str]] | Mapping[str, str] = {}
+
+    def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
+        """Called once in the worker process, before anything else: connect here, not in ``__init__``."""
+
+    def activate(self) -> None:
+        """Called after ``open``, and when the topology is activated again."""
+
+    def next_tuple(self, collector: SpoutCollector) -> None:
+        """Emit the next tuple or several, or return at once if there is none. Must not block.
+
+        Not called while ``max_spout_pending`` tuples are in flight, while deactivated, or while Redis is away.
+        """
+        raise NotImplementedError
+
+    def ack(self, msg_id: MsgId) -> None:
+        """The tree of this message was fully processed."""
+
+    def fail(self, msg_id: MsgId, reason: str = "") -> None:
+        """The tree of this message failed or timed out. An override may leave out ``reason``."""
+
+    def release(self, msg_id: MsgId) -> None:
+        """The message must be emitted again but did nothing wrong (driver restarted, ledger lost). By default a ``fail``."""
+        self.fail(msg_id)
+
+    def deactivate(self) -> None:
+        """``next_tuple`` will not be called any more; acks and fails still come. Stop taking messages, give back unopened ones."""
+
+    def close(self, grace: timedelta) -> None:
+        """Called last, after the grace time for pending tuples: settle what was acked or failed, give the rest back.
+
+        Must return within ``grace``. Not called when the process is killed.
+        """
