@@ -73,7 +73,7 @@ class Reply:
     completed: int = 0
     failed: int = 0
     late: int = 0
-    """Updates and failures of roots that are not in the ledger: completed, failed, expired or never registered."""
+    """Roots of the call that are not in the ledger: completed, failed, expired or never registered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +129,8 @@ class Ledger(Protocol):
     """The state of all pending tuple trees of one topology.
 
     * Every call is safe to repeat as it is: a client that lost the reply may send it again (redis-py does, by itself).
-    * Each call is atomic for each root; ``apply`` decides about its token once for each slice of a few thousand roots.
+    * Each call is atomic for each root. A call of many roots takes effect in slices of a few thousand; one that broke off may
+      have taken effect in part, and is completed by repeating it.
     * A root is *pending* from ``register`` until exactly one outcome: it is removed and the outcome appended to its owner's
       feed in one step. What comes later for it is late: ignored and counted.
     * Everything may vanish at any moment: a root whose entry was lost gets no outcome, and its spout times it out.
@@ -139,19 +140,24 @@ class Ledger(Protocol):
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
         """Make ``roots`` pending with their initial ack-vals (XOR of the edges of the spout tuple's copies).
 
-        A root that is pending with the same owner and initial value is a repeat and changes nothing: an entry is never
-        XORed into here, or a repeated call would complete it. Returns the roots that collide with another pending entry;
-        those were not registered, the caller draws again. An ack-val of 0 (a tuple nobody receives) completes at once.
+        A root that is pending with this owner and this ack-val is a repeat and changes nothing: an entry is never XORed into
+        here, or a repeated call would complete it. (Its tuples leave only after this returned, so no update has changed it.)
+        Returns the roots that collide with another pending entry; those were not registered, the caller draws again, and
+        must not ``forget`` them: they are another's. An ack-val of 0 (a tuple nobody receives) completes at once, and once
+        however often this very call is repeated. Raises ValueError for an owner that is not of this ledger.
         """
         ...
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
         """XOR each update into its root; a root that comes to 0 is acked; each failed root is failed at once.
 
-        Takes effect once a token, however often it is called: same token and same digest of (updates, failures, whatever
-        their order), nothing happens; same token and another digest, all roots named in this call are failed with the
-        reason "a retried task did other work". A root in both updates and failures is failed. The ledger remembers a
-        token for several message timeouts.
+        Takes effect once a token, however often it is called. The digest covers the whole call: the updates and which roots
+        fail, whatever their order, but not the reasons. Same token and same digest: what took effect before is not
+        applied again (what an attempt that died halfway left undone is applied now). Same token and another digest: all
+        roots named in this call are failed, as component "__acker", with the reason "a retried task did other work", also
+        where the earlier attempt died halfway. With several shards each decides for its own roots. A root in both updates
+        and failures is failed; of several failures of one root the first counts. A call that names no root does nothing.
+        The ledger remembers a token for several message timeouts.
         """
         ...
 

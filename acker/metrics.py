@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -18,6 +18,15 @@ class ErrorReport:
     task: int
     message: str
     """One line, at most 500 characters."""
+
+
+ERRORS_KEPT = 1000
+_MESSAGE_LENGTH = 500
+
+
+def clipped(error: ErrorReport) -> ErrorReport:
+    """With at most 500 characters of message."""
+    return replace(error, message=error.message[:_MESSAGE_LENGTH])
 
 
 class Metrics(Protocol):

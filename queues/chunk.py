@@ -29,7 +29,7 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
-    """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the trees ``roots[...]`` of the same slice.
+    """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the trees ``roots`` of that slice.
 
     A tuple without roots is not tracked. A root may stand twice in one slice: the edges of one root XOR together.
     """

@@ -2,9 +2,13 @@
 
 QueuesError
 ├── SchemaError              a DDL string that cannot be read
+├── AddressError             an AMQP URL that cannot be read
 ├── BadBodyError             a message whose body does not decode or does not fit the schema: a permanent failure
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
 ├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments): a person must act
+│   ├── QueueMissingError    there is no such queue
+│   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
+│   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
 ├── MessageTooLargeError     above the size limit
 └── RelayError
     └── RelayUnavailableError  Redis did not answer: try again
@@ -19,6 +23,10 @@ class SchemaError(QueuesError, ValueError):
     """The DDL of a stream cannot be read."""
 
 
+class AddressError(QueuesError, ValueError):
+    """The address of the broker cannot be read; the message never holds the password."""
+
+
 class BadBodyError(QueuesError, ValueError):
     """The body of a message does not decode or does not fit its schema; trying again cannot help."""
 
@@ -29,6 +37,22 @@ class BrokerUnavailableError(QueuesError):
 
 class BrokerRefusedError(QueuesError):
     """RabbitMQ refused the call; repeating it does not help until somebody changes something."""
+
+
+class QueueMissingError(BrokerRefusedError):
+    """There is no queue of this name."""
+
+
+class PublishRefusedError(BrokerRefusedError):
+    """The broker did not take a message; ``index`` is its place (from 0) in what was published."""
+
+    def __init__(self, message: str, index: int = 0) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class ServerTooOldError(BrokerRefusedError):
+    """The server is older than what tiercel needs; upgrade it."""
 
 
 class MessageTooLargeError(QueuesError):

@@ -36,6 +36,14 @@ _FLAT: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+_PYTHON: dict[pa.DataType, type] = {
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.bool_(): bool,
+    pa.float64(): float,
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
+}
+"""Types of which Arrow takes every value, or every value within the column's bits."""
 _COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
 _DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _ARRAY = re.compile(r"array<(.+)>")
@@ -49,6 +57,23 @@ class Field:
     type: str
     """As written in the DDL, lower case."""
     arrow: pa.DataType
+
+    def fits(self, value: Any) -> bool:
+        """Whether Arrow takes the value (or None) for this column. A fraction of a microsecond for the common types."""
+        if value is None:
+            return True
+        known = _PYTHON.get(self.arrow)
+        if known is not None and type(value) is known:
+            if known is int:
+                bits = self.arrow.bit_width - 1
+                return -(1 << bits) <= value < 1 << bits
+            if known is not str or value.isascii():
+                return True
+        try:
+            pa.array([value], self.arrow)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -64,7 +89,7 @@ class Schema:
         names = [field.name for field in fields]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise SchemaError(f"{ddl!r} names the field {sorted(twice)[0]!r} twice; give each field its own name")
+            raise SchemaError(f"{ddl!r} names the field {min(twice)!r} twice; give each field its own name")
         return cls(fields)
 
     @cached_property
@@ -87,16 +112,14 @@ class Schema:
     def check(self, values: Sequence[Any]) -> None:
         """Raise SchemaError if ``values`` are not one value a field, each of its type (or None)."""
         if isinstance(values, (str, bytes)):
-            raise SchemaError(f"values must be a list, one value a field ({self}), not the {type(values).__name__} {values!r:.50}")
+            raise SchemaError(
+                f"values must be a list, one value a field ({self}), not the {type(values).__name__} {values!r:.50}"
+            )
         if len(values) != len(self.fields):
             raise SchemaError(f"got {len(values)} values for the {len(self.fields)} fields ({self})")
         for field, value in zip(self.fields, values, strict=True):
-            try:
-                pa.array([value], field.arrow)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                raise SchemaError(
-                    f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {value!r:.50}"
-                ) from None
+            if not field.fits(value):
+                raise SchemaError(f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {value!r:.50}")
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """The rows as one record batch; raises SchemaError naming the first value that does not fit."""

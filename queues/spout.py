@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 MsgId = Hashable
 
@@ -51,13 +52,14 @@ class SpoutCollector(Protocol):
 class Spout:
     """Base of all spouts; override what you need, ``next_tuple`` at least.
 
-    ``output_fields = "sentence string"`` declares the default stream in Spark DDL, ``output_streams = {"name": "ddl"}`` several.
+    ``output_fields = "sentence string"`` declares the default stream in Spark DDL,
+    ``output_streams = {"name": "ddl"}`` several.
     Guarantee: a tuple emitted with a message id is acked when its whole tree was processed, else failed or released. What is
     still pending when the process dies is reported to nobody: the source itself must offer it again (a broker does).
     """
 
-    output_fields: ClassVar[str] | str = ""
-    output_streams: ClassVar[Mapping[str, str]] | Mapping[str, str] = {}
+    output_fields: str = ""
+    output_streams: Mapping[str, str] = MappingProxyType({})
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Called once in the worker process, before anything else: connect here, not in ``__init__``."""
@@ -83,7 +85,10 @@ class Spout:
         self.fail(msg_id)
 
     def deactivate(self) -> None:
-        """``next_tuple`` will not be called any more; acks and fails still come. Stop taking messages, give back unopened ones."""
+        """``next_tuple`` will not be called any more; acks and fails still come.
+
+        Stop taking messages, give back unopened ones.
+        """
 
     def close(self, grace: timedelta) -> None:
         """Called last, after the grace time for pending tuples: settle what was acked or failed, give the rest back.

@@ -1,0 +1,69 @@
+# `make help` lists the targets. Each sets up what it needs and says what it installs; once set up, that costs nothing.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install
+# Spark comes as a source package. What builds it is pinned too, and installed first instead of into a place of its own.
+BUILDERS := packaging\|setuptools\|wheel
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check setup clean clean-all lock
+MAKEFLAGS += --no-print-directory
+
+help:
+	@echo 'make demo       count real text on RabbitMQ, Redis and Spark, with faults; options: ARGS="--calm"'
+	@echo 'make test       lint, types and the whole test suite; some of it: ARGS="tests/unit -k ledger"'
+	@echo 'make check      lint and types'
+	@echo 'make clean      remove what runs and tests leave behind'
+	@echo 'make clean-all  remove the virtual environment too'
+	@echo 'make lock       pin the newest versions of all dependencies in constraints.txt'
+	@echo 'Another Python: make clean-all, then PYTHON=python3.12 for the first target.'
+
+demo: $(STAMP)
+	@$(BIN)/tiercel demo $(ARGS)
+
+test: check
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo 'Not formatted; run: $(BIN)/ruff format .' >&2; exit 1; }
+	@$(BIN)/mypy
+
+setup: $(STAMP)
+
+$(STAMP): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'tiercel needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 2; }
+	@$(PYTHON) -B -m compose python-venv java rabbitmq-server redis-server
+	@[ -x $(BIN)/pip ] || { echo 'tiercel: making $(VENV)'; $(PYTHON) -m venv $(VENV); }
+	@echo "tiercel: installing $$(grep -c '==' constraints.txt) packages into $(VENV) (Spark is a download of 450 MB: minutes)"
+	@sed -n '/^\($(BUILDERS)\)==/,/[^\\]$$/p' constraints.txt > $(VENV)/builders.txt
+	@$(INSTALL) --quiet --require-hashes -r $(VENV)/builders.txt
+	@$(INSTALL) --require-hashes --use-pep517 --no-build-isolation -r constraints.txt
+	@$(INSTALL) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean:
+	@rm -rf artifacts build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+clean-all: clean
+	@rm -rf $(VENV)
+
+# Beside what pyproject.toml names: what builds packages, and what redis needs on Python before 3.11.3.
+LOCK_ALSO := async-timeout editables hatchling setuptools wheel
+lock:
+	@mkdir -p .cache
+	@[ -x .cache/lock/bin/pip-compile ] || \
+		{ $(PYTHON) -m venv .cache/lock; .cache/lock/bin/python -m pip install --quiet pip-tools; }
+	@printf '%s\n' $(LOCK_ALSO) > .cache/lock.in
+	@.cache/lock/bin/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--output-file .cache/constraints.txt pyproject.toml .cache/lock.in
+	@{ echo '# Every version that tiercel is tested with, for set-up, tests and lint. Written by `make lock`; do not edit.'; \
+		sed '/^$$/d; /^# /d' .cache/constraints.txt; } > constraints.txt

@@ -1,0 +1,157 @@
+"""How the ledger lies in Redis: key names, and the packing of ids into them. Pure.
+
+Everything of one shard shares a hash tag, ``tiercel:{topology:shard}:``, and so lies on one server of a cluster:
+
+    b:GGRRRR    hash      a bucket: the roots whose 24 high bits (generation and run, see ``RootIds``) are these;
+                          field = the 40 low bits (5 bytes), value = ack-val (8 bytes) + owner (4 bytes)
+    t:RUN:…     string    a token: digest (16 bytes), then the numbers of the slices that were applied (2 bytes each)
+    n:DIGEST    string    a receipt: this call of register has completed its roots with an ack-val of 0
+    feed:OWNER  stream    outcomes; fields a, r, t: roots (8 bytes each), f: failures (root, length (4 bytes), JSON)
+    mark        string    random; gone when the server lost its memory
+
+All numbers are big-endian. A run has 96 roots, so a bucket stays far below hash-max-listpack-entries (512 by default in
+Redis 7 and 8 and in Valkey, 128 in old habits). A bucket's roots are born together: it empties and expires as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acker.ids import mix_array
+from acker.ledger import Failure, Ids, LedgerSpec, Token
+from acker.work import LIFETIMES, REASON_LENGTH, Work
+
+SLICE = 3000
+"""Roots a call: two to four milliseconds, and a third of what Lua can unpack."""
+_HOUR_MS = 3_600_000
+"""How long tokens are kept when messages never time out: longer than a micro-batch and its retries."""
+_HIGH_SHIFT = np.uint64(40)
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lifetimes:
+    """What is handed to the scripts, in milliseconds; 0 stands for ever."""
+
+    entries_ms: int
+    tokens_ms: int
+    marks_ms: int
+
+
+def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
+    """How long everything is kept."""
+    if message_timeout is None:
+        return Lifetimes(entries_ms=0, tokens_ms=_HOUR_MS, marks_ms=0)
+    kept_ms = max(1, int(LIFETIMES * message_timeout.total_seconds() * 1000))
+    return Lifetimes(entries_ms=kept_ms, tokens_ms=kept_ms, marks_ms=kept_ms + _HOUR_MS)
+
+
+def shards_of(roots: Ids, shards: int) -> Ids:
+    """The shard of each root: mod hashing of its 24 high bits, so that a bucket lies in one shard."""
+    return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
+
+
+class ShardKeys:
+    """The key names of one shard."""
+
+    def __init__(self, spec: LedgerSpec, shard: int) -> None:
+        # A brace in the name would end the hash tag, a star would match in scans.
+        self._prefix = f"tiercel:{{{quote(spec.topology, safe='')}:{shard}}}:"
+        self.mark = self._prefix + "mark"
+        self.feeds = [self.feed(owner) for owner in range(1, spec.owners + 1)]
+        self.bucket_pattern = self._prefix + "b:*"
+
+    def feed(self, owner: int) -> str:
+        return f"{self._prefix}feed:{owner}"
+
+    def token(self, token: Token) -> str:
+        return f"{self._prefix}t:{token.run}:{token.batch}:{token.level}:{token.partition}"
+
+    def receipt(self, packed: bytes) -> str:
+        """The receipt of one call of ``register``, named by what it brings."""
+        return f"{self._prefix}n:{hashlib.blake2b(packed, digest_size=16).hexdigest()}"
+
+    def buckets(self, groups: Sequence[Group]) -> list[str]:
+        return [f"{self._prefix}b:{group.high.hex()}" for group in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The part of a slice that lies in one bucket: positions ``start`` to ``end`` of its arrays."""
+
+    high: bytes
+    """The three bytes that its roots have in common."""
+    start: int
+    end: int
+
+
+def groups_of(roots: Ids) -> list[Group]:
+    """Cut ascending roots into buckets."""
+    if not roots.size:
+        return []
+    highs = roots >> _HIGH_SHIFT
+    starts = np.flatnonzero(np.concatenate(([True], highs[1:] != highs[:-1])))
+    ends = np.append(starts[1:], roots.size)
+    names = highs[starts].astype(">u8").tobytes()
+    return [
+        Group(names[8 * i + 5 : 8 * i + 8], start, end)
+        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
+    ]
+
+
+def fields(roots: Ids) -> Bytes:
+    """The field of each root, 5 bytes a row."""
+    return roots.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 3:]
+
+
+def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Bytes:
+    """The field of each root and the last ``width`` bytes of its value, a row a root."""
+    table = np.empty((roots.size, 5 + width), np.uint8)
+    table[:, :5] = fields(roots)
+    table[:, 5:] = values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
+    return table
+
+
+def slices(work: Work) -> Iterator[Work]:
+    """Cut into calls. Equal work is cut equally, so that a slice's number means the same to every attempt."""
+    for start in range(0, work.roots.size, SLICE):
+        part = np.s_[start : start + SLICE]
+        yield Work(roots=work.roots[part], xors=work.xors[part], reasons=work.reasons[part], failures=work.failures)
+
+
+def share(work: Work, mine: NDArray[np.intp]) -> Work:
+    """The part of ``work`` at the positions ``mine``."""
+    return Work(roots=work.roots[mine], xors=work.xors[mine], reasons=work.reasons[mine], failures=work.failures)
+
+
+def pack_failure(failure: Failure) -> bytes:
+    """Why, without the root: length and JSON, in which even half a surrogate pair survives."""
+    text = json.dumps([failure.component, failure.task, failure.reason[:REASON_LENGTH]]).encode()
+    return struct.pack(">I", len(text)) + text
+
+
+def unpack_failures(packed: bytes) -> list[Failure]:
+    """The contents of an ``f`` field."""
+    failures = []
+    at = 0
+    while at < len(packed):
+        root, length = struct.unpack_from(">QI", packed, at)
+        at += 12 + length
+        component, task, reason = json.loads(packed[at - length : at])
+        failures.append(Failure(root=root, component=component, task=task, reason=reason))
+    return failures
+
+
+def unpack_roots(packed: bytes) -> list[int]:
+    """The contents of an ``a``, ``r`` or ``t`` field."""
+    return [int(root) for root in np.frombuffer(packed, ">u8").tolist()]

@@ -1,0 +1,46 @@
+-- Make roots pending. Begins with outcomes.lua.
+--
+-- KEYS   owners + 1: the receipt for the roots that complete at once   then one bucket a group
+-- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept
+--        then a group: its 3 high bytes; records of field (5 bytes) and initial ack-val (8 bytes)
+-- Reply  the roots that collide with another pending entry, 8 bytes each
+--
+-- Must never XOR into an entry, nor write over one: a repeat of this call has to change nothing.
+
+local ZERO = string.rep('\0', 8)
+local owner = ARGV[3]
+local collided, nobody = {}, {}
+
+for group = 1, #KEYS - OWNERS - 1 do
+  local key = KEYS[OWNERS + 1 + group]
+  local high, records = ARGV[3 + 2 * group], ARGV[4 + 2 * group]
+  local fields, initials, new = {}, {}, {}
+  for at = 1, #records, 13 do
+    fields[#fields + 1] = records:sub(at, at + 4)
+    initials[#initials + 1] = records:sub(at + 5, at + 12)
+  end
+  local values = redis.call('HMGET', key, unpack(fields))
+  for i = 1, #fields do
+    if not values[i] and initials[i] == ZERO then
+      nobody[#nobody + 1] = high .. fields[i]
+    elseif not values[i] then
+      new[#new + 1] = fields[i]
+      new[#new + 1] = initials[i] .. owner
+    elseif values[i] ~= initials[i] .. owner then
+      collided[#collided + 1] = high .. fields[i]
+    end
+  end
+  if #new > 0 then
+    redis.call('HSET', key, unpack(new))
+  end
+  if KEPT ~= '0' then
+    redis.call('PEXPIRE', key, KEPT)
+  end
+end
+
+-- A root without receivers leaves no entry by which a repeat could be told, so the receipt tells it.
+if #nobody > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) then
+  tell(owner, 'a', table.concat(nobody))
+  append_outcomes()
+end
+return table.concat(collided)

@@ -1,0 +1,25 @@
+-- Tell the owners of the pending ones among these roots to start their timeouts again. Begins with outcomes.lua.
+--
+-- KEYS   from owners + 1: one bucket a group
+-- ARGV   then a group: its 3 high bytes; fields, 5 bytes each
+-- Reply  nothing
+--
+-- Must never change an ack-val. A bucket that expires does so later now, as a whole.
+
+for group = 1, #KEYS - OWNERS do
+  local key, high, packed = KEYS[OWNERS + group], ARGV[1 + 2 * group], ARGV[2 + 2 * group]
+  local fields = {}
+  for at = 1, #packed, 5 do
+    fields[#fields + 1] = packed:sub(at, at + 4)
+  end
+  local values = redis.call('HMGET', key, unpack(fields))
+  for i, field in ipairs(fields) do
+    if values[i] then
+      tell(values[i]:sub(9), 't', high .. field)
+    end
+  end
+  if KEPT ~= '0' then
+    redis.call('PEXPIRE', key, KEPT)
+  end
+end
+append_outcomes()

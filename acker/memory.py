@@ -1,0 +1,178 @@
+"""The ledger in memory: the twin that the contract suite and the property tests measure Redis against."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from acker.ledger import Applied, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
+from acker.outcomes import joined
+from acker.work import LIFETIMES, REASON_LENGTH, conflict_of
+
+
+@dataclass(slots=True)
+class _Entry:
+    owner: int
+    ack_val: int
+    expires: float
+
+
+class MemoryLedger:
+    """``Ledger`` within one process; thread-safe. Tokens are kept for good."""
+
+    def __init__(self, spec: LedgerSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._owners = spec.owners
+        self._lifetime = spec.message_timeout.total_seconds() * LIFETIMES if spec.message_timeout else float("inf")
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._entries: dict[int, _Entry] = {}
+        self._tokens: dict[Token, object] = {}
+        self._completed_at_once: set[tuple[int, int]] = set()
+        self._feeds: dict[int, MemoryFeed] = {}
+
+    def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
+        self._check(owner)
+        collided = []
+        with self._changed:
+            for root, ack_val in zip(roots, ack_vals, strict=True):
+                entry = self._find(root)
+                if entry is not None:
+                    if (entry.owner, entry.ack_val) != (owner, ack_val):
+                        collided.append(root)
+                elif ack_val:
+                    self._entries[root] = _Entry(owner, ack_val, self._clock() + self._lifetime)
+                elif (owner, root) not in self._completed_at_once:
+                    self._completed_at_once.add((owner, root))
+                    self._tell(owner, Outcomes(acked=[root]))
+        return collided
+
+    def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
+        failing = {failure.root: failure for failure in reversed(failures)}
+        xors: dict[int, int] = {}
+        for root, xor in zip(updates.roots.tolist(), updates.xors.tolist(), strict=True):
+            if root not in failing:
+                xors[root] = xors.get(root, 0) ^ xor
+        work = (frozenset(xors.items()), frozenset(failing))
+        if not (xors or failing):
+            return Reply(applied=Applied.FRESH)
+        with self._changed:
+            known = self._tokens.setdefault(token, work)
+            if known is work:
+                completed, late = self._update(xors)
+                failed = self._fail(failing.values())
+                return Reply(applied=Applied.FRESH, completed=completed, failed=failed, late=late + len(failing) - failed)
+            if known == work:
+                return Reply(applied=Applied.REPEATED)
+            failed = self._fail([conflict_of(root) for root in sorted({*xors, *failing})])
+            return Reply(applied=Applied.CONFLICTING, failed=failed, late=len(xors) + len(failing) - failed)
+
+    def fail(self, failures: Sequence[Failure]) -> int:
+        with self._changed:
+            return self._fail({failure.root: failure for failure in reversed(failures)}.values())
+
+    def release(self, roots: Sequence[int]) -> int:
+        with self._changed:
+            released = [(root, entry) for root in dict.fromkeys(roots) if (entry := self._take(root))]
+            for root, entry in released:
+                self._tell(entry.owner, Outcomes(released=[root]))
+            return len(released)
+
+    def reset_timeout(self, roots: Sequence[int]) -> None:
+        with self._changed:
+            for root in dict.fromkeys(roots):
+                if entry := self._find(root):
+                    entry.expires = self._clock() + self._lifetime
+                    self._tell(entry.owner, Outcomes(reset=[root]))
+
+    def forget(self, roots: Sequence[int]) -> None:
+        with self._changed:
+            for root in roots:
+                self._take(root)
+
+    def pending(self) -> int:
+        with self._changed:
+            return sum(self._find(root) is not None for root in list(self._entries))
+
+    def feed(self, owner: int) -> MemoryFeed:
+        self._check(owner)
+        with self._changed:
+            self._feeds[owner] = MemoryFeed(self._changed)
+            return self._feeds[owner]
+
+    def lose(self) -> None:
+        """Forget everything, as a server that restarts empty does, and tell the feeds."""
+        with self._changed:
+            self._entries.clear()
+            self._tokens.clear()
+            for owner in self._feeds:
+                self._tell(owner, Outcomes(ledger_lost=True))
+
+    def close(self) -> None:
+        pass
+
+    def _update(self, xors: dict[int, int]) -> tuple[int, int]:
+        completed = late = 0
+        for root, xor in sorted(xors.items()):
+            entry = self._find(root)
+            if entry is None:
+                late += 1
+                continue
+            entry.ack_val ^= xor
+            if not entry.ack_val:
+                completed += 1
+                self._take(root)
+                self._tell(entry.owner, Outcomes(acked=[root]))
+        return completed, late
+
+    def _fail(self, failures: Iterable[Failure]) -> int:
+        failed = 0
+        for failure in failures:
+            if entry := self._take(failure.root):
+                failed += 1
+                self._tell(entry.owner, Outcomes(failed=[replace(failure, reason=failure.reason[:REASON_LENGTH])]))
+        return failed
+
+    def _find(self, root: int) -> _Entry | None:
+        entry = self._entries.get(root)
+        if entry is not None and entry.expires <= self._clock():
+            del self._entries[root]
+            return None
+        return entry
+
+    def _take(self, root: int) -> _Entry | None:
+        entry = self._find(root)
+        self._entries.pop(root, None)
+        return entry
+
+    def _tell(self, owner: int, outcomes: Outcomes) -> None:
+        if owner in self._feeds:
+            self._feeds[owner].arrived.append(outcomes)
+            self._changed.notify_all()
+
+    def _check(self, owner: int) -> None:
+        if not 1 <= owner <= self._owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self._owners}")
+
+
+class MemoryFeed:
+    """``OutcomeFeed`` of a ``MemoryLedger``, which appends to ``arrived`` under ``changed``."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self.arrived: list[Outcomes] = []
+        self._changed = changed
+        self._closed = False
+
+    def read(self, timeout: timedelta) -> Outcomes:
+        with self._changed:
+            self._changed.wait_for(lambda: self.arrived or self._closed, timeout.total_seconds())
+            arrived, self.arrived = self.arrived, []
+        return joined(arrived)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

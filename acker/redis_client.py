@@ -1,0 +1,90 @@
+"""The one place where clients of Redis are made, and where its errors become ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import redis
+from redis import exceptions
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from acker.errors import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+
+OLDEST = (7, 0)
+"""Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with."""
+_CONNECT_TIMEOUT_S = 2.0
+_RETRIES = 2
+_PASSING = (
+    exceptions.BusyLoadingError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.MaxConnectionsError,
+    exceptions.TimeoutError,
+)
+_PASSING_CODES = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
+
+
+def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
+    """A client that returns bytes; connects on its first call. Thread-safe, and safe to make before a fork.
+
+    No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call may take effect more than
+    once on its way to one reply; whoever uses this must be able to bear that. Raises LedgerRefusedError for a malformed URL.
+    """
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_connect_timeout=_CONNECT_TIMEOUT_S,
+            socket_timeout=socket_timeout.total_seconds(),
+            socket_keepalive=True,
+            health_check_interval=30,
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
+        )
+    except ValueError:
+        # Without the cause: it may quote a part of the password.
+        raise LedgerRefusedError("malformed Redis URL; it should look like redis://:password@host:6379/0") from None
+
+
+def check_version(client: redis.Redis) -> None:
+    """Raises LedgerVersionError if the server is too old; a server that does not let itself be asked is taken as it is."""
+    try:
+        info = client.info("server")
+    except exceptions.NoPermissionError:
+        return
+    version = str(info["redis_version"])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST:
+        raise LedgerVersionError(f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey")
+
+
+@contextmanager
+def translated(verb: str) -> Iterator[None]:
+    """Turn errors of the client into ours: "cannot ``verb``: …". No message holds a password."""
+    try:
+        yield
+    except exceptions.RedisError as error:
+        said = _URL_CREDENTIALS.sub("://***@", str(error).partition("\n")[0])[:200]
+        if _passes(error):
+            raise LedgerUnavailableError(f"cannot {verb}: Redis does not answer ({said}); check that it runs") from error
+        raise LedgerRefusedError(f"cannot {verb}: Redis refuses ({said}); {_advice(error)}") from error
+
+
+def _passes(error: exceptions.RedisError) -> bool:
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        return False  # the client counts them among its connection errors
+    return isinstance(error, (exceptions.ConnectionError, *_PASSING)) or str(error).startswith(_PASSING_CODES)
+
+
+def _advice(error: exceptions.RedisError) -> str:
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError):
+        return "check the user and password in its URL and what the user may do"
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return "raise its maxmemory"
+    if isinstance(error, exceptions.ReadOnlyError):
+        return "point the URL at the primary, not at a replica"
+    return "check its log and settings"

@@ -1,0 +1,154 @@
+"""The ledger in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
+from acker.ledger import Applied, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from acker.redis_client import check_version, connect, translated
+from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
+from acker.scripts import ShardScripts
+from acker.work import Work, canonical
+
+_SCAN_COUNT = 1000
+
+
+def open_ledger(spec: LedgerSpec) -> Ledger:
+    """The ledger that ``spec`` describes. Connects on its first call, so it may be opened while Redis is away."""
+    return RedisLedger(spec)
+
+
+class RedisLedger:
+    """``Ledger`` on one or several servers; thread-safe. The first call on a server also looks at its version."""
+
+    def __init__(self, spec: LedgerSpec) -> None:
+        if not spec.urls or spec.shards < 1 or spec.owners < 1:
+            raise ValueError("a ledger needs a server, a shard and an owner at least")
+        self._spec = spec
+        self._clients = {url: connect(url) for url in dict.fromkeys(spec.urls[: spec.shards])}
+        self._unchecked = set(self._clients)
+        self._keys = [ShardKeys(spec, shard) for shard in range(spec.shards)]
+        self._lifetimes = lifetimes(spec.message_timeout)
+        self._scripts = [
+            ShardScripts(self._clients[self._url_of(shard)], keys, self._lifetimes) for shard, keys in enumerate(self._keys)
+        ]
+
+    def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
+        if not 1 <= owner <= self._spec.owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
+        ids, values, collided = _first_of_each(roots, ack_vals)
+        for scripts, mine in self._by_shard(ids):
+            for start in range(0, len(mine), SLICE):
+                part = mine[start : start + SLICE]
+                with translated("register roots"):
+                    collided += scripts.register(owner, ids[part], values[part])
+        return collided
+
+    def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
+        work = canonical(updates, failures)
+        digest = work.digest
+        replies = []
+        for scripts, mine in self._by_shard(work.roots):
+            for number, part in enumerate(slices(share(work, mine))):
+                with translated("apply updates"):
+                    replies.append(scripts.apply(token, digest, number, part))
+        return _total(replies)
+
+    def fail(self, failures: Sequence[Failure]) -> int:
+        none = np.empty(0, np.uint64)
+        return self._settle("f", canonical(Updates(roots=none, xors=none), failures), "fail roots")
+
+    def release(self, roots: Sequence[int]) -> int:
+        return self._settle("r", _of(roots), "release roots")
+
+    def forget(self, roots: Sequence[int]) -> None:
+        self._settle("-", _of(roots), "forget roots")
+
+    def reset_timeout(self, roots: Sequence[int]) -> None:
+        work = _of(roots)
+        for scripts, mine in self._by_shard(work.roots):
+            for part in slices(share(work, mine)):
+                with translated("reset timeouts"):
+                    scripts.reset_timeout(part.roots)
+
+    def pending(self) -> int:
+        total = 0
+        for shard, keys in enumerate(self._keys):
+            with translated("count pending roots"):
+                client = self._clients[self._url_of(shard)]
+                buckets = set(client.scan_iter(keys.bucket_pattern, count=_SCAN_COUNT, _type="HASH"))
+                pipeline = client.pipeline(transaction=False)
+                for bucket in buckets:
+                    pipeline.hlen(bucket)
+                total += sum(pipeline.execute())
+        return total
+
+    def feed(self, owner: int) -> OutcomeFeed:
+        if not 1 <= owner <= self._spec.owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
+        servers: dict[str, FeedServer] = {}
+        for shard, keys in enumerate(self._keys):
+            url = self._url_of(shard)
+            self._check(url)
+            if url not in servers:
+                servers[url] = FeedServer(client=connect(url), marks_ms=self._lifetimes.marks_ms)
+            servers[url].shards.append(ShardFeed(feed=keys.feed(owner), mark=keys.mark))
+        return RedisFeed(servers.values())
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _settle(self, kind: Literal["f", "r", "-"], work: Work, verb: str) -> int:
+        settled = 0
+        for scripts, mine in self._by_shard(work.roots):
+            for part in slices(share(work, mine)):
+                with translated(verb):
+                    settled += scripts.settle(kind, part)
+        return settled
+
+    def _by_shard(self, roots: Ids) -> Iterator[tuple[ShardScripts, NDArray[np.intp]]]:
+        """The scripts of each shard concerned, and the positions of its roots."""
+        shards = shards_of(roots, self._spec.shards)
+        for shard in np.unique(shards).tolist():
+            self._check(self._url_of(shard))
+            yield self._scripts[shard], np.flatnonzero(shards == shard)
+
+    def _url_of(self, shard: int) -> str:
+        return self._spec.urls[shard % len(self._spec.urls)]
+
+    def _check(self, url: str) -> None:
+        if url in self._unchecked:
+            with translated("use the ledger"):
+                check_version(self._clients[url])
+            self._unchecked.discard(url)
+
+
+def _of(roots: Sequence[int]) -> Work:
+    ids = np.array(roots, np.uint64)
+    return canonical(Updates(roots=ids, xors=np.zeros(ids.size, np.uint64)))
+
+
+def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, Ids, list[int]]:
+    """Ascending roots with their values; and the roots that came a second time in this very call with another value."""
+    given, values = np.array(roots, np.uint64), np.array(ack_vals, np.uint64)
+    if given.shape != values.shape:
+        raise ValueError(f"{given.size} roots and {values.size} ack-vals")
+    ids, first, origin = np.unique(given, return_index=True, return_inverse=True)
+    return ids, values[first], given[values != values[first][origin]].tolist()
+
+
+def _total(replies: Sequence[Reply]) -> Reply:
+    verdicts = {reply.applied for reply in replies} or {Applied.FRESH}
+    applied = next(verdict for verdict in (Applied.CONFLICTING, Applied.FRESH, Applied.REPEATED) if verdict in verdicts)
+    return Reply(
+        applied=applied,
+        completed=sum(reply.completed for reply in replies),
+        failed=sum(reply.failed for reply in replies),
+        late=sum(reply.late for reply in replies),
+    )

@@ -1,0 +1,170 @@
+"""What the Redis ledger costs: bytes a pending root, and root updates a second.
+
+    python bench/ledger.py [--redis redis://host:6379/0]
+
+Without --redis it starts a private redis-server. Figures go to standard output; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import redis
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from acker import Ids, LedgerSpec, RedisLedger, RootIds, Token, Updates
+from acker.ids import mix_array
+from acker.redis_client import connect
+from compose import EmbeddedRedis
+
+_REGISTERED_AT_ONCE = 2_000
+_TASK_ROOTS = 20_000
+_OWNERS = 2
+_WRITERS = 2
+
+
+def spec_of(url: str) -> LedgerSpec:
+    """A ledger of its own, on one shard: one Redis core is what is measured."""
+    return LedgerSpec(
+        topology=f"bench-{secrets.token_hex(4)}",
+        urls=(url,),
+        shards=1,
+        owners=_OWNERS,
+        message_timeout=timedelta(seconds=30),
+    )
+
+
+def register(ledger: RedisLedger, count: int, ack_val: int, owner: int = 1) -> Ids:
+    """Register ``count`` roots as a spout does, and return them ascending."""
+    drawn = RootIds(timedelta(seconds=30))
+    roots = []
+    for start in range(0, count, _REGISTERED_AT_ONCE):
+        part = drawn.draw(min(_REGISTERED_AT_ONCE, count - start))
+        if ledger.register(owner, part, [ack_val] * len(part)):
+            raise RuntimeError("two roots collided")
+        roots += part
+    return np.sort(np.array(roots, np.uint64))
+
+
+def bytes_a_root(url: str, pending: int, tuples: int) -> float:
+    """used_memory before and after ``pending`` trees of ``tuples`` tuples, all but one of them acked."""
+    client = connect(url)
+    client.flushdb()
+    ledger = RedisLedger(spec_of(url))
+    ledger.register(1, [1], [1])
+    ledger.forget([1])
+    before = int(client.info("memory")["used_memory"])
+    roots = register(ledger, pending, 1)
+    # However many tuples of a tree one task acks, its update is their XOR: the ledger cannot tell 10 from 100,000.
+    edges = np.bitwise_xor.reduce(mix_array(np.arange(tuples - 1, dtype=np.uint64)))
+    ledger.apply(Token(run="tree", batch=0, level=0, partition=0), Updates(roots=roots, xors=np.full(roots.size, edges)))
+    after = int(client.info("memory")["used_memory"])
+    ledger.close()
+    client.close()
+    return (after - before) / pending
+
+
+def _write(spec: LedgerSpec, shares: list[Ids], writer: int, barrier: Barrier, spans: Queue[tuple[float, float]]) -> None:
+    """One writer, standing for the Spark tasks of two levels: the first passes each tuple on, the second ends its tree."""
+    ledger = RedisLedger(spec)
+    ledger.forget([0])
+    barrier.wait()
+    began = time.time()
+    for (batch, roots), level in itertools.product(enumerate(shares), range(2)):
+        change = mix_array(roots) if level == 0 else mix_array(roots) ^ np.uint64(1)
+        token = Token(run="bench", batch=batch, level=level, partition=writer)
+        reply = ledger.apply(token, Updates(roots=roots, xors=change))
+        if reply.completed != level * roots.size:
+            raise RuntimeError(f"{reply} for {roots.size} roots")
+    spans.put((began, time.time()))
+
+
+def updates_a_second(url: str, batches: int) -> tuple[float, float]:
+    """Root updates a second by two writers at once, and the fraction of the time that the server was busy."""
+    client = connect(url)
+    client.flushdb()
+    spec = spec_of(url)
+    ledger = RedisLedger(spec)
+    # Each batch of roots is split over the partitions of a level, so that a writer finds a part of every bucket.
+    registered = [register(ledger, _WRITERS * _TASK_ROOTS, 1) for _ in range(batches)]
+    context = multiprocessing.get_context("spawn")
+    barrier, spans = context.Barrier(_WRITERS + 1), context.Queue()
+    writers = [
+        context.Process(target=_write, args=(spec, [roots[w::_WRITERS] for roots in registered], w, barrier, spans))
+        for w in range(_WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    barrier.wait()
+    busy_before = _cpu_seconds(client)
+    began, ended = zip(*[spans.get(timeout=300) for _ in writers], strict=True)
+    busy = _cpu_seconds(client) - busy_before
+    for writer in writers:
+        writer.join()
+    if ledger.pending():
+        raise RuntimeError("roots were left over")
+    elapsed = max(ended) - min(began)
+    return 2 * batches * _WRITERS * _TASK_ROOTS / elapsed, busy / elapsed
+
+
+def registrations_a_second(url: str, count: int) -> float:
+    """By one spout task, in batches of 2,000."""
+    connect(url).flushdb()
+    ledger = RedisLedger(spec_of(url))
+    began = time.perf_counter()
+    register(ledger, count, 1)
+    return count / (time.perf_counter() - began)
+
+
+def _cpu_seconds(client: redis.Redis) -> float:
+    usage = client.info("cpu")
+    return float(usage["used_cpu_sys_main_thread"]) + float(usage["used_cpu_user_main_thread"])
+
+
+@contextmanager
+def _server(url: str | None) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+def main() -> None:
+    """Run everything and print it."""
+    parser = argparse.ArgumentParser(description="Bytes a pending root, root updates a second.")
+    parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
+    parser.add_argument("--largest", type=int, default=1_000_000, help="most pending roots (default: %(default)s)")
+    with _server(parser.parse_args().redis) as url:
+        figures: dict[str, float] = {}
+        for pending in (1_000, 10_000, 100_000, 200_000, 500_000, 1_000_000):
+            if pending <= parser.parse_args().largest:
+                size = figures[f"ledger_bytes_per_root_at_{pending}"] = round(bytes_a_root(url, pending, 10), 1)
+                print(f"{pending:>9,} pending roots: {size:5.1f} bytes a root")
+        for tuples in (10, 100_000):
+            print(f"trees of {tuples:>7,} tuples: {bytes_a_root(url, 10_000, tuples):5.1f} bytes a root")
+        figures["ledger_bytes_per_root"] = figures["ledger_bytes_per_root_at_200000"]
+        registered = figures["ledger_registrations_per_s"] = round(registrations_a_second(url, 200_000))
+        print(f"{registered:,} roots registered a second, by one spout task")
+        updates, busy = updates_a_second(url, 15)
+        figures["ledger_updates_per_s"] = round(updates)
+        print(f"{updates:,.0f} root updates a second, by {_WRITERS} writers; the server's core was {busy:.0%} busy")
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Child processes that cannot outlive this process, even when it is killed with SIGKILL.
+
+Each child is the leader of its own session and process group, and has a small companion in that group: a shell that waits for
+the end of a pipe whose only writer is this process. When this process ends, however it ends, the kernel closes the pipe and
+the companion kills the group. ``PR_SET_PDEATHSIG`` would be shorter, but it follows the *thread* that started the child, and
+needs code between fork and exec, which is not safe in a process with threads.
+
+A process forked from this one without exec holds the pipe open too: the companion then waits for both.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+# $1 is a folder to remove after the child, or empty; the rest is the command, which keeps the pid of this shell.
+# The companion ignores the polite signals: it must survive a SIGTERM to the group until the group is really gone.
+_GUARD = """
+exec 3<&0 </dev/null
+{
+    trap '' HUP INT TERM
+    exec >/dev/null 2>&1
+    read -r _ <&3
+    kill -s KILL $$
+    [ -z "$1" ] || rm -rf -- "$1"
+    kill -s KILL -- -$$
+} &
+exec 3<&-
+shift
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """How to start one child."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """The whole environment, which may hold passwords; None: ours."""
+    cwd: Path | None = None
+    output: Path | None = None
+    """Where stdout and stderr are appended; None: ours."""
+    scratch: Path | None = None
+    """A folder that is removed when this process ends without having killed the child."""
+
+
+class GuardedProcess:
+    """One running child. Thread-safe."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._lock = threading.Lock()
+        self._gone = False
+        reader, self._writer = os.pipe()
+        try:
+            self._process = _spawn(launch, reader)
+        except BaseException:
+            os.close(self._writer)
+            raise
+        finally:
+            os.close(reader)
+
+    @property
+    def pid(self) -> int:
+        """The pid of the child itself, and of its process group."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code (negative: the signal), or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for the child; returns its exit code, or None if it still runs after the timeout."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self) -> None:
+        """Ask the child to end (SIGTERM to it alone; it looks after its own children)."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill the whole process group and wait for it. Idempotent; call it also after the child has ended by itself.
+
+        The group id cannot have been given to somebody else in between: the companion keeps it in use.
+        """
+        with self._lock:
+            if self._gone:
+                return
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            os.close(self._writer)
+            self._gone = True
+
+    def stop(self, grace_s: float) -> int:
+        """Ask, wait at most ``grace_s``, then kill the group. Returns the exit code of the child."""
+        self.terminate()
+        self.wait(grace_s)
+        self.kill()
+        return self._process.wait()
+
+
+def _spawn(launch: Launch, reader: int) -> subprocess.Popen[bytes]:
+    argv = ["/bin/sh", "-c", _GUARD, "guard", str(launch.scratch or ""), *launch.argv]
+    output: IO[bytes] | None = None
+    try:
+        if launch.output is not None:
+            output = launch.output.open("ab")
+        return subprocess.Popen(  # noqa: S603 - the command is ours, no user's text is in it
+            argv,
+            stdin=reader,
+            stdout=output,
+            stderr=output,
+            env=None if launch.env is None else dict(launch.env),
+            cwd=launch.cwd,
+            start_new_session=True,
+        )
+    finally:
+        if output is not None:
+            output.close()

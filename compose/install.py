@@ -1,0 +1,129 @@
+"""Finds the programs that tiercel needs, and installs the missing ones with apt where that is possible.
+
+Standard library only: ``make`` runs it with the system's Python, before anything is installed:
+
+    python3 -m compose rabbitmq-server redis-server java python-venv
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from compose.apt import Apt
+from compose.errors import ServiceMissingError
+
+PLAIN_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+"""What our servers see of the world: nothing of the user's environment, which may hold settings of other servers."""
+
+_RABBITMQ_PLACES = (
+    "usr/lib/rabbitmq/bin/rabbitmq-server",
+    "opt/rabbitmq/sbin/rabbitmq-server",
+    "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server",
+)
+_JAVA_AT_LEAST = 17
+
+
+def find_rabbitmq() -> Path | None:
+    """The broker's own start script: Debian's in /usr/sbin is a wrapper for the system service."""
+    for pattern in _RABBITMQ_PLACES:
+        for place in sorted(Path("/").glob(pattern), reverse=True):
+            return place
+    on_path = shutil.which("rabbitmq-server")
+    if on_path is None or Path(on_path).resolve().name == "rabbitmq-script-wrapper":
+        return None
+    return Path(on_path)
+
+
+def find_redis() -> Path | None:
+    """A redis-server, or Valkey's, which is the same to us."""
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name) or shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
+        if found is not None:
+            return Path(found)
+    return None
+
+
+def find_java() -> Path | None:
+    """A Java that is new enough for Spark."""
+    found = shutil.which("java")
+    if found is None:
+        return None
+    answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on PATH
+    version = re.search(r'version "(\d+)', answer.stderr)
+    return Path(found) if version is not None and int(version[1]) >= _JAVA_AT_LEAST else None
+
+
+def find_venv() -> Path | None:
+    """The parts of the standard library that make virtual environments; Debian packages them apart."""
+    return Path(sys.executable) if find_spec("venv") and find_spec("ensurepip") else None
+
+
+_FINDERS: dict[str, Callable[[], Path | None]] = {
+    "rabbitmq-server": find_rabbitmq,
+    "redis-server": find_redis,
+    "java": find_java,
+    "python-venv": find_venv,
+}
+
+# For each thing the Debian packages that bring it, the first that this release knows is taken.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "rabbitmq-server": ("rabbitmq-server",),
+    "redis-server": ("redis-server", "valkey-server"),
+    "java": ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
+    "python-venv": (f"python{sys.version_info.major}.{sys.version_info.minor}-venv", "python3-venv"),
+}
+
+
+def require(thing: str, find: Callable[[], Path | None]) -> Path:
+    """What ``find`` finds; raises ServiceMissingError."""
+    found = find()
+    if found is None:
+        raise _missing([thing])
+    return found
+
+
+def install_missing(*things: str) -> None:
+    """Install those of ``things`` that are not here, saying so on stderr. Raises ServiceMissingError.
+
+    The system services that Debian's packages bring are neither started nor enabled.
+    """
+    missing = [thing for thing in things if _FINDERS[thing]() is None]
+    if not missing:
+        return
+    apt = Apt.find()
+    if apt is None:
+        raise _missing(missing)
+    apt.update()
+    packages = [apt.first_known(_PACKAGES[thing]) for thing in missing]
+    print(f"tiercel: installing with apt: {' '.join(packages)}", file=sys.stderr, flush=True)  # noqa: T201 - also runs before logging
+    apt.install(packages)
+    still = [thing for thing in missing if _FINDERS[thing]() is None]
+    if still:
+        raise _missing(still)
+
+
+def _missing(things: Sequence[str]) -> ServiceMissingError:
+    packages = " ".join(_PACKAGES[thing][0] for thing in things)
+    return ServiceMissingError(f"{' and '.join(things)} not found; install with: sudo apt-get install {packages}")
+
+
+def main(things: Sequence[str]) -> int:
+    """The command line: install what is missing of ``things``."""
+    unknown = [thing for thing in things if thing not in _FINDERS]
+    try:
+        if unknown:
+            raise ServiceMissingError(f"unknown: {' '.join(unknown)}; known: {' '.join(_FINDERS)}")  # noqa: TRY301
+        install_missing(*things)
+    except ServiceMissingError as error:
+        print(f"tiercel: {error}", file=sys.stderr)  # noqa: T201 - the command line's answer
+        return 2
+    return 0

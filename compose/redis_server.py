@@ -1,0 +1,80 @@
+"""A private Redis or Valkey: everything in memory, loopback only."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from pathlib import Path
+
+from compose.guard import Launch
+from compose.install import PLAIN_ENVIRONMENT, find_redis, require
+from compose.ports import LOOPBACK, free_port
+from compose.server import EmbeddedServer
+
+_CONFIG = """\
+port {port}
+bind {host}
+requirepass {password}
+dir {folder}
+daemonize no
+logfile ""
+save ""
+appendonly no
+shutdown-on-sigterm save force
+maxmemory-policy noeviction
+"""
+
+
+class EmbeddedRedis(EmbeddedServer):
+    """It forgets everything when it is killed, and keeps it over ``stop`` and ``start``."""
+
+    name = "Redis"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._program = require("redis-server", find_redis)
+        self._password = secrets.token_urlsafe(24)
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Where it is, password included: never log it."""
+        return f"redis://:{self._password}@{LOOPBACK}:{self._port}/0"
+
+    @property
+    def _dump(self) -> Path:
+        return self.folder / "dump.rdb"
+
+    def wait_until_ready(self) -> None:
+        super().wait_until_ready()
+        # Loaded by now. Left in place, it would bring old data back after a later crash.
+        self._dump.unlink(missing_ok=True)
+
+    def _configure(self) -> None:
+        self._port = free_port()
+        text = _CONFIG.format(port=self._port, host=LOOPBACK, password=self._password, folder=self.folder)
+        (self.folder / "redis.conf").write_text(text)
+
+    def _launch(self) -> Launch:
+        return Launch(
+            argv=[str(self._program), str(self.folder / "redis.conf")],
+            env=PLAIN_ENVIRONMENT,
+            cwd=self.folder,
+            output=self.log,
+            scratch=self.folder,
+        )
+
+    def _answers(self) -> bool:
+        with socket.create_connection((LOOPBACK, self._port), timeout=1) as connection:
+            connection.sendall(f"AUTH {self._password}\r\nPING\r\nQUIT\r\n".encode())
+            return b"+PONG" in _read_all(connection)
+
+    def _wipe(self) -> None:
+        self._dump.unlink(missing_ok=True)
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    received = b""
+    while part := connection.recv(1024):
+        received += part
+    return received

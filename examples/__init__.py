@@ -1,0 +1,4 @@
+"""Topologies to run and to copy from: ``tiercel run examples.word_count:topology``.
+
+word_count   sentences from RabbitMQ, split, counted by word into Redis
+"""

@@ -1,0 +1,47 @@
+"""Steps 1 and 6: a message comes in, and is settled; and the relay between the spouts and Spark.
+
+spout         the contract of a spout; write your own from it
+queue_spout   the built-in one: tuples from a RabbitMQ queue
+formats       from a body to the values of a tuple          schema    typed columns in Spark's DDL
+consumer      opens and settles messages, on its own thread epoch     one channel of it
+settle        which acks to send                            retry     what to do with a failure
+intake        how many messages to ask for                  limits    the bounds
+burial        a copy with the reason to the dead letters    outlet    publishing with confirms, pipelined
+link          one connection that comes back                connection, address    connecting, and errors in one line
+publisher, depths, dead_letters, declare                    what the command line does
+relay         the contract of the relay                     memory_relay, redis_relay    its backends
+chunk         tuples on the wire                            errors    what all of them raise
+"""
+
+from queues.dead_letters import DeadLetter
+from queues.declare import WorkQueue, declare_queue
+from queues.depths import QueueDepth
+from queues.memory_relay import MemoryRelay
+from queues.publisher import Publisher
+from queues.queue_spout import MessageId, QueueSpout
+from queues.redis_relay import RedisRelay
+from queues.relay import Entry, Relay
+from queues.retry import RetryPolicy
+from queues.schema import Field, Schema
+from queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
+
+__all__ = [
+    "DeadLetter",
+    "Entry",
+    "Field",
+    "MemoryRelay",
+    "MessageId",
+    "MsgId",
+    "Publisher",
+    "QueueDepth",
+    "QueueSpout",
+    "RedisRelay",
+    "Relay",
+    "RetryPolicy",
+    "Schema",
+    "Spout",
+    "SpoutCollector",
+    "SpoutContext",
+    "WorkQueue",
+    "declare_queue",
+]

@@ -1,0 +1,194 @@
+"""Publishing with confirms, pipelined: many messages on their way at once, each one's fate told."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pika import BasicProperties, spec
+from pika.exceptions import AMQPError
+
+from queues.address import Address
+from queues.errors import BrokerRefusedError, BrokerUnavailableError, PublishRefusedError, QueuesError
+from queues.link import Link
+
+_WINDOW = 1_000
+_WINDOW_BYTES = 32 * 1024 * 1024
+
+Done = Callable[[QueuesError | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One message for one queue, through the default exchange."""
+
+    queue: str
+    body: bytes
+    properties: BasicProperties
+    done: Done
+    """Called once, on the I/O thread: None when the broker has it, else why not."""
+    returned: bool = False
+
+
+class Outlet:
+    """Sends messages and waits for their confirms; thread-safe.
+
+    What was not confirmed when a connection broke is sent again: the broker may have it twice, never not at all.
+    """
+
+    def __init__(self, address: Address, name: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """``prepare`` runs before each connection, on the I/O thread. Raises AddressError."""
+        self.prepare = prepare
+        self._address = address
+        self._waiting: deque[Outgoing] = deque()
+        self._unconfirmed: dict[int, Outgoing] = {}
+        self._sent = 0
+        self._confirmed = 0
+        """All delivery tags up to this one are confirmed."""
+        self._bytes = 0
+        self._suspects = 0
+        """Messages to send one at a time: one of them made the broker close the channel."""
+        self._asked = False
+        self._channel: Any = None
+        self._idle = threading.Condition()
+        self._count = 0
+        self.error: QueuesError | None = None
+        """Why it ended by itself; nothing can be sent any more."""
+        self.trouble: QueuesError | None = None
+        """Why there is no connection just now."""
+        self._link = Link(address, self, name)
+        self._link.start()
+
+    # -- from any thread ---------------------------------------------------------------------------------------------------
+
+    def submit(self, message: Outgoing) -> None:
+        """Send it as soon as there is room; ``message.done`` tells its fate."""
+        with self._idle:
+            self._count += 1
+        self._waiting.append(message)
+        if not self._asked:
+            self._asked = True
+            self._link.call(self._pump)
+        if self.error is not None:
+            self._fail_all(self.error)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the fate of everything submitted is told; False if that takes longer."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._count == 0, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """End; what has no confirm by now may or may not be in its queue. Idempotent."""
+        self._link.call(self._link.finish)
+        self._link.join(timeout_s)
+
+    # -- on the I/O thread -------------------------------------------------------------------------------------------------
+
+    def reconnect(self, why: QueuesError) -> None:
+        """Begin anew with ``prepare``; nothing is lost."""
+        self._link.restart(BrokerUnavailableError(str(why)))
+
+    def opened(self, channel: Any) -> None:
+        self._sent = self._confirmed = 0
+        channel.add_on_return_callback(self._on_return)
+        channel.confirm_delivery(self._on_confirm, callback=lambda _frame: self._ready(channel))
+
+    def lost(self, error: QueuesError) -> None:
+        self._channel, self.trouble = None, error
+        unconfirmed = list(self._unconfirmed.values())
+        self._unconfirmed.clear()
+        self._bytes = 0
+        if isinstance(error, BrokerRefusedError):
+            if len(unconfirmed) == 1:
+                # This one makes the broker close the channel, and would do so for ever.
+                self._tell(unconfirmed.pop(), error)
+                self._link.healthy()
+            self._suspects = max(self._suspects - 1, len(unconfirmed))
+        for message in reversed(unconfirmed):
+            message.returned = False
+            self._waiting.appendleft(message)
+
+    def failed(self, error: QueuesError) -> None:
+        self.error = error
+        self._fail_all(error)
+
+    def _ready(self, channel: Any) -> None:
+        self._channel, self.trouble = channel, None
+        self._pump()
+
+    def _pump(self) -> None:
+        # Cleared first: whoever appends from here on either sees it cleared and asks again, or is seen by this loop.
+        self._asked = False
+        window = 1 if self._suspects else _WINDOW
+        channel = self._channel
+        while channel is not None and channel.is_open and len(self._unconfirmed) < window and self._bytes < _WINDOW_BYTES:
+            try:
+                message = self._waiting.popleft()
+            except IndexError:
+                return
+            self._send(message)
+
+    def _send(self, message: Outgoing) -> None:
+        try:
+            self._channel.basic_publish("", message.queue, message.body, message.properties, mandatory=True)
+        except (AMQPError, ValueError, struct.error) as error:
+            # pika encodes all of it before it sends any of it: the broker has seen nothing.
+            self._tell(
+                message, PublishRefusedError(f"a message for queue {message.queue!r} cannot be written as AMQP: {error!r}")
+            )
+            return
+        self._sent += 1
+        self._unconfirmed[self._sent] = message
+        self._bytes += len(message.body)
+
+    def _on_return(self, _channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+        # A return has no delivery tag, and comes before the confirm of its message. Equal messages are interchangeable.
+        for message in self._unconfirmed.values():
+            if message.queue == method.routing_key and not message.returned and message.body == body:
+                message.returned = True
+                return
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        taken = isinstance(method, spec.Basic.Ack)
+        first = self._confirmed + 1 if method.multiple else method.delivery_tag
+        for tag in range(first, method.delivery_tag + 1):
+            message = self._unconfirmed.pop(tag, None)
+            if message is not None:
+                self._bytes -= len(message.body)
+                self._suspects = max(0, self._suspects - 1)
+                self._tell(message, self._verdict(message, taken=taken))
+        if method.multiple:
+            self._confirmed = method.delivery_tag
+        self._link.healthy()
+        self._pump()
+
+    def _verdict(self, message: Outgoing, *, taken: bool) -> QueuesError | None:
+        if message.returned:
+            return PublishRefusedError(
+                f"there is no queue {message.queue!r} on {self._address}; declare it first or correct the name"
+            )
+        if not taken:
+            return PublishRefusedError(f"queue {message.queue!r} on {self._address} did not take it; it is full or unavailable")
+        return None
+
+    def _fail_all(self, error: QueuesError) -> None:
+        self._waiting.extendleft(list(self._unconfirmed.values()))
+        self._unconfirmed.clear()
+        while True:
+            try:
+                message = self._waiting.popleft()
+            except IndexError:
+                return
+            self._tell(message, error)
+
+    def _tell(self, message: Outgoing, error: QueuesError | None) -> None:
+        message.done(error)
+        with self._idle:
+            self._count -= 1
+            if self._count == 0:
+                self._idle.notify_all()

@@ -1,0 +1,142 @@
+"""The built-in spout: tuples from a RabbitMQ queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from queues.address import Address
+from queues.consumer import Consumer, ConsumerSettings
+from queues.declare import WorkQueue
+from queues.errors import BadBodyError
+from queues.formats import Decoder, Format, decoder_for
+from queues.limits import PREFETCH
+from queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
+from queues.schema import Schema
+from queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
+
+_DEFAULT_FIELDS = "body string"
+
+
+class MessageId(NamedTuple):
+    """A message as the broker knows it: delivery tags are scoped to a channel, and begin at 1 again on the next."""
+
+    task: int
+    epoch: int
+    tag: int
+
+
+class QueueSpout(Spout):
+    """Emits one tuple a message, acknowledges the message when its tuple's tree is complete, else has it delivered again.
+
+    A message stays in the queue, opened, until it is acked. It is delivered at least once, and emitted again after a failure, a
+    timeout, or when a worker or a connection died. After ``delivery_limit`` failures it goes to the dead-letter queue
+    ``<queue>.dead`` with the last reason; so does, at once, a body that does not fit ``fields``, or one above 16 MiB.
+
+    The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists is used as it is.
+    """
+
+    def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
+        self,
+        queue: str,
+        fields: str = _DEFAULT_FIELDS,
+        *,
+        format: Format | None = None,  # noqa: A002 - reads best where it is used
+        prefetch: int = PREFETCH,
+        delivery_limit: int = DELIVERY_LIMIT,
+        retry: RetryPolicy | None = None,
+        declare: bool = True,
+    ) -> None:
+        """``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or ValueError."""
+        if not queue or len(f"{queue}.dead".encode()) > 255:
+            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
+        if not 1 <= prefetch <= 65535:
+            raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
+        if delivery_limit < 1:
+            raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
+        decoder_for(Schema.parse(fields), format)  # an impossible combination fails here, not in a worker
+        self.output_fields = fields
+        self._queue = WorkQueue(name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare)
+        self._format = format
+        self._prefetch = prefetch
+        self._consumer: Consumer | None = None
+        self._decode: Decoder | None = None
+        self._context: SpoutContext | None = None
+        self._task = -1
+
+    @property
+    def queue(self) -> WorkQueue:
+        """What it consumes."""
+        return self._queue
+
+    def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
+        """Begins to connect to ``config["amqp_url"]``; returns at once. Raises AddressError."""
+        self._context, self._task = context, context.task_id
+        self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
+        settings = ConsumerSettings(
+            queue=self._queue,
+            wake=context.wake,
+            count=context.count,
+            name=f"tiercel {context.topology} {context.component} {context.task_index}",
+            prefetch=self._prefetch,
+        )
+        self._consumer = Consumer(Address.parse(config["amqp_url"]), settings)
+        self._consumer.start()
+
+    def activate(self) -> None:
+        self._started.resume()
+
+    def next_tuple(self, collector: SpoutCollector) -> None:
+        """Emits the next message that can be decoded. Raises BrokerRefusedError when a person must act."""
+        consumer, decode = self._consumer, self._decode
+        if consumer is None or decode is None:
+            raise RuntimeError("open the spout first")
+        while (delivery := consumer.get()) is not None:
+            try:
+                collector.emit(decode(delivery.body), MessageId(self._task, delivery.epoch, delivery.tag))
+            except ValueError as error:  # BadBodyError, or the collector's for values that do not fit
+                self._refuse(collector, MessageId(self._task, delivery.epoch, delivery.tag), error)
+            else:
+                return
+        if (refusal := consumer.error()) is not None:
+            raise refusal
+
+    def ack(self, msg_id: MsgId) -> None:
+        _, epoch, tag = _message_id(msg_id)
+        self._started.ack(epoch, tag)
+
+    def fail(self, msg_id: MsgId, reason: str = "") -> None:
+        _, epoch, tag = _message_id(msg_id)
+        self._started.fail(epoch, tag, reason)
+
+    def release(self, msg_id: MsgId) -> None:
+        _, epoch, tag = _message_id(msg_id)
+        self._started.give_back(epoch, tag)
+
+    def deactivate(self) -> None:
+        self._started.pause()
+
+    def close(self, grace: timedelta) -> None:
+        if self._consumer is not None:
+            self._consumer.stop(grace)
+            self._consumer = None
+
+    @property
+    def _started(self) -> Consumer:
+        if self._consumer is None:
+            raise RuntimeError("open the spout first")
+        return self._consumer
+
+    def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: ValueError) -> None:
+        reason = str(error) if isinstance(error, BadBodyError) else f"does not fit the fields: {error}"
+        self._started.dead_letter(msg_id.epoch, msg_id.tag, reason)
+        collector.report_error(f"message dead-lettered: {reason}")
+        if self._context is not None:
+            self._context.count("rejected", 1)
+
+
+def _message_id(msg_id: MsgId) -> MessageId:
+    if isinstance(msg_id, MessageId):
+        return msg_id
+    raise TypeError(f"{msg_id!r} is no message id of this spout")

@@ -1,0 +1,112 @@
+"""The relay in Redis: one stream a lane, all under one hash tag so that one server of a cluster holds them together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib import resources
+from typing import Any
+
+import redis
+
+from queues.errors import RelayError, RelayUnavailableError
+from queues.relay import Entry
+
+_WRITER_MEMORY = timedelta(minutes=10)
+"""Longer than any client goes on repeating a call."""
+_DRAIN_COUNT = 100
+
+
+class RedisRelay:
+    """``Relay`` on one Redis server. Takes over ``client``, which must not decode responses.
+
+    One instance is one writer: append from one thread. The other calls may come from any.
+    """
+
+    def __init__(self, client: redis.Redis, topology: str, lanes: int) -> None:
+        self._client = client
+        self._lanes = [f"tiercel:{{{topology}}}:relay:{lane}" for lane in range(lanes)]
+        self._writer = f"tiercel:{{{topology}}}:relay:writer:{secrets.token_hex(8)}"
+        self._sequence = 0
+        self._unsure: Sequence[Entry] | None = None
+        self._append = client.register_script(_source("append"))
+        self._ends = client.register_script(_source("ends"))
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        # A call that failed may have taken effect. Repeated with the same entries it keeps its number, so that it cannot twice.
+        if entries != self._unsure:
+            self._sequence += 1
+        self._unsure = entries
+        keys = [self._writer, *(self._lanes[entry.lane] for entry in entries)]
+        memory_ms = int(_WRITER_MEMORY.total_seconds() * 1000)
+        with _translated("append to"):
+            self._append(keys=keys, args=[self._sequence, memory_ms, *(entry.payload for entry in entries)])
+        self._unsure = None
+
+    def advance(self, start: Mapping[int, str], limit: int, wait: timedelta) -> dict[int, str]:
+        with _translated("read"):
+            ends = self._advanced(start, limit)
+            if ends == dict(start) and wait:
+                after = {self._lanes[lane]: position for lane, position in start.items()}
+                if self._client.xread(after, count=1, block=max(1, int(wait.total_seconds() * 1000))):  # type: ignore[arg-type]
+                    ends = self._advanced(start, limit)
+        return ends
+
+    def read(self, lane: int, start: str, end: str) -> list[bytes]:
+        with _translated("read"):
+            entries: Any = self._client.xrange(self._lanes[lane], f"({start}", end)
+        return [fields[b"c"] for _, fields in entries]
+
+    def trim(self, end: Mapping[int, str]) -> None:
+        with _translated("trim"), self._client.pipeline(transaction=False) as pipeline:
+            for lane, position in end.items():
+                milliseconds, _, count = position.partition("-")
+                pipeline.xtrim(self._lanes[lane], minid=f"{milliseconds}-{int(count) + 1}", approximate=False)
+            pipeline.execute()
+
+    def drain(self) -> list[bytes]:
+        payloads: list[bytes] = []
+        with _translated("drain"):
+            for lane in self._lanes:
+                while entries := self._pop(lane):
+                    payloads += entries
+        return payloads
+
+    def length(self) -> int:
+        with _translated("measure"), self._client.pipeline(transaction=False) as pipeline:
+            for lane in self._lanes:
+                pipeline.xlen(lane)
+            return sum(pipeline.execute())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _advanced(self, start: Mapping[int, str], limit: int) -> dict[int, str]:
+        lanes = sorted(start)
+        ends: Any = self._ends(keys=[self._lanes[lane] for lane in lanes], args=[limit, *(start[lane] for lane in lanes)])
+        return {lane: position.decode() for lane, position in zip(lanes, ends, strict=True)}
+
+    def _pop(self, lane: str) -> list[bytes]:
+        # Read, then delete just what was read: an append in between stays for the new run.
+        entries: Any = self._client.xrange(lane, count=_DRAIN_COUNT)
+        if entries:
+            self._client.xdel(lane, *(position for position, _ in entries))
+        return [fields[b"c"] for _, fields in entries]
+
+
+def _source(name: str) -> str:
+    return resources.files("queues").joinpath("lua", f"{name}.lua").read_text()
+
+
+@contextmanager
+def _translated(verb: str) -> Iterator[None]:
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
+        raise RelayUnavailableError(f"cannot {verb} the relay: Redis does not answer ({type(error).__name__})") from error
+    except redis.RedisError as error:
+        raise RelayError(f"cannot {verb} the relay: Redis says {error}") from error

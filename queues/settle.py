@@ -1,0 +1,73 @@
+"""Which acknowledgements to send: one ``multiple`` for the contiguous finished prefix, one by one above it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Ack(NamedTuple):
+    """One ``basic.ack``."""
+
+    tag: int
+    multiple: bool
+    """Covers every tag up to this one. All of them are finished, or were settled on the wire before."""
+
+
+class SettleBook:
+    """The delivery tags of one channel. Not thread-safe; a value of the channel's I/O thread.
+
+    A tag is *opened* when its message comes, then either *finished* (to be acked by the next ``take``) or *closed* (rejected
+    or nacked on the wire by the caller, before the next ``take``). Settling a tag twice would make the broker close the
+    channel, so the second time is refused with False.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._low = 1
+        """Every tag below is settled, or acked by the next ``take``."""
+        self._open: set[int] = set()
+        self._above: set[int] = set()
+        """Settled or finished tags from ``_low`` on."""
+        self._finished: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, tag: int) -> None:
+        """A message came. Tags rise; what is left out belongs to nobody and counts as settled."""
+        if tag > self._last + 1:
+            self._above.update(range(self._last + 1, tag))
+        self._last = tag
+        self._open.add(tag)
+
+    def finish(self, tag: int) -> bool:
+        """Ack it with the next ``take``; False if it is not open."""
+        if not self.close(tag):
+            return False
+        self._finished.append(tag)
+        return True
+
+    def close(self, tag: int) -> bool:
+        """It was settled on the wire some other way; False if it is not open."""
+        if tag not in self._open:
+            return False
+        self._open.remove(tag)
+        self._above.add(tag)
+        return True
+
+    def take(self) -> list[Ack]:
+        """The acks to send now, in this order; each finished tag is covered exactly once."""
+        if not self._finished:
+            return []
+        finished, self._finished = self._finished, []
+        above, low = self._above, self._low
+        while low in above:
+            above.remove(low)
+            low += 1
+        self._low = low
+        prefix = [tag for tag in finished if tag < low]
+        single = [Ack(tag, multiple=False) for tag in finished if tag >= low]
+        if not prefix:
+            return single
+        # The broker refuses a multiple whose own tag is settled already: its highest tag must be a finished one.
+        return [Ack(max(prefix), multiple=len(prefix) > 1), *single]

@@ -1,0 +1,86 @@
+"""The contract of a bolt: what it is given, what it owes.
+
+A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, in whatever process
+Spark runs the task in, so attributes set in ``prepare`` may be connections and caches. One thread calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from spark_jobs.collector import BasicCollector, OutputCollector
+    from spark_jobs.tuples import Tuple
+
+DEFAULT_STREAM = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyContext:
+    """What a bolt task is told about itself."""
+
+    topology: str
+    component: str
+    task_id: int
+    """Unique in the topology."""
+    task_index: int
+    """0 .. parallelism - 1 within the component."""
+    parallelism: int
+    sources: Sequence[tuple[str, str]]
+    """(component, stream) of each subscription."""
+    targets: Mapping[str, Sequence[str]]
+    """Stream to the components that subscribe to it."""
+
+
+class _Component:
+    output_fields: ClassVar[str] | str = ""
+    """The default stream's fields in Spark DDL: ``"word string, n long"``."""
+    output_streams: ClassVar[Mapping[str, str]] | Mapping[str, str] = {}
+    """Several streams: name to DDL."""
+    direct_streams: ClassVar[frozenset[str] | set[str]] | frozenset[str] | set[str] = frozenset()
+    """Streams on which only ``emit_direct`` emits."""
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        """Called once for each copy, before its first tuple: connect here, not in ``__init__``."""
+
+    def cleanup(self) -> None:
+        """Called when a copy is not needed any more, if the process gets to it. Not called when the process is killed."""
+
+
+class Bolt(_Component):
+    """A bolt that acks, fails and anchors by hand.
+
+    Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the tuple and the whole tree is done.
+    Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
+    exception out of ``execute`` fails the tuple; the worker goes on.
+    """
+
+    def execute(self, tup: Tuple, collector: OutputCollector) -> None:
+        """Process one tuple."""
+        raise NotImplementedError
+
+    def flush(self, collector: OutputCollector) -> None:
+        """Called after the last tuple of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
+
+        If it raises, every tuple that this copy acked in the micro-batch fails.
+        """
+
+
+class BasicBolt(_Component):
+    """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
+
+    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When it raises, the tuple fails with
+    the exception as the reason, what it had emitted is dropped, and the worker goes on.
+    """
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        """Process one tuple."""
+        raise NotImplementedError
+
+    def flush(self, collector: BasicCollector) -> None:
+        """Called after the last tuple of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
+
+        If it raises, every tuple of the micro-batch fails. Nothing can be emitted here: there is no tuple to anchor it to.
+        """

@@ -1,0 +1,48 @@
+"""What the bolts' side raises.
+
+SparkJobsError
+├── TopologyError           a topology that cannot run: unknown component, stream or field, a cycle
+├── ConfigValueError        a setting with an impossible value
+├── SparkUnavailableError   Spark does not start here; the message says what is missing
+└── TupleError              a bolt broke a rule of the collector; its tuple fails and the worker goes on
+    ├── AlreadySettledError   acked or failed twice, or used as an anchor after that
+    ├── ForeignTupleError     not a tuple that this bolt task received
+    ├── UnknownStreamError    emitted on a stream that is not declared
+    └── BadValuesError        the wrong number of values
+"""
+
+
+class SparkJobsError(Exception):
+    """An error of topologies and bolts."""
+
+
+class TopologyError(SparkJobsError):
+    """The topology cannot run; the message names the component and what to change."""
+
+
+class ConfigValueError(SparkJobsError, ValueError):
+    """A setting has an impossible value."""
+
+
+class SparkUnavailableError(SparkJobsError):
+    """Spark does not start here."""
+
+
+class TupleError(SparkJobsError):
+    """A bolt broke a rule of the collector."""
+
+
+class AlreadySettledError(TupleError):
+    """The tuple was acked or failed before."""
+
+
+class ForeignTupleError(TupleError):
+    """The tuple was not received by this bolt task."""
+
+
+class UnknownStreamError(TupleError):
+    """The stream is not declared."""
+
+
+class BadValuesError(TupleError, ValueError):
+    """The values do not fit the stream's fields."""

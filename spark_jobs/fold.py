@@ -1,0 +1,109 @@
+"""What a task did to the trees of its input, computed in numpy when the task ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acker.ids import edges, seed_array
+from acker.ledger import Ids, Updates
+from queues.chunk import Lineage
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anchors:
+    """The anchors of n emissions to one task: parallel arrays, one entry an (emission, anchor), in order of emission."""
+
+    counts: Rows
+    """Shape (n,): how many anchors each emission has."""
+    rows: Rows
+    """The anchor's row in the input."""
+    positions: Ids
+    """Which of the emissions anchored to that row this is."""
+
+
+def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
+    """One lineage of all tuples, in order."""
+    if len(lineages) == 1:
+        return lineages[0]
+    if not lineages:
+        return Lineage(offsets=np.zeros(1, np.int32), roots=np.zeros(0, np.uint64), edges=np.zeros(0, np.uint64))
+    counts = np.concatenate([np.diff(lineage.offsets) for lineage in lineages])
+    return Lineage(
+        offsets=_offsets(counts),
+        roots=np.concatenate([lineage.roots for lineage in lineages]),
+        edges=np.concatenate([lineage.edges for lineage in lineages]),
+    )
+
+
+def row_seeds(lineage: Lineage) -> Ids:
+    """The identity of each tuple: the XOR of the seeds of its (root, edge) pairs, 0 for one that is not tracked."""
+    seeds = np.zeros(len(lineage.offsets) - 1, np.uint64)
+    pairs = seed_array(lineage.roots, lineage.edges)
+    counts = np.diff(lineage.offsets)
+    if np.all(counts == 1):
+        return pairs
+    tracked = counts > 0
+    if tracked.any():
+        seeds[tracked] = np.bitwise_xor.reduceat(pairs, lineage.offsets[:-1][tracked])
+    return seeds
+
+
+def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -> Lineage:
+    """The lineage of emissions to ``target``: one edge an anchor, in every root of that anchor."""
+    derived = edges(seeds[anchors.rows], anchors.positions, np.full(len(anchors.rows), target, np.uint64))
+    counts = np.diff(lineage.offsets)[anchors.rows]
+    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
+    per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts)).astype(np.int64)
+    return Lineage(
+        offsets=_offsets(per_emission),
+        roots=lineage.roots[_expand(lineage.offsets[:-1][anchors.rows], counts)],
+        edges=np.repeat(derived, counts),
+    )
+
+
+def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage]) -> Updates:
+    """One XOR a root: of the acked tuples' own edges and of all edges anchored below; every input root is there."""
+    mine = _pairs(lineage, acked)
+    roots = np.concatenate([lineage.roots, lineage.roots[mine], *(child.roots for child in children)])
+    xors = np.concatenate([np.zeros(len(lineage.roots), np.uint64), lineage.edges[mine], *(child.edges for child in children)])
+    if not len(roots):
+        return Updates(roots=roots, xors=xors)
+    order = np.argsort(roots, kind="stable")
+    roots, xors = roots[order], xors[order]
+    starts = np.flatnonzero(np.concatenate([[True], roots[1:] != roots[:-1]]))
+    return Updates(roots=roots[starts], xors=np.bitwise_xor.reduceat(xors, starts))
+
+
+def roots_of(lineage: Lineage, row: int) -> list[int]:
+    """The roots of one tuple."""
+    roots: list[int] = lineage.roots[lineage.offsets[row] : lineage.offsets[row + 1]].tolist()
+    return roots
+
+
+def select(lineage: Lineage, rows: Rows) -> Lineage:
+    """The lineage of some of the tuples."""
+    pairs = _pairs(lineage, rows)
+    return Lineage(
+        offsets=_offsets(np.diff(lineage.offsets)[rows]), roots=lineage.roots[pairs], edges=lineage.edges[pairs]
+    )
+
+
+def _pairs(lineage: Lineage, rows: Rows) -> Rows:
+    return _expand(lineage.offsets[:-1][rows], np.diff(lineage.offsets)[rows])
+
+
+def _expand(starts: NDArray[np.int32], counts: NDArray[np.int32]) -> Rows:
+    """The numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts.astype(np.int64) - (ends - counts), counts)
+
+
+def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -1,0 +1,90 @@
+"""What travels to the Spark tasks: everything one of them needs to run its share of a level. No pyspark here."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+
+from acker import LedgerSpec, RedisMetrics, Token, open_ledger
+from acker.redis_client import connect
+from queues import RedisRelay
+from spark_jobs.levels import Plan
+from spark_jobs.runner import LevelRunner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run of one topology. Pickled into the Spark query by cloudpickle; the ledger's addresses may hold passwords."""
+
+    run: str
+    plan: Plan
+    ledger: LedgerSpec
+
+    @property
+    def redis_url(self) -> str:
+        """The server of the relay and the counters: the ledger's first."""
+        return self.ledger.urls[0]
+
+    def run_level(self, level: int, batch: int, lane: int, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
+        """Run the bolts that this lane hosts at this level; returns (lane, chunk) rows for the next level."""
+        token = Token(run=self.run, batch=batch, level=level, partition=lane)
+        return _runner(_Key(self), level).run(token, payloads)
+
+    def open_relay(self) -> RedisRelay:
+        """A relay of its own connection."""
+        return open_relay(self.redis_url, self.plan)
+
+
+def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
+    """The relay of a planned topology on a Redis server."""
+    return RedisRelay(connect(redis_url), plan.topology.name, plan.relay_lanes)
+
+
+def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:
+    """The ledger of a planned topology, its shards spread over these servers. With ``ackers=0`` nothing is ever registered in it."""
+    config = plan.topology.config
+    timeout = timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
+    return LedgerSpec(
+        topology=plan.topology.name,
+        urls=redis_urls,
+        shards=max(1, config.ackers),
+        owners=plan.topology.spout_tasks,
+        message_timeout=timeout,
+    )
+
+
+class _Key:
+    """Makes jobs of one run equal, however often a task unpickled them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other.job.run == self.job.run
+
+    def __hash__(self) -> int:
+        return hash(self.job.run)
+
+
+@lru_cache(maxsize=16)
+def _runner(key: _Key, level: int) -> LevelRunner:
+    """The runner of this process: bolts and connections live as long as the Python worker.
+
+    Spark's worker collects garbage after every task, which walks all of pandas and pyarrow: three quarters of the CPU time
+    of small batches. What is imported by now stays; take it out of the collector's sight.
+    """
+    job = key.job
+    config = {**job.plan.topology.config.as_mapping(), "redis_url": job.redis_url}
+    runner = LevelRunner(
+        plan=job.plan,
+        level=level,
+        ledger=open_ledger(job.ledger),
+        metrics=RedisMetrics(job.redis_url, job.plan.topology.name),
+        config=config,
+    )
+    gc.collect()
+    gc.freeze()
+    return runner

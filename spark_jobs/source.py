@@ -1,0 +1,116 @@
+"""The relay as a Spark streaming source that runs the first level's bolts while it reads.
+
+Reading and running in one place keeps the spout's chunks out of the JVM and saves one Python worker a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from queues import RedisRelay
+from queues.relay import START
+from spark_jobs.job import Job
+
+FORMAT = "tiercel-relay"
+ROWS_DDL = "lane int, chunk binary"
+"""What passes between levels: the lane that hosts the target task, and an encoded chunk for that task."""
+_ROWS = pa.schema([("lane", pa.int32()), ("chunk", pa.binary())])
+_IDLE_WAIT = timedelta(milliseconds=200)
+"""How long an idle query waits inside one call: it neither spins nor holds up its own end for long."""
+
+
+def row_batches(rows: list[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    """The rows for Spark; nothing at all where there are none."""
+    if rows:
+        lanes, chunks = zip(*rows, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(lanes, pa.int32()), pa.array(chunks, pa.binary())], schema=_ROWS)
+
+
+def batch_of(context: TaskContext | None) -> int:
+    """The number of the micro-batch that a Spark task belongs to."""
+    number = context.getLocalProperty("streaming.sql.batchId") if context else None
+    if number is None:
+        raise RuntimeError("this Spark task does not belong to a micro-batch")
+    return int(number)
+
+
+class RelayReader(DataSourceStreamReader):
+    """Plans on the driver (in a Python process of its own), reads in the tasks. Offsets are {lane: position}."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._relay: RedisRelay | None = None
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        return {str(lane): START for lane in range(self._job.plan.relay_lanes)}
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: ARG002, N802 - Spark's signature
+        """Everything that is there: the spouts' pending bound keeps that within what a batch may take.
+
+        Spark asks for the next batch only after the one that ended at ``start``, so what lies before is done with.
+        """
+        if self._relay is None:
+            self._relay = self._job.open_relay()
+        positions = {int(lane): position for lane, position in start.items()}
+        if any(position != START for position in positions.values()):
+            self._relay.trim(positions)
+        ends = self._relay.advance(positions, 0, _IDLE_WAIT)
+        return {str(lane): position for lane, position in ends.items()}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        """One a Spark partition of the first level; relay lanes beyond their number share."""
+        plan = self._job.plan
+        shares: dict[int, list[tuple[int, str, str]]] = {}
+        for name, last in end.items():
+            if last != start[name]:
+                lane = int(name)
+                shares.setdefault(lane % plan.lanes(1), []).append((lane, start[name], last))
+        return [InputPartition(share) for share in sorted(shares.items())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        lane, ranges = partition.value
+        relay = _process_relay(self._job)
+        payloads = [payload for range_ in ranges for payload in relay.read(*range_)]
+        yield from row_batches(self._job.run_level(1, batch_of(TaskContext.get()), lane, payloads))
+
+    def commit(self, end: dict[str, str]) -> None:
+        """Nothing: ``latestOffset`` trims, one batch earlier than Spark would say so."""
+
+
+_relays: dict[str, RedisRelay] = {}
+
+
+def _process_relay(job: Job) -> RedisRelay:
+    """The connection of this Python worker process, for all its tasks of one run."""
+    if job.run not in _relays:
+        _relays.clear()
+        _relays[job.run] = job.open_relay()
+    return _relays[job.run]
+
+
+def relay_source(job: Job) -> type[DataSource]:
+    """The data source class of one job.
+
+    The job is captured in the class and not given as an option: options are shown in plans, logs and Spark's web pages, and
+    the job holds addresses with passwords.
+    """
+
+    class RelaySource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> str:
+            return ROWS_DDL
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+            return RelayReader(job)
+
+    return RelaySource

@@ -1,0 +1,73 @@
+"""The tuple that a bolt is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+OPEN, ACKED, FAILED = range(3)
+
+
+class Origin:
+    """Where the tuples of one chunk come from; shared by all of them."""
+
+    __slots__ = ("component", "fields", "positions", "stream", "task")
+
+    def __init__(self, component: str, stream: str, task: int, fields: Sequence[str]) -> None:
+        self.component, self.stream, self.task = component, stream, task
+        self.fields = tuple(fields)
+        self.positions = {name: position for position, name in enumerate(self.fields)}
+
+
+class Tuple:
+    """One tuple: ``tup["word"]``, ``tup[0]``, ``tup.values``. Ack it, fail it or anchor to it, on the task that received it."""
+
+    __slots__ = ("emitted", "origin", "record", "row", "seed", "state", "values")
+
+    def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:  # noqa: PLR0913 - one a slot
+        self.values = values
+        self.origin = origin
+        self.row = row
+        """Its number in the task's input: the collector's business."""
+        self.seed = seed
+        """A well-mixed number of its identity, the same in each attempt at the task."""
+        self.record = record
+        """The micro-batch of the task that received it."""
+        self.emitted = 0
+        """Emissions anchored to it so far."""
+        self.state = OPEN
+
+    def __getitem__(self, key: str | int) -> Any:
+        if isinstance(key, int):
+            return self.values[key]
+        try:
+            return self.values[self.origin.positions[key]]
+        except KeyError:
+            raise KeyError(f"there is no field {key!r}; the fields are {', '.join(self.origin.fields)}") from None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the values."""
+        return self.origin.fields
+
+    @property
+    def source_component(self) -> str:
+        """The component that emitted it."""
+        return self.origin.component
+
+    @property
+    def source_stream(self) -> str:
+        """The stream that it came on."""
+        return self.origin.stream
+
+    @property
+    def source_task(self) -> int:
+        """The task that emitted it."""
+        return self.origin.task
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r:.60}" for name, value in zip(self.fields, self.values, strict=True))
+        return f"Tuple({self.source_component}:{self.source_stream}, {shown})"

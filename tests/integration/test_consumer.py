@@ -1,0 +1,209 @@
+"""Consuming and settling on a real broker."""
+
+from datetime import timedelta
+
+from queues.declare import WorkQueue, declare_queue
+from queues.limits import MAX_BODY_BYTES
+from queues.retry import NO_WAIT, RetryPolicy
+from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.waiting import wait_until
+
+LONG = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
+SECONDS = timedelta(seconds=10)
+
+
+def filled(amqp_url, *bodies, **settings):
+    queue = WorkQueue(name=unique(), **{"retry": NO_WAIT, **settings})
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *bodies)
+    return queue
+
+
+def numbers(count):
+    return [b"%d" % number for number in range(count)]
+
+
+def test_what_is_acked_in_any_order_is_gone_and_nothing_else(amqp_url):
+    queue = filled(amqp_url, *numbers(50))
+    with Desk(amqp_url, queue.name) as desk:
+        deliveries = desk.take(50)
+        assert [delivery.body for delivery in deliveries] == numbers(50)
+        for delivery in sorted(deliveries, key=lambda delivery: delivery.tag * 37 % 50):
+            if delivery.tag % 10:
+                desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 45)
+    assert sorted(body for body, _ in take_all(amqp_url, queue.name)) == [b"19", b"29", b"39", b"49", b"9"]
+    assert desk.counts["given_back"] == 5
+
+
+def test_a_consumer_declares_its_queue(amqp_url):
+    queue = unique()
+    with Desk(amqp_url, queue) as desk:
+        desk.wait_for("channels")
+        put(amqp_url, queue, b"hello")
+        assert desk.next().body == b"hello"
+
+
+def test_stopping_leaves_the_queue_complete(amqp_url):
+    queue = filled(amqp_url, *numbers(200))
+    desk = Desk(amqp_url, queue.name)
+    desk.consumer.start()
+    desk.take(30)
+    assert desk.consumer.stop(SECONDS)
+    assert ready(amqp_url, queue.name) == 200
+    assert desk.consumer.stop(SECONDS)
+
+
+def test_acks_that_came_before_the_stop_are_sent(amqp_url):
+    queue = filled(amqp_url, *numbers(100))
+    desk = Desk(amqp_url, queue.name)
+    desk.consumer.start()
+    for delivery in desk.take(100)[:60]:
+        desk.ack(delivery)
+    assert desk.consumer.stop(SECONDS)
+    assert desk.counts["acked_to_broker"] == 60
+    assert ready(amqp_url, queue.name) == 40
+
+
+def test_settling_twice_is_dropped_and_counted(amqp_url):
+    queue = filled(amqp_url, b"once")
+    with Desk(amqp_url, queue.name) as desk:
+        delivery = desk.next()
+        desk.ack(delivery)
+        desk.ack(delivery)
+        desk.consumer.fail(delivery.epoch, delivery.tag)
+        desk.consumer.ack(delivery.epoch, 999)
+        desk.wait_for("stale", 3)
+        put(amqp_url, queue.name, b"still alive")
+        assert desk.next().epoch == delivery.epoch
+
+
+def test_a_paused_consumer_holds_nothing_unopened_and_still_settles(amqp_url):
+    queue = filled(amqp_url, *numbers(20))
+    with Desk(amqp_url, queue.name) as desk:
+        opened = desk.take(5)
+        desk.consumer.pause()
+        wait_until(lambda: ready(amqp_url, queue.name) == 15)
+        for delivery in opened:
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 5)
+        assert desk.consumer.get() is None
+        desk.consumer.resume()
+        for delivery in desk.take(15):
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 20)
+    assert ready(amqp_url, queue.name) == 0
+
+
+def test_a_failed_message_comes_again_with_its_count(amqp_url):
+    queue = filled(amqp_url, b"again")
+    with Desk(amqp_url, queue.name) as desk:
+        for count in range(3):
+            delivery = desk.next()
+            assert delivery.delivery_count == count
+            desk.consumer.fail(delivery.epoch, delivery.tag, "not yet")
+        desk.ack(desk.next())
+        desk.wait_for("acked_to_broker")
+    assert desk.counts["requeued"] == 3
+    assert desk.counts["redelivered"] == 3
+
+
+def test_a_failed_message_waits_for_its_back_off(amqp_url):
+    queue = filled(amqp_url, b"later", b"next")
+    with Desk(amqp_url, queue.name, retry=LONG) as desk:
+        first, second = desk.take(2)
+        desk.consumer.fail(first.epoch, first.tag)
+        desk.ack(second)
+        desk.wait_for("acked_to_broker")
+        desk.consumer.ack(first.epoch, first.tag)  # nobody else may settle what is held
+        desk.wait_for("stale")
+        assert desk.counts["requeued"] == 0
+        assert ready(amqp_url, queue.name) == 0
+    assert desk.counts["requeued"] == 1
+    assert ready(amqp_url, queue.name) == 1
+
+
+def test_a_message_that_always_fails_is_dead_lettered_with_the_last_reason(amqp_url):
+    queue = filled(amqp_url, b"poison", delivery_limit=3)
+    with Desk(amqp_url, queue.name, delivery_limit=3) as desk:
+        for attempt in range(4):
+            delivery = desk.next()
+            desk.consumer.fail(delivery.epoch, delivery.tag, f"boom {attempt}")
+        desk.wait_for("dead_lettered")
+    ((body, headers),) = take_all(amqp_url, queue.dead)
+    assert body == b"poison"
+    assert headers["x-tiercel-reason"] == "failed 4 times, at last: boom 3"
+    assert headers["x-tiercel-queue"] == queue.name
+    assert ready(amqp_url, queue.name) == 0
+
+
+def test_a_bad_message_is_dead_lettered_at_once_and_others_are_not_touched(amqp_url):
+    queue = filled(amqp_url, b"good", b"bad", b"good")
+    with Desk(amqp_url, queue.name) as desk:
+        for delivery in desk.take(3):
+            if delivery.body == b"bad":
+                desk.consumer.dead_letter(delivery.epoch, delivery.tag, "not to my taste")
+        desk.wait_for("dead_lettered")
+    assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"good", b"good"]
+    ((body, headers),) = take_all(amqp_url, queue.dead)
+    assert (body, headers["x-tiercel-reason"]) == (b"bad", "not to my taste")
+
+
+def test_the_dead_letter_queue_is_made_again_if_it_is_missing(amqp_url):
+    queue = filled(amqp_url, b"bad", b"worse")
+    with Desk(amqp_url, queue.name) as desk:
+        first, second = desk.take(2)
+        delete(amqp_url, queue.dead)
+        desk.consumer.dead_letter(first.epoch, first.tag, "bad")
+        desk.wait_for("dead_lettered")
+        delete(amqp_url, queue.dead)
+        desk.consumer.dead_letter(second.epoch, second.tag, "worse")
+        desk.wait_for("dead_lettered", 2)
+    assert [body for body, _ in take_all(amqp_url, queue.dead)] == [b"worse"]
+
+
+def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size(amqp_url):
+    queue = filled(amqp_url, bytes(MAX_BODY_BYTES), bytes(MAX_BODY_BYTES + 1), b"small")
+    with Desk(amqp_url, queue.name) as desk:
+        for delivery in desk.take(2):
+            desk.ack(delivery)
+        desk.wait_for("dead_lettered")
+    ((body, headers),) = take_all(amqp_url, queue.dead)
+    assert len(body) == MAX_BODY_BYTES + 1
+    assert str(MAX_BODY_BYTES + 1) in headers["x-tiercel-reason"]
+    assert desk.counts["acked_to_broker"] == 2
+    assert desk.counts["rejected"] == 1
+
+
+def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
+    queue = filled(amqp_url, *[b"%03d" % number + bytes(1000) for number in range(100)])
+    most, seen = 0, set()
+    with Desk(amqp_url, queue.name, bytes_held=5_000) as desk:
+        while len(seen) < 100:
+            delivery = desk.next()
+            seen.add(delivery.body[:3])
+            most = max(most, desk.consumer._intake.held)
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 100)
+    assert most <= 12_000
+
+
+def test_a_foreign_classic_queue_is_used_as_it_is_and_loses_nothing(amqp_url):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True)
+    put(amqp_url, name, b"good", b"bad", b"unlucky")
+    with Desk(amqp_url, name) as desk:
+        for delivery in desk.take(3):
+            if delivery.body == b"good":
+                desk.ack(delivery)
+            elif delivery.body == b"bad":
+                desk.consumer.dead_letter(delivery.epoch, delivery.tag, "bad")
+            else:
+                desk.consumer.fail(delivery.epoch, delivery.tag, "unlucky")
+        again = desk.next()
+        assert (again.body, again.delivery_count) == (b"unlucky", None)
+        desk.wait_for("dead_lettered")
+        desk.ack(again)
+    assert ready(amqp_url, name) == 0
+    assert [body for body, _ in take_all(amqp_url, f"{name}.dead")] == [b"bad"]

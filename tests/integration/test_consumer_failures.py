@@ -1,0 +1,137 @@
+"""What a consumer survives: each thing that RabbitMQ or the network can do to it."""
+
+from datetime import timedelta
+
+import pytest
+
+from queues.declare import WorkQueue, declare_queue
+from queues.errors import BrokerRefusedError, QueueMissingError
+from queues.retry import NO_WAIT
+from tests.broker import Desk, Wire, delete, put, ready, unique
+from tests.waiting import wait_until
+
+
+def filled(amqp_url, *bodies):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *bodies)
+    return queue.name
+
+
+def test_after_a_broken_connection_open_messages_come_again_and_old_outcomes_are_dropped(amqp_url):
+    queue = filled(amqp_url, b"a", b"b", b"c")
+    with Wire(amqp_url) as wire, Desk(wire.url, queue) as desk:
+        before = desk.take(3)
+        wire.cut()
+        after = desk.take(3)
+        assert {delivery.epoch for delivery in before} == {1}
+        assert {delivery.epoch for delivery in after} == {2}
+        assert sorted(delivery.body for delivery in after) == [b"a", b"b", b"c"]
+        for delivery in before:
+            desk.ack(delivery)
+        desk.wait_for("stale", 3)
+        assert desk.counts["acked_to_broker"] == 0
+        desk.consumer.stop(timedelta(seconds=10))
+    assert ready(amqp_url, queue) == 3
+
+
+def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url):
+    bodies = {b"%d" % number for number in range(200)}
+    queue = filled(amqp_url, *bodies)
+    seen = set()
+    with Wire(amqp_url) as wire, Desk(wire.url, queue, prefetch=20) as desk:
+        for count in range(60):
+            delivery = desk.next()
+            seen.add(delivery.body)
+            desk.ack(delivery)
+            if count % 20 == 19:
+                wire.cut()
+        while seen != bodies:
+            delivery = desk.next()
+            seen.add(delivery.body)
+            desk.ack(delivery)
+        wait_until(lambda: desk.counts["channels"] >= 4)
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_channel_closed_by_the_broker_is_opened_again(amqp_url):
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue) as desk:
+        first = desk.next()
+        desk.on_channel(lambda channel: channel.basic_ack(12345))  # an unknown tag: 406, the broker closes the channel
+        second = desk.next()
+        assert (second.epoch, second.body) == (first.epoch + 1, b"a")
+        desk.ack(second)
+        desk.wait_for("acked_to_broker")
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_deleted_queue_is_declared_again(amqp_url):
+    queue = filled(amqp_url, b"lost with its queue")
+    with Desk(amqp_url, queue) as desk:
+        desk.next()
+        delete(amqp_url, queue)
+        desk.wait_for("channels", 2)
+        put(amqp_url, queue, b"new")
+        assert desk.next().body == b"new"
+
+
+def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue) as desk:
+        desk.next()
+        desk.on_channel(lambda channel: channel._consumers.clear())
+        assert desk.next().epoch == 2
+
+
+def test_a_refused_login_ends_it_with_one_line_and_no_password(amqp_url):
+    rest = amqp_url.rpartition("@")[2].partition("://")[2] or amqp_url.rpartition("@")[2]
+    with Desk(f"amqp://nobody:hush-hush@{rest}", unique()) as desk:
+        error = wait_until(desk.consumer.error)
+    assert isinstance(error, BrokerRefusedError)
+    assert "refused the login of user 'nobody'" in str(error)
+    assert "hush" not in str(error)
+
+
+def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):
+    queue = unique()
+    with Desk(amqp_url, queue, declare=False) as desk:
+        error = wait_until(desk.consumer.error)
+    assert isinstance(error, QueueMissingError)
+    assert queue in str(error)
+
+
+def test_a_broker_that_is_not_there_yet_is_waited_for(amqp_url):
+    wire = Wire(amqp_url)
+    wire.__exit__()
+    with Desk(wire.url, unique()) as desk:
+        wait_until(lambda: desk.consumer._link._attempts >= 3)
+        assert desk.consumer.error() is None
+
+
+def test_stopping_without_a_broker_is_quick(amqp_url):
+    wire = Wire(amqp_url)
+    desk = Desk(wire.url, filled(amqp_url, b"a"))
+    desk.consumer.start()
+    desk.next()
+    wire.__exit__()
+    assert desk.consumer.stop(timedelta(seconds=10))
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_and_restarted_broker_delivers_everything_again(rabbitmq):
+    broker = rabbitmq()
+    bodies = [b"%d" % number for number in range(50)]
+    queue = filled(broker.url, *bodies)
+    with Desk(broker.url, queue) as desk:
+        for delivery in desk.take(50)[:20]:
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 20)
+        broker.kill()
+        broker.start()
+        again = set()
+        while not again >= set(bodies[20:]):
+            delivery = wait_until(desk.consumer.get, timeout=60)
+            again.add(delivery.body)
+            desk.ack(delivery)
+    assert ready(broker.url, queue) == 0

@@ -1,0 +1,151 @@
+"""Looking at dead letters, putting them back, throwing them away; and depths."""
+
+import pytest
+
+from queues import dead_letters
+from queues.declare import WorkQueue, declare_queue
+from queues.depths import QueueDepth, depths
+from queues.errors import AddressError, QueueMissingError
+from queues.retry import NO_WAIT
+from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.waiting import wait_until
+
+DEATH = {
+    "x-tiercel-reason": "field 'n' is a long",
+    "x-tiercel-queue": "orders",
+    "trace": "kept",
+    "x-death": [{"reason": "rejected"}],
+}
+
+
+@pytest.fixture
+def queue(amqp_url):
+    work = WorkQueue(name=unique(), retry=NO_WAIT, delivery_limit=1)
+    declare_queue(amqp_url, work)
+    return work
+
+
+def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, queue):
+    put(amqp_url, queue.dead, b"x" * 1000, headers=DEATH)
+    put(amqp_url, queue.dead, b"\x00\xff\nb")
+    for _ in range(25):
+        first, second = dead_letters.show(amqp_url, queue.name)
+    assert (first.queue, first.reason, first.size, first.preview) == ("orders", "field 'n' is a long", 1000, "x" * 200)
+    assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
+    wait_until(lambda: ready(amqp_url, queue.dead) == 2)
+
+
+def test_show_stops_at_its_limit(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", b"c")
+    assert [letter.preview for letter in dead_letters.show(amqp_url, queue.name, limit=2)] == ["a", "b"]
+
+
+def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url, queue):
+    put(amqp_url, queue.name, b"poison")
+    with plain_channel(amqp_url) as channel:
+        for method, _, _ in channel.consume(queue.name, inactivity_timeout=1):
+            if method is None:
+                break
+            channel.basic_reject(method.delivery_tag, requeue=True)
+    wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+    (letter,) = dead_letters.show(amqp_url, queue.name)
+    assert letter.reason == "delivery_limit: delivered too often"
+    assert letter.queue == queue.name
+
+
+def test_requeued_messages_are_like_new(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", headers=DEATH)
+    moved = []
+    assert dead_letters.requeue(amqp_url, queue.name, on_moved=moved.append) == 2
+    assert moved == [1, 1]
+    messages = take_all(amqp_url, queue.name)
+    assert [body for body, _ in messages] == [b"a", b"b"]
+    assert [set(headers) - {"x-delivery-count"} for _, headers in messages] == [{"trace"}, {"trace"}]
+    assert all(headers.get("x-delivery-count", 0) == 0 for _, headers in messages)
+    assert ready(amqp_url, queue.dead) == 0
+
+
+def test_a_message_that_dies_again_after_requeue_can_be_requeued_again(amqp_url, queue):
+    put(amqp_url, queue.name, b"stubborn")
+    with Desk(amqp_url, queue.name, delivery_limit=1) as desk:
+        for life in (1, 2):
+            for _ in range(2):
+                delivery = desk.next()
+                desk.consumer.fail(delivery.epoch, delivery.tag, f"life {life}")
+            desk.wait_for("dead_lettered", life)
+            (letter,) = dead_letters.show(amqp_url, queue.name)
+            assert letter.reason.endswith(f"life {life}")
+            wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+            assert dead_letters.requeue(amqp_url, queue.name) == 1
+
+
+def test_requeue_takes_the_oldest_up_to_its_limit(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", b"c")
+    assert dead_letters.requeue(amqp_url, queue.name, limit=2) == 2
+    assert [body for body, _ in take_all(amqp_url, queue.dead)] == [b"c"]
+
+
+def test_requeue_into_a_queue_that_is_gone_keeps_the_letters(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a")
+    delete(amqp_url, queue.name)
+    with pytest.raises(QueueMissingError, match=queue.name):
+        dead_letters.requeue(amqp_url, queue.name)
+    wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+
+
+def test_purge_says_how_many_it_deleted(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b")
+    assert dead_letters.purge(amqp_url, queue.name) == 2
+    assert dead_letters.show(amqp_url, queue.name) == []
+
+
+@pytest.mark.parametrize("call", [dead_letters.show, dead_letters.requeue, dead_letters.purge])
+def test_a_queue_without_dead_letters_is_named(amqp_url, call):
+    name = unique()
+    with pytest.raises(QueueMissingError, match=f"{name}.*no dead letters"):
+        call(amqp_url, name)
+
+
+def test_depths_count_what_waits_and_what_is_dead(amqp_url, queue):
+    put(amqp_url, queue.name, b"a", b"b")
+    put(amqp_url, queue.dead, b"c")
+    with plain_channel(amqp_url) as channel:
+        plain = unique()
+        channel.queue_declare(plain, durable=True)
+    assert depths(amqp_url, [queue.name, plain]) == [
+        QueueDepth(name=queue.name, ready=2, unacked=None, consumers=0, dead_lettered=1),
+        QueueDepth(name=plain, ready=0, unacked=None, consumers=0, dead_lettered=None),
+    ]
+
+
+def test_depths_of_a_queue_with_consumers(amqp_url, queue):
+    put(amqp_url, queue.name, b"a")
+    with Desk(amqp_url, queue.name) as desk:
+        first = desk.next()
+        assert depths(amqp_url, [queue.name])[0].consumers >= 1
+        desk.ack(first)
+        # RabbitMQ counts the subscription that the consumer began with until its last message is settled.
+        wait_until(lambda: depths(amqp_url, [queue.name])[0].consumers == 1)
+    assert depths(amqp_url, [queue.name])[0].ready == 0
+
+
+def test_unacked_messages_are_known_to_the_management_interface(amqp_url, queue, management_url):
+    if management_url is None:
+        assert depths(amqp_url, [queue.name], "http://127.0.0.1:9")[0].unacked is None
+        return
+    put(amqp_url, queue.name, b"a", b"b")
+    with Desk(amqp_url, queue.name) as desk:
+        desk.take(2)
+        wait_until(lambda: depths(amqp_url, [queue.name], management_url)[0].unacked == 2)
+
+
+def test_a_management_interface_that_does_not_answer_costs_only_its_number(amqp_url, queue):
+    assert depths(amqp_url, [queue.name], "http://127.0.0.1:9")[0].unacked is None
+    with pytest.raises(AddressError, match="management URL"):
+        depths(amqp_url, [queue.name], "file:///etc/passwd")
+
+
+def test_a_missing_queue_has_no_depth(amqp_url):
+    name = unique()
+    with pytest.raises(QueueMissingError, match=name):
+        depths(amqp_url, [name])

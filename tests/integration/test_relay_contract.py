@@ -1,0 +1,134 @@
+"""What ``Relay`` promises, held against both backends."""
+
+import threading
+import uuid
+from datetime import timedelta
+
+import pytest
+import redis
+
+from acker.redis_client import connect
+from queues.errors import RelayUnavailableError
+from queues.memory_relay import MemoryRelay
+from queues.redis_relay import RedisRelay
+from queues.relay import START, Entry
+
+NOW = timedelta(0)
+BEGINNING = {0: START, 1: START}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def relay(request):
+    if request.param == "memory":
+        made = MemoryRelay(lanes=2)
+    else:
+        made = RedisRelay(connect(request.getfixturevalue("redis_url")), f"relay-{uuid.uuid4().hex}", lanes=2)
+    yield made
+    made.close()
+
+
+def entries(*pairs):
+    return [Entry(lane=lane, payload=payload) for lane, payload in pairs]
+
+
+def test_what_was_appended_is_read_in_order_lane_by_lane(relay):
+    relay.append(entries((0, b"a"), (1, b"b"), (0, b"c")))
+    end = relay.advance(BEGINNING, 0, NOW)
+    assert relay.read(0, START, end[0]) == [b"a", b"c"]
+    assert relay.read(1, START, end[1]) == [b"b"]
+
+
+def test_nothing_new_leaves_the_positions_where_they_are(relay):
+    assert relay.advance(BEGINNING, 0, NOW) == BEGINNING
+    relay.append(entries((0, b"a")))
+    end = relay.advance(BEGINNING, 0, NOW)
+    assert end[1] == START
+    assert relay.advance(end, 0, NOW) == end
+
+
+def test_a_range_reads_the_same_again_and_nothing_beyond_its_end(relay):
+    relay.append(entries((0, b"a")))
+    first = relay.advance(BEGINNING, 0, NOW)
+    relay.append(entries((0, b"b")))
+    second = relay.advance(first, 0, NOW)
+    assert relay.read(0, START, first[0]) == relay.read(0, START, first[0]) == [b"a"]
+    assert relay.read(0, first[0], second[0]) == [b"b"]
+
+
+def test_a_limit_takes_the_oldest_entries_of_each_lane(relay):
+    relay.append(entries((0, b"a"), (0, b"b"), (0, b"c"), (1, b"d")))
+    end = relay.advance(BEGINNING, 2, NOW)
+    assert relay.read(0, START, end[0]) == [b"a", b"b"]
+    assert relay.read(1, START, end[1]) == [b"d"]
+
+
+def test_waiting_ends_when_an_entry_comes(relay):
+    late = threading.Timer(0.1, relay.append, [entries((1, b"late"))])
+    late.start()
+    end = relay.advance(BEGINNING, 0, timedelta(seconds=4))
+    late.join()
+    assert relay.read(1, START, end[1]) == [b"late"]
+
+
+def test_trimmed_entries_are_gone_and_later_ones_are_not(relay):
+    relay.append(entries((0, b"a"), (0, b"b")))
+    first = relay.advance(BEGINNING, 1, NOW)
+    relay.trim(first)
+    relay.trim(first)
+    end = relay.advance(first, 0, NOW)
+    assert relay.read(0, START, end[0]) == [b"b"]
+    assert relay.length() == 1
+
+
+def test_draining_takes_everything_out_of_all_lanes(relay):
+    relay.append(entries(*((number % 2, b"%d" % number) for number in range(250))))
+    assert sorted(relay.drain()) == sorted(b"%d" % number for number in range(250))
+    assert relay.drain() == []
+    assert relay.length() == 0
+
+
+def test_positions_go_on_after_the_relay_was_emptied(relay):
+    relay.append(entries((0, b"a")))
+    end = relay.advance(BEGINNING, 0, NOW)
+    relay.trim(end)
+    relay.append(entries((0, b"b")))
+    assert relay.read(0, end[0], relay.advance(end, 0, NOW)[0]) == [b"b"]
+
+
+def test_a_payload_of_sixteen_mebibytes_passes(relay):
+    payload = b"x" * (16 * 1024 * 1024)
+    relay.append(entries((0, payload)))
+    assert relay.read(0, START, relay.advance(BEGINNING, 0, NOW)[0]) == [payload]
+
+
+def test_the_same_entries_appended_by_two_calls_stand_twice(relay):
+    relay.append(entries((0, b"a")))
+    relay.append(entries((0, b"a")))
+    assert relay.length() == 2
+
+
+def test_an_append_whose_reply_was_lost_is_recognised_when_it_is_repeated(redis_url):
+    topology = f"relay-{uuid.uuid4().hex}"
+    relay = RedisRelay(connect(redis_url), topology, lanes=2)
+    append = relay._append
+
+    def reply_lost(**call):
+        append(**call)
+        raise redis.ConnectionError("reply lost")
+
+    relay._append = reply_lost
+    with pytest.raises(RelayUnavailableError):
+        relay.append(entries((0, b"a"), (1, b"b")))
+    relay._append = append
+    relay.append(entries((0, b"a"), (1, b"b")))
+    assert relay.length() == 2
+    relay.append(entries((0, b"a"), (1, b"b")))
+    assert relay.length() == 4
+    relay.close()
+
+
+def test_a_server_that_is_not_there_is_one_clear_line():
+    relay = RedisRelay(connect("redis://:secret@127.0.0.1:1/0"), "nowhere", lanes=1)
+    with pytest.raises(RelayUnavailableError, match="Redis does not answer") as caught:
+        relay.append(entries((0, b"a")))
+    assert "secret" not in str(caught.value)

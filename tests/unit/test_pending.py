@@ -1,0 +1,45 @@
+from datetime import timedelta
+
+from workers.pending import Pending
+
+
+def test_nothing_expires_before_the_whole_timeout():
+    pending = Pending(timedelta(seconds=30))
+    pending.add(1, "a", now=100.0)
+    assert pending.expire(129.9) == []
+
+
+def test_what_is_due_expires_once_oldest_first():
+    pending = Pending(timedelta(seconds=30))
+    pending.add(1, "a", now=100.0)
+    pending.add(2, "b", now=101.0)
+    pending.add(3, "c", now=110.0)
+    assert [in_flight.msg_id for _, in_flight in pending.expire(131.0)] == ["a", "b"]
+    assert pending.expire(131.0) == []
+    assert 3 in pending
+
+
+def test_a_reset_starts_the_timeout_again_but_not_the_latency():
+    pending = Pending(timedelta(seconds=30))
+    pending.add(1, "a", now=100.0)
+    pending.add(2, "b", now=101.0)
+    assert pending.reset(1, now=120.0)
+    assert [root for root, _ in pending.expire(131.0)] == [2]
+    in_flight = pending.pop(1)
+    assert in_flight is not None
+    assert in_flight.emitted_at == 100.0
+
+
+def test_an_outcome_for_what_is_not_in_flight_is_told_apart():
+    pending = Pending(timedelta(seconds=30))
+    pending.add(1, "a", now=0.0)
+    assert pending.pop(1) is not None
+    assert pending.pop(1) is None
+    assert not pending.reset(1, now=1.0)
+
+
+def test_without_a_timeout_nothing_ever_expires():
+    pending = Pending(None)
+    pending.add(1, "a", now=0.0)
+    assert pending.expire(1e12) == []
+    assert [root for root, _ in pending.items()] == [1]

@@ -1,0 +1,46 @@
+"""How many spout tuples a task may have in flight: a fixed number, or one that follows the complete latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+FIRST_BOUND = 500
+LARGEST_BOUND = 200_000
+_GROWTH = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """The bound now, and the latencies between which it stays. ``observe`` gives the next one; values, not state."""
+
+    bound: int
+    fixed: bool = False
+    grow_below_s: float = 0.5
+    shrink_above_s: float = 10.0
+
+    @classmethod
+    def for_topology(cls, max_spout_pending: int | None, message_timeout: timedelta | None) -> Admission:
+        """A fixed bound if the topology sets one. Else it grows while trees complete within half a second (a sixtieth of the
+        timeout if that is less), and shrinks when they take more than a third of the timeout, so that slow bolts never turn a
+        backlog into timeouts and replays."""
+        if max_spout_pending is not None:
+            return cls(bound=max_spout_pending, fixed=True)
+        if message_timeout is None:
+            return cls(bound=FIRST_BOUND)
+        timeout = message_timeout.total_seconds()
+        return cls(bound=FIRST_BOUND, grow_below_s=min(0.5, timeout / 60), shrink_above_s=timeout / 3)
+
+    def observe(self, latency_s: float, *, was_full: bool) -> Admission:
+        """After a window of outcomes: ``latency_s`` is the longest complete latency in it, ``was_full`` whether the bound was
+        reached (a bound that nobody reached says nothing about a larger one)."""
+        if self.fixed:
+            return self
+        if latency_s > self.shrink_above_s:
+            return self._with(max(1, self.bound // 2))
+        if was_full and latency_s < self.grow_below_s:
+            return self._with(min(LARGEST_BOUND, int(self.bound * _GROWTH) + 1))
+        return self
+
+    def _with(self, bound: int) -> Admission:
+        return Admission(bound=bound, grow_below_s=self.grow_below_s, shrink_above_s=self.shrink_above_s)

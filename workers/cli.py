@@ -1,0 +1,107 @@
+"""The command ``tiercel``: parses, loads what is named, and hands over to the modules that do the work."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workers import queue_commands
+from workers.cli_errors import one_line_errors
+from workers.config import Settings, use_this_python_for_spark
+from workers.options import Amqp, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
+
+app = typer.Typer(
+    name="tiercel",
+    help="Storm's guarantee, every message fully processed or replayed, on RabbitMQ, Redis and Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def run(  # noqa: PLR0913 - one parameter an option
+    topology: TopologyName,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    master: Master = None,
+    log: Log = None,
+    log_level: Level = None,
+) -> None:
+    """Run a whole topology on this machine, with private servers where none are named."""
+    settings = load_settings("tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
+    from workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
+    from workers.local import LocalRun, servers  # noqa: PLC0415
+
+    loaded = load_topology(topology)
+    stopped = threading.Event()
+    on_signals(stopped.set)
+    with servers(settings) as found, LocalRun(topology, loaded, found) as running:
+        while not stopped.wait(0.5):
+            if running.refused:
+                sys.exit(2)
+
+
+@app.command()
+def spout(  # noqa: PLR0913 - one parameter an option
+    topology: TopologyName,
+    component: Annotated[str, typer.Argument(help="the spout's id")],
+    task_index: Annotated[int, typer.Option(help="which of its tasks, from 0")] = 0,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    log: Log = None,
+    log_level: Level = None,
+) -> None:
+    """Run one task of one spout."""
+    settings = load_settings(f"{component}-{task_index}", amqp=amqp, redis=redis, log=log, log_level=log_level).required()
+    from workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
+    from workers.spout_process import SpoutProcess  # noqa: PLC0415
+
+    process = SpoutProcess(
+        load_topology(topology), component, task_index, amqp_url=settings.amqp or "", redis_urls=settings.redis_urls
+    )
+    on_signals(process.task.stop)
+    process.run()
+
+
+@app.command()
+def driver(
+    topology: TopologyName, redis: Redis = None, master: Master = None, log: Log = None, log_level: Level = None
+) -> None:
+    """Run the Spark query of a topology."""
+    settings = load_settings("driver", redis=redis, master=master, log=log, log_level=log_level).required("redis")
+    use_this_python_for_spark(Path.cwd())
+    from workers.driver import Driver  # noqa: PLC0415 - PySpark takes a second
+    from workers.loading import load_topology  # noqa: PLC0415
+
+    process = Driver(load_topology(topology), settings.redis_urls, settings.master)
+    on_signals(process.stop)
+    process.run()
+
+
+@app.command()
+def demo(
+    *,
+    calm: Annotated[bool, typer.Option("--calm", help="without the injected faults")] = False,
+    text: Annotated[Path | None, typer.Option(help="a text file; by default Python's language reference")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="how many times over")] = 3,
+    log_level: Level = "warning",
+) -> None:
+    """Count a real text while things fail, and show that nothing is lost."""
+    from workers.demo.session import run_demo  # noqa: PLC0415 - with rich, Arrow and numpy
+
+    stopped = threading.Event()
+    on_signals(stopped.set)
+    settings = Settings.load(log_level=log_level)
+    sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))
+
+
+def main() -> None:
+    """Entry point of the command ``tiercel``."""
+    queue_commands.add_to(app)
+    with one_line_errors():
+        app()

@@ -1,0 +1,149 @@
+"""The settings that the processes share, from the command line and the environment. Only this module reads the environment.
+
+TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672/vhost, or amqps://
+TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several, one a shard, with commas
+TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
+TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
+TIERCEL_LOG          text or json
+TIERCEL_LOG_LEVEL    debug, info, warning or error
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from workers.errors import ConfigError
+from workers.redaction import redact
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_PREFIX = "TIERCEL_"
+
+
+def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) or (parts.scheme == "unix" and bool(parts.path))
+        _ = parts.port
+    except ValueError:
+        named = False
+    if not named or parts.scheme not in schemes:
+        raise ValueError(f"must look like {example}")
+    return url
+
+
+def _amqp(value: str) -> str:
+    return _check_url(value, ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
+
+
+def _redis(value: str) -> str:
+    for url in _split(value):
+        _check_url(url, ("redis", "rediss", "unix"), "redis://:password@host:6379/0")
+    if not _split(value):
+        raise ValueError("must look like redis://:password@host:6379/0")
+    return value
+
+
+def _management(value: str) -> str:
+    return _check_url(value, ("http", "https"), "http://user:password@host:15672")
+
+
+def _master(value: str) -> str:
+    if not value.startswith(("local", "spark://", "k8s://", "yarn", "mesos://")):
+        raise ValueError("must look like local[2] or spark://host:7077")
+    return value
+
+
+class Settings(BaseSettings):
+    """The addresses are secrets, they hold passwords: ``repr`` redacts them, and they must never be logged."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+
+    amqp: Annotated[str, AfterValidator(_amqp)] | None = None
+    redis: Annotated[str, AfterValidator(_redis)] | None = None
+    master: Annotated[str, AfterValidator(_master)] = "local[*]"
+    management: Annotated[str, AfterValidator(_management)] | None = None
+    log: LogFormat = "text"
+    log_level: LogLevel = "info"
+
+    @classmethod
+    def load(cls, **given: Any) -> Self:
+        """The settings from the command line, where it gives them (not None), else from the environment, else the defaults.
+
+        Raises ConfigError: one line that names the setting and never shows a value that may hold a password.
+        """
+        try:
+            return cls(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise ConfigError(_one_line(error, given)) from None
+
+    @property
+    def redis_urls(self) -> tuple[str, ...]:
+        """The Redis servers, one or one a shard."""
+        return tuple(_split(self.redis or ""))
+
+    def required(self, *names: Literal["amqp", "redis"]) -> Self:
+        """The same settings; raises ConfigError if one of ``names`` (both servers if none are named) has no address."""
+        for name in names or ("amqp", "redis"):
+            if not getattr(self, name):
+                raise ConfigError(f"where is the server? Give --{name} or set {_PREFIX}{name.upper()}")
+        return self
+
+    def with_services(self, amqp: str, redis: str, management: str | None) -> Self:
+        """The same settings with the addresses of these services."""
+        return self.model_copy(update={"amqp": amqp, "redis": redis, "management": management})
+
+    def as_environment(self) -> dict[str, str]:
+        """What makes a child process load the same settings: passwords do not belong on a command line."""
+        return {f"{_PREFIX}{name.upper()}": str(value) for name, value in self if value is not None}
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, redact(value) if isinstance(value, str) else value
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Our environment with ``extra`` over it: what a child process is started with."""
+    return {**os.environ, **extra}
+
+
+def python_path(folder: Path) -> dict[str, str]:
+    """The variable that lets child processes, Spark's Python workers among them, import what lies in ``folder``."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))}
+
+
+def use_this_python_for_spark(folder: Path) -> None:
+    """Make Spark's Python workers the Python that runs now, able to import what lies in ``folder``.
+
+    Spark takes ``PYSPARK_PYTHON`` for its workers (a value that the user set stays), and the first ``python3`` on PATH for
+    the process that plans a streaming source. Call it before the session starts.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    os.environ.update(python_path(folder))
+
+
+def runtime_folder() -> Path:
+    """Where this user's running programs leave notes for each other."""
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+
+
+def _split(urls: str) -> list[str]:
+    return [url for url in (part.strip() for part in urls.split(",")) if url]
+
+
+def _one_line(error: ValidationError, given: Mapping[str, Any]) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    name = str(first["loc"][0])
+    where = f"--{name.replace('_', '-')}" if given.get(name) is not None else f"{_PREFIX}{name.upper()}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}"

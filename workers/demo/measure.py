@@ -1,0 +1,134 @@
+"""What the demo reads from the broker and from Redis while it runs and when it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from acker import RedisMetrics
+from acker.histogram import percentile
+from acker.redis_client import connect, translated
+from queues import Publisher, QueueDepth
+from queues.dead_letters import show as show_dead_letters
+from queues.declare import declare_queue
+from queues.depths import depths
+from workers.config import Settings
+from workers.demo import topology as demo
+from workers.demo.text import Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One look while the demo runs."""
+
+    at: float
+    done: int
+    """Messages acked or dead-lettered, as the workers count them."""
+    acked: int
+    failed: int
+    ready: int
+
+    def note(self) -> str:
+        return f"{self.ready:,} waiting, {self.failed:,} failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What is there at the end, when no worker runs any more."""
+
+    published: int
+    ready: int
+    dead_lettered: int
+    dead_lines: set[int]
+    redelivered: int
+    counts: dict[str, int]
+    seen: bytes
+    p50_ms: float
+    p99_ms: float
+    depth: QueueDepth
+
+
+class Observer:
+    """The demo's view of its servers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._amqp = settings.amqp or ""
+        self._management = settings.management
+        self._redis = connect(settings.redis_urls[0])
+        self._metrics = RedisMetrics(settings.redis_urls[0], demo.NAME)
+        self._published = 0
+
+    def reset(self) -> None:
+        """Forget what an earlier demo left on servers that were there before."""
+        self._metrics.clear()
+        with translated("clear the counts"):
+            self._redis.delete(demo.COUNTS_KEY, demo.SEEN_KEY)
+        declare_queue(self._amqp, demo.WORK_QUEUE)
+
+    def publish(self, text: Text, console: Console) -> None:
+        """Publish the text, a line a message, with a progress bar."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console) as progress, Publisher(self._amqp) as publisher:
+            bar = progress.add_task("published", total=len(text.lines))
+            self._published = publisher.publish(
+                demo.QUEUE, text.bodies(), on_confirmed=lambda count: progress.advance(bar, count)
+            )
+
+    def sample(self) -> Sample:
+        """How far it is."""
+        counts = self._spout_counts()
+        depth = self._depth()
+        return Sample(
+            at=time.monotonic(),
+            done=counts["acked"] + (depth.dead_lettered or 0),
+            acked=counts["acked"],
+            failed=counts["failed"],
+            ready=depth.ready,
+        )
+
+    def settled(self, text: Text) -> bool:
+        """Whether the queue is empty and every word of every line that is not dead has been counted."""
+        depth = self._depth()
+        if depth.ready or depth.unacked:
+            return False
+        seen = int(self._redis.bitcount(demo.SEEN_KEY))
+        return seen >= text.words - sum(text.length(line) for line in self._dead_lines(text, depth))
+
+    def audit(self, text: Text) -> Audit:
+        """Everything there is to compare; call it when the workers have ended."""
+        depth = self._depth()
+        counts = self._spout_counts()
+        with translated("read the counts"):
+            words: list[tuple[bytes, float]] = self._redis.zrange(demo.COUNTS_KEY, 0, -1, withscores=True)  # type: ignore[assignment]
+            seen: bytes = self._redis.get(demo.SEEN_KEY) or b""  # type: ignore[assignment]
+        return Audit(
+            published=self._published,
+            ready=depth.ready,
+            dead_lettered=depth.dead_lettered or 0,
+            dead_lines=self._dead_lines(text, depth),
+            redelivered=counts["redelivered"],
+            counts={word.decode(): int(count) for word, count in words},
+            seen=seen,
+            p50_ms=percentile(counts, 0.5) or 0.0,
+            p99_ms=percentile(counts, 0.99) or 0.0,
+            depth=depth,
+        )
+
+    def _depth(self) -> QueueDepth:
+        return depths(self._amqp, [demo.QUEUE], self._management)[0]
+
+    def _dead_lines(self, text: Text, depth: QueueDepth) -> set[int]:
+        if not depth.dead_lettered:
+            return set()
+        letters = show_dead_letters(self._amqp, demo.QUEUE, limit=depth.dead_lettered)
+        return {text.line_of(letter.preview) for letter in letters}
+
+    def _spout_counts(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for task_counts in self._metrics.totals().get(demo.SPOUT, {}).values():
+            counts.update(task_counts)
+        return counts

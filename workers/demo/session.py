@@ -1,0 +1,133 @@
+"""The demo itself: publish, count, kill a worker, wait for the end, and compare."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from workers.config import Settings
+from workers.demo import topology as demo_topology
+from workers.demo.measure import Audit, Observer, Sample
+from workers.demo.result import Result, show_result, show_words
+from workers.demo.text import Text, load, with_poison
+from workers.errors import WorkersError
+from workers.loading import load_topology
+from workers.local import LocalRun, servers, spout_name
+from workers.logs import set_up_logging
+
+_POISON_LINES = 3
+_LOOK_S = 0.25
+_STALLED_S = 120.0
+_TOP = 10
+
+
+def run_demo(settings: Settings, path: Path | None, repeat: int, stopped: threading.Event, *, calm: bool) -> int:
+    """Run the demo and print what came of it; returns the exit code: 0 if nothing is lost, 1 if something is.
+
+    ``stopped`` ends it early (exit code 130).
+    """
+    console = Console()
+    set_up_logging(settings.log, settings.log_level, "demo", console)
+    lines = load(path, repeat)
+    text = Text.of(lines if calm else with_poison(lines, _POISON_LINES))
+    name = f"{demo_topology.__name__}:{'calm' if calm else 'faulty'}"
+    console.print(
+        f"[bold]tiercel demo[/]: {len(text.lines):,} lines, {text.words:,} words"
+        + (", nothing is made to fail" if calm else f", 1 % of the sentences fail, {_POISON_LINES} lines are poison")
+    )
+    with servers(settings) as found:
+        console.print("RabbitMQ and Redis are ready; Spark starts while the text is published")
+        observer = Observer(found)
+        observer.reset()
+        with LocalRun(name, load_topology(name), found) as running:
+            observer.publish(text, console)
+            samples = _watch(console, running, observer, text, stopped, kill=not calm)
+        if stopped.is_set():
+            console.print("stopped")
+            return 130
+        return _report(console, text, observer.audit(text), samples)
+
+
+def _watch(  # noqa: PLR0913 - the actors of the demo
+    console: Console, running: LocalRun, observer: Observer, text: Text, stopped: threading.Event, *, kill: bool
+) -> list[Sample]:
+    """Show the progress until all is done; kills a spout worker half way if it is to ``kill`` one."""
+    total = len(text.lines)
+    samples: list[Sample] = []
+    to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(), console=console,
+    )  # fmt: skip
+    with progress:
+        bar = progress.add_task("processed", total=total, note="Spark is starting")
+        moved_at = time.monotonic()
+        while not stopped.wait(_LOOK_S):
+            sample = observer.sample()
+            if not samples or sample.done != samples[-1].done or sample.failed != samples[-1].failed:
+                moved_at = time.monotonic()
+            samples.append(sample)
+            progress.update(bar, completed=min(sample.done, total), note=sample.note())
+            if to_kill and sample.done > total // 2:
+                to_kill.pop()()
+            if sample.done >= total and observer.settled(text):
+                break
+            _check_alive(running, moved_at)
+    return samples
+
+
+def _kill_a_worker(console: Console, running: LocalRun) -> None:
+    pid = running.spout(demo_topology.SPOUT, 0).pid
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        console.print(f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process {pid}): the broker requeues what it held")
+
+
+def _check_alive(running: LocalRun, moved_at: float) -> None:
+    if running.refused:
+        raise WorkersError(f"{', '.join(running.refused)} cannot run; the reason stands above")
+    if time.monotonic() - moved_at > _STALLED_S:
+        raise WorkersError(f"nothing moved for {_STALLED_S:.0f} s: look at the log (tiercel demo --log-level info)")
+
+
+def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -> int:
+    true = text.counts(without=audit.dead_lines)
+    lost = text.unseen_lines(audit.seen, without=audit.dead_lines)
+    result = Result(
+        published=audit.published,
+        acked=audit.published - audit.ready - audit.dead_lettered,
+        requeued=audit.redelivered,
+        dead_lettered=audit.dead_lettered,
+        lost=len(lost),
+        undercounted=sum(audit.counts.get(word, 0) < count for word, count in true.items()),
+        overcounted=sum(count > true.get(word, 0) for word, count in audit.counts.items()),
+        sentences_per_s=_rate(samples),
+        p50_ms=audit.p50_ms,
+        p99_ms=audit.p99_ms,
+    )
+    top = sorted(audit.counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]
+    show_words(console, [(word, count, true.get(word, 0)) for word, count in top])
+    show_result(console, result, audit.depth)
+    if not result.nothing_lost:
+        console.print("[bold red]Messages were lost.[/] This must not happen: please report it with the log.")
+    print(result.as_json())  # noqa: T201 - the answer of the command, plain for scripts
+    return 0 if result.nothing_lost else 1
+
+
+def _rate(samples: list[Sample]) -> float:
+    """Sentences a second between the first that was acked and the 99 % mark: what comes after is waiting for retries."""
+    busy = [sample for sample in samples if sample.acked]
+    if not busy:
+        return 0.0
+    mark = busy[-1].acked * 0.99
+    end = next(sample for sample in busy if sample.acked >= mark)
+    before = [sample for sample in samples if sample.at < busy[0].at]
+    start = before[-1] if before else busy[0]
+    return (end.acked - start.acked) / max(end.at - start.at, _LOOK_S)

@@ -1,0 +1,86 @@
+"""The demo's topologies: word count that also marks each word it has counted, with and without injected faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from examples.word_count import WordCount
+from queues import QueueSpout, RetryPolicy, WorkQueue
+from spark_jobs import BasicBolt, BasicCollector, Topology, TopologyBuilder, TopologyContext, Tuple
+from workers.demo.text import POISON
+
+NAME = "tiercel-demo"
+QUEUE = "tiercel-demo"
+COUNTS_KEY = f"{NAME}:counts"
+SEEN_KEY = f"{NAME}:seen"
+FAILING_SHARE = 0.01
+WORK_QUEUE = WorkQueue(
+    name=QUEUE, delivery_limit=5, retry=RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
+)
+SPOUT = "sentences"
+
+
+class SplitNumbered(BasicBolt):
+    """A sentence in; its words out, each with its number in the text."""
+
+    output_fields = "word string, number long"
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        for offset, word in enumerate(tup["sentence"].split()):
+            collector.emit([word, tup["first_word"] + offset])
+
+
+class FlakySplit(SplitNumbered):
+    """Fails one sentence in a hundred, another one each time, and poison always."""
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        if tup["sentence"].startswith(POISON):
+            raise ValueError("this line is poison")
+        if random.random() < FAILING_SHARE:
+            raise RuntimeError("injected: one sentence in a hundred fails")
+        super().execute(tup, collector)
+
+
+class CountNumbered(WordCount):
+    """Counts words and marks which ones, so that a word counted twice cannot hide one that never came."""
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        super().prepare(config, context)
+        self.numbers: list[int] = []
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        super().execute(tup, collector)
+        self.numbers.append(tup["number"])
+
+    def flush(self, collector: BasicCollector) -> None:
+        # Marks first: if the counts then fail, the sentences are replayed, and a mark twice is the same mark.
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for number in self.numbers:
+                pipeline.setbit(SEEN_KEY, number, 1)
+            pipeline.execute()
+        self.numbers.clear()
+        super().flush(collector)
+
+
+def calm() -> Topology:
+    """Nothing fails."""
+    return _topology(SplitNumbered())
+
+
+def faulty() -> Topology:
+    """One sentence in a hundred fails at each try, poison always."""
+    return _topology(FlakySplit())
+
+
+def _topology(split: BasicBolt) -> Topology:
+    spout = QueueSpout(
+        QUEUE, fields="sentence string, first_word long", delivery_limit=WORK_QUEUE.delivery_limit, retry=WORK_QUEUE.retry
+    )
+    builder = TopologyBuilder(NAME)
+    builder.set_spout(SPOUT, spout, parallelism=2)
+    builder.set_bolt("split", split, parallelism=2).shuffle_grouping(SPOUT)
+    builder.set_bolt("count", CountNumbered(), parallelism=2).fields_grouping("split", "word")
+    return builder.build()

@@ -1,0 +1,88 @@
+"""Finds the topology that a command line names: ``examples.word_count:topology``."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.errors import SparkJobsError
+from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from spark_jobs.topology import Topology
+
+_NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
+
+
+def load_topology(name: str) -> Topology:
+    """The topology at ``MODULE:ATTRIBUTE``; an attribute that can be called is called without arguments.
+
+    Modules are also looked for in the current folder, first. Raises UsageError with one line.
+    """
+    from spark_jobs.topology import Topology  # noqa: PLC0415 - so that `tiercel --help` does not wait for numpy and pyarrow
+
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise UsageError(f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as examples.word_count:topology")
+    found = _attribute(_import(parts["module"]), parts["attribute"], name)
+    if callable(found) and not isinstance(found, Topology):
+        found = _call(found, name)
+    if not isinstance(found, Topology):
+        raise UsageError(f"{name} is {_kind(found)}, not a topology: return what TopologyBuilder.build() returns")
+    return found
+
+
+def _import(module: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # Either this module is missing, or it is there and imports another that is.
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise UsageError(f"there is no module {module!r}, neither installed nor in {here}") from error
+        raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
+
+
+def _attribute(module: ModuleType, path: str, name: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise UsageError(f"{name}: {_kind(found)} has no attribute {part!r}") from error
+    return found
+
+
+def _call(factory: Any, name: str) -> Any:
+    try:
+        return factory()
+    except SparkJobsError as error:
+        raise UsageError(f"{name}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{name}() failed: {_last_line(error)}") from error
+
+
+def _kind(thing: Any) -> str:
+    return f"module {thing.__name__}" if isinstance(thing, ModuleType) else f"a {type(thing).__name__}"
+
+
+def _last_line(error: BaseException) -> str:
+    """``ValueError: no such thing (topologies.py, line 12)``: the place in the user's code, if there is one."""
+    summary = " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, SyntaxError):
+        return summary
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
+    return f"{summary} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else summary
+
+
+def _is_machinery(filename: str) -> bool:
+    return filename == __file__ or filename.startswith("<frozen") or Path(filename).parent.name == "importlib"

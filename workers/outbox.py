@@ -1,0 +1,74 @@
+"""One batch of spout tuples on its way into the ledger and the relay."""
+
+from __future__ import annotations
+
+import enum
+import logging
+
+from acker import Ledger, LedgerUnavailableError
+from queues import Relay
+from queues.errors import RelayUnavailableError
+from spark_jobs.emission import Emission
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.2
+
+
+class Sent(enum.Enum):
+    """What became of the batch."""
+
+    LATER = "later"
+    """Redis does not answer: the batch is held, try again."""
+    DONE = "done"
+    COLLIDED = "collided"
+    """One of its root ids was taken: nothing was appended, all of it must be emitted anew."""
+
+
+class Outbox:
+    """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
+
+    def __init__(self, ledger: Ledger, relay: Relay, owner: int) -> None:
+        self._ledger, self._relay, self._owner = ledger, relay, owner
+        self._batch: Emission | None = None
+        self._retry_at = 0.0
+        self._away = False
+
+    @property
+    def holds(self) -> bool:
+        return self._batch is not None
+
+    def put(self, batch: Emission) -> None:
+        """Take a batch over; only when none is held."""
+        self._batch = batch
+
+    def due(self, now: float) -> bool:
+        """Whether to try to send at ``now``, in monotonic seconds."""
+        return self._batch is not None and now >= self._retry_at
+
+    def send(self, now: float) -> Sent:
+        """Register and append what is held. Both may be repeated as they are, so a failure in between needs no undoing."""
+        batch = self._batch
+        if batch is None:
+            return Sent.DONE
+        try:
+            collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals) if batch.roots else []
+            if not collided:
+                self._relay.append(batch.entries)
+        except (LedgerUnavailableError, RelayUnavailableError) as error:
+            if not self._away:
+                log.warning("%s; no messages are taken until it answers", error, extra={"event": "redis_away"})
+            self._away, self._retry_at = True, now + _RETRY_SECONDS
+            return Sent.LATER
+        if self._away:
+            log.info("Redis answers again", extra={"event": "redis_back"})
+        self._batch, self._away = None, False
+        if collided:
+            self._forget(batch.roots)
+        return Sent.COLLIDED if collided else Sent.DONE
+
+    def _forget(self, roots: list[int]) -> None:
+        try:
+            self._ledger.forget(roots)
+        except LedgerUnavailableError as error:
+            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})

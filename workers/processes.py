@@ -1,0 +1,189 @@
+"""The child processes of a command: started, restarted when they die, stopped together, never left behind."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from compose import GuardedProcess, Launch
+from workers.config import child_environment
+
+log = logging.getLogger(__name__)
+
+_USAGE = 2
+"""A child that ends with this code says that a person must act: starting it again cannot help."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """How long to wait before a dead child is started again: doubling, and from the beginning after a quiet time."""
+
+    first: timedelta = timedelta(milliseconds=500)
+    longest: timedelta = timedelta(seconds=30)
+    quiet: timedelta = timedelta(seconds=60)
+
+    def delay(self, deaths: int) -> timedelta:
+        """The pause after ``deaths`` (at least 1) deaths in a row."""
+        return min(self.longest, self.first * (1 << min(deaths - 1, 16)))
+
+
+class Child:
+    """One child process that is kept running. Thread-safe; made once, started once, stopped once.
+
+    It gets its own session, so Ctrl-C at the terminal reaches only the command, which then stops it in order; and it is
+    killed when this process ends, however it ends. It writes to our stdout and stderr. ``env`` is added to our environment.
+    A child that ends with code 0 has finished; with code 2 it has refused to work. Any other end is a death: it is restarted.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, backoff: Backoff | None = None
+    ) -> None:
+        self.name = name
+        self._launch = Launch(argv=tuple(argv), env=child_environment(env or {}))
+        self._backoff = backoff or Backoff()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._process: GuardedProcess | None = None
+        self._watcher: threading.Thread | None = None
+        self._restarts = 0
+        self._exit_code: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running process, or None between two of them and after the last."""
+        with self._lock:
+            return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return self._restarts
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which it ended for good (negative: a signal), or None while it is kept running."""
+        return self._exit_code
+
+    def start(self) -> None:
+        """Start it, and keep it running from now on. Raises OSError if there are no resources for it."""
+        self._spawn()
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
+        self._watcher.start()
+
+    def stop(self, grace: timedelta) -> None:
+        """SIGTERM, then, after ``grace``, SIGKILL to it and all its children. Returns when all are gone. Idempotent."""
+        self._stopping.set()
+        with self._lock:  # a restart that is under way has either happened or will not happen
+            process = self._process
+        if process is not None:
+            process.terminate()
+            if process.wait(grace.total_seconds()) is None:
+                log.warning("%s did not end within %s, killing it", self.name, grace, extra={"event": "child_killed"})
+            process.kill()
+        if self._watcher is not None:
+            self._watcher.join()
+
+    def _spawn(self) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._process = GuardedProcess(self._launch)
+            pid = self._process.pid
+        log.debug("%s runs as process %d", self.name, pid, extra={"event": "child_started", "child": self.name, "pid": pid})
+
+    def _watch(self) -> None:
+        deaths = 0
+        while (process := self._process) is not None:
+            started = time.monotonic()
+            code = process.wait()
+            process.kill()  # what it left behind in its process group
+            if self._stopping.is_set() or code in (0, _USAGE):
+                self._end(code)
+                return
+            deaths = 1 if time.monotonic() - started > self._backoff.quiet.total_seconds() else deaths + 1
+            delay = self._backoff.delay(deaths)
+            log.warning(
+                "%s ended %s, starting it again in %.1f s", self.name, _spoken(code), delay.total_seconds(),
+                extra={"event": "child_died", "child": self.name, "exit_code": code},
+            )  # fmt: skip
+            if self._stopping.wait(delay.total_seconds()) or not self._restart():
+                self._end(code)
+                return
+
+    def _restart(self) -> bool:
+        try:
+            self._spawn()
+        except OSError as error:
+            log.error("%s cannot be started again: %s", self.name, error, extra={"event": "child_lost", "child": self.name})
+            return False
+        self._restarts += 1
+        return not self._stopping.is_set()
+
+    def _end(self, code: int | None) -> None:
+        self._exit_code = code
+        log.debug(
+            "%s ended %s", self.name, _spoken(code), extra={"event": "child_ended", "child": self.name, "exit_code": code}
+        )
+
+
+class Supervisor:
+    """Several children that live and end together. Thread-safe."""
+
+    def __init__(self, grace: timedelta = timedelta(seconds=10)) -> None:
+        self._grace = grace
+        self._lock = threading.Lock()
+        self._children: dict[str, Child] = {}
+        self._stopped = False
+
+    def start(self, child: Child) -> Child:
+        """Start ``child`` and look after it. Its name must be new."""
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the supervisor has been stopped")
+            if child.name in self._children:
+                raise ValueError(f"there is a child {child.name!r} already")
+            child.start()
+            self._children[child.name] = child
+        return child
+
+    def child(self, name: str) -> Child:
+        """The child of this name; raises KeyError."""
+        return self._children[name]
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        with self._lock:
+            return tuple(self._children.values())
+
+    @property
+    def refused(self) -> tuple[Child, ...]:
+        """The children that ended for good without having finished: without them the rest cannot do the work."""
+        return tuple(child for child in self.children if child.exit_code not in (None, 0))
+
+    def stop(self) -> None:
+        """Stop all children at once, each with the full grace time. Idempotent."""
+        with self._lock:
+            self._stopped = True
+        stoppers = [threading.Thread(target=child.stop, args=(self._grace,), daemon=True) for child in self.children]
+        for stopper in stoppers:
+            stopper.start()
+        for stopper in stoppers:
+            stopper.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def _spoken(code: int | None) -> str:
+    if code is None:
+        return "without a code"
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"

@@ -1,0 +1,191 @@
+"""The commands about queues: ``publish``, ``depths``, ``dead-letters``.
+
+Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workers.config import Settings
+from workers.errors import UsageError
+from workers.options import Amqp, Management, Redis, load_settings, on_signals
+
+if TYPE_CHECKING:
+    from queues import QueueDepth
+
+QueueName = Annotated[str, typer.Argument(help="the queue whose dead letters they are, without .dead")]
+_WATCH_S = 1.0
+
+dead_letters = typer.Typer(help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    app.command()(publish)
+    app.command()(depths)
+    app.add_typer(dead_letters, name="dead-letters")
+
+
+def publish(
+    queue: Annotated[str, typer.Argument(help="declared if there is none")],
+    files: Annotated[list[Path], typer.Argument(help="text files, one message a line; - for standard input")],
+    *,
+    whole: Annotated[bool, typer.Option("--whole", help="one message a file")] = False,
+    amqp: Amqp = None,
+) -> None:
+    """Publish files into a queue; each message is confirmed by the broker."""
+    settings = _with_broker(amqp)
+    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from queues import Publisher, WorkQueue, declare_queue  # noqa: PLC0415
+
+    total = sum(_size(file) for file in files)
+    url = settings.amqp or ""
+    declare_queue(url, WorkQueue(name=queue))
+    with Progress(console=Console(stderr=True), transient=True) as progress, Publisher(url) as publisher:
+        bar = progress.add_task(f"publishing to {queue}", total=total or None)
+
+        def bodies() -> Iterator[bytes]:
+            for file in files:
+                for body in _bodies(file, whole=whole):
+                    progress.advance(bar, len(body) + 1)
+                    yield body
+
+        count = publisher.publish(queue, bodies())
+    typer.echo(f"published {count} messages to {queue}")
+
+
+def depths(  # noqa: PLR0913 - one parameter an option
+    queues: Annotated[list[str] | None, typer.Argument(help="by default those of the topologies that ran here")] = None,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    management: Management = None,
+) -> None:
+    """Show how many messages wait, are being worked on, and are dead."""
+    settings = _with_broker(amqp, redis=redis, management=management)
+    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console()
+    names = list(queues or _known_queues(settings))
+    if not watch:
+        console.print(_table(_look(settings, names)))
+        return
+    stopped = threading.Event()
+    on_signals(stopped.set)
+    with Live(_table(_look(settings, names)), console=console, auto_refresh=False) as live:
+        while not stopped.wait(_WATCH_S):
+            live.update(_table(_look(settings, names)), refresh=True)
+
+
+@dead_letters.command()
+def show(
+    queue: QueueName, limit: Annotated[int, typer.Option(min=1, help="at most this many, the oldest")] = 20, amqp: Amqp = None
+) -> None:
+    """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
+    settings = _with_broker(amqp)
+    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from queues.dead_letters import show as look  # noqa: PLC0415
+
+    letters = look(settings.amqp or "", queue, limit)
+    if not letters:
+        typer.echo(f"{queue} has no dead letters")
+        return
+    table = Table("reason", "bytes", "body")
+    for letter in letters:
+        table.add_row(Text(letter.reason), f"{letter.size:,}", Text(letter.preview))
+    Console().print(table)
+
+
+@dead_letters.command()
+def requeue(
+    queue: QueueName, limit: Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")] = None, amqp: Amqp = None
+) -> None:
+    """Put dead letters back into their queue as if they were new."""
+    settings = _with_broker(amqp)
+    from queues.dead_letters import requeue as put_back  # noqa: PLC0415 - `--help` should not wait for it
+
+    typer.echo(f"put {put_back(settings.amqp or '', queue, limit)} messages back into {queue}")
+
+
+@dead_letters.command()
+def purge(
+    queue: QueueName,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    amqp: Amqp = None,
+) -> None:
+    """Delete the dead letters of a queue for good."""
+    settings = _with_broker(amqp)
+    from queues.dead_letters import purge as delete  # noqa: PLC0415 - `--help` should not wait for it
+
+    if not yes:
+        typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
+    typer.echo(f"deleted {delete(settings.amqp or '', queue)} dead letters of {queue}")
+
+
+def _with_broker(amqp: str | None, **given: str | None) -> Settings:
+    from workers.addresses import with_announced  # noqa: PLC0415 - next to its only use
+
+    return with_announced(load_settings("tiercel", amqp=amqp, **given)).required("amqp")
+
+
+def _known_queues(settings: Settings) -> list[str]:
+    from workers.registry import QueueRegistry  # noqa: PLC0415 - `--help` should not wait for it
+
+    known = list(QueueRegistry(settings.redis_urls[0]).queues()) if settings.redis else []
+    if not known:
+        raise UsageError("no topology has run here yet: name the queues, tiercel depths QUEUE ...")
+    return known
+
+
+def _look(settings: Settings, names: list[str]) -> list[QueueDepth]:
+    from queues.depths import depths as look  # noqa: PLC0415 - `--help` should not wait for it
+
+    return look(settings.amqp or "", names, settings.management)
+
+
+def _table(found: list[QueueDepth]) -> object:
+    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
+
+    table = Table("queue")
+    for name in ("ready", "unacked", "consumers", "dead letters"):
+        table.add_column(name, justify="right")
+    for depth in found:
+        numbers = (depth.ready, depth.unacked, depth.consumers, depth.dead_lettered)
+        table.add_row(depth.name, *("?" if number is None else f"{number:,}" for number in numbers))
+    return table
+
+
+def _size(file: Path) -> int:
+    if str(file) == "-":
+        return 0
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _bodies(file: Path, *, whole: bool) -> Iterator[bytes]:
+    """The messages of a file: its lines without the line ends, blank ones left out, or all of it."""
+    try:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
+            if whole:
+                yield lines.read()
+            else:
+                yield from filter(None, (line.rstrip(b"\r\n") for line in lines))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -1,0 +1,276 @@
+"""Runs one spout task: emits its tuples, tracks their trees, and tells the spout what became of each.
+
+Everything that touches the spout, the pending map and the emitter happens on one thread, the one that calls ``run``. Other
+threads only hand things over: the outcome reader its outcomes, a spout's own threads their deliveries (through ``wake``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from acker import Ledger, LedgerUnavailableError, Outcomes, RootIds
+from acker.histogram import bucket_of
+from queues import MsgId, Spout, SpoutContext
+from spark_jobs.emission import SpoutEmitter
+from workers.admission import Admission
+from workers.outbox import Outbox, Sent
+from workers.outcomes import OutcomeReader
+from workers.pending import InFlight, Pending
+from workers.tally import Tally
+
+log = logging.getLogger(__name__)
+
+_BATCH_TUPLES = 2_000
+_BATCH_SECONDS = 0.02
+"""A batch is sent when it is full or old enough; a slow source sends each tuple at once."""
+_IDLE_SECONDS = 0.02
+"""How long to wait for a wake-up before asking the spout again; spouts that wake their worker do not depend on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoutSettings:
+    """What a spout task runs under."""
+
+    message_timeout: timedelta | None
+    admission: Admission
+    tracked: bool
+    """False with ``ackers=0``: a tuple counts as acked as soon as it is in the relay."""
+    grace: timedelta
+    """How long the end may take: settle what finishes within it, give the rest back."""
+
+
+class SpoutTask:
+    """One task of one spout; also the collector that its spout emits with."""
+
+    def __init__(  # noqa: PLR0913 - the five things it joins, each with a contract of its own
+        self, spout: Spout, emitter: SpoutEmitter, ledger: Ledger, outbox: Outbox, tally: Tally, settings: SpoutSettings
+    ) -> None:
+        self._spout, self._emitter, self._ledger, self._outbox, self._tally = spout, emitter, ledger, outbox, tally
+        self._settings = settings
+        self._admission = settings.admission
+        self._pending = Pending(settings.message_timeout)
+        self._root_ids = RootIds(settings.message_timeout or timedelta(seconds=30))
+        self._fresh_roots: list[int] = []
+        self._emitted: list[tuple[int | None, MsgId | None]] = []
+        self._transferred = 0
+        self._was_full = False
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._give_reason = _takes_reason(spout.fail)
+        self._outcomes: OutcomeReader | None = None
+
+    @property
+    def wake(self) -> Callable[[], None]:
+        """Thread-safe: something happened, look again now."""
+        return self._wake.set
+
+    def stop(self) -> None:
+        """Thread-safe and safe in a signal handler: begin to end."""
+        self._stop.set()
+        self._wake.set()
+
+    def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
+        """Open the spout and work until ``stop``; raises what a person must act on."""
+        if self._settings.tracked:
+            self._outcomes = OutcomeReader(self._ledger, context.task_id, self._wake.set)
+            self._outcomes.start()
+        self._spout.open(config, context)
+        try:
+            self._spout.activate()
+            while not self._stop.is_set():
+                self._step(emitting=True)
+        finally:
+            self._end()
+
+    def _step(self, *, emitting: bool) -> None:
+        """One round; waits a moment for a wake-up if there was nothing to do."""
+        now = time.monotonic()
+        worked = self._take_outcomes(now)
+        worked |= self._expire(now)
+        if emitting and not self._outbox.holds:
+            worked |= self._fill(now)
+        if self._outbox.due(now):
+            worked |= self._send(now)
+        self._tally.flush()
+        if not worked:
+            self._wake.wait(_IDLE_SECONDS)
+            self._wake.clear()
+
+    # -- from the spout to the relay ---------------------------------------------------------------------------------------
+
+    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+        """``SpoutCollector.emit``."""
+        root = None
+        if msg_id is not None and self._settings.tracked:
+            if not self._fresh_roots:
+                self._fresh_roots = self._root_ids.draw(_BATCH_TUPLES)
+            root = self._fresh_roots.pop()
+        tasks = self._emitter.emit(values, root, stream)
+        self._emitted.append((root, msg_id))
+        self._transferred += len(tasks)
+        return tasks
+
+    def report_error(self, error: BaseException | str) -> None:
+        """``SpoutCollector.report_error``."""
+        message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        log.warning("%s", message, extra={"event": "spout_error"})
+        self._tally.error(message)
+
+    def _fill(self, now: float) -> bool:
+        """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached."""
+        room = min(self._admission.bound - len(self._pending), _BATCH_TUPLES)
+        if room <= 0:
+            self._was_full = True
+            return False
+        count = 0
+        while count < room and time.monotonic() - now < _BATCH_SECONDS:
+            self._spout.next_tuple(self)
+            if len(self._emitted) == count:
+                break
+            count = len(self._emitted)
+        if count:
+            self._outbox.put(self._emitter.take())
+        return bool(count)
+
+    def _send(self, now: float) -> bool:
+        sent = self._outbox.send(now)
+        if sent is Sent.LATER:
+            return False
+        emitted, self._emitted = self._emitted, []
+        self._tally.add("emitted", len(emitted))
+        self._tally.add("transferred", self._transferred)
+        self._transferred = 0
+        # The timeout begins here: whatever waited for Redis until now had not been emitted.
+        now = time.monotonic()
+        for root, msg_id in emitted:
+            if msg_id is None:
+                continue
+            if sent is Sent.COLLIDED:
+                self._spout.release(msg_id)
+            elif root is None:
+                self._spout.ack(msg_id)
+                self._tally.add("acked")
+            else:
+                self._pending.add(root, msg_id, now)
+        return True
+
+    # -- from the ledger to the spout --------------------------------------------------------------------------------------
+
+    def _take_outcomes(self, now: float) -> bool:
+        if self._outcomes is None:
+            return False
+        if self._outcomes.error is not None:
+            raise self._outcomes.error
+        taken = self._outcomes.take()
+        for outcomes in taken:
+            self._settle(outcomes, now)
+        return bool(taken)
+
+    def _settle(self, outcomes: Outcomes, now: float) -> None:
+        late = self._ack(outcomes.acked, now)
+        for failure in outcomes.failed:
+            in_flight = self._pending.pop(failure.root)
+            if in_flight is None:
+                late += 1
+            else:
+                self._fail(in_flight, f"{failure.component}[{failure.task}]: {failure.reason}")
+        late += self._release(outcomes.released)
+        for root in outcomes.reset:
+            self._pending.reset(root, now)
+        if outcomes.ledger_lost:
+            self._give_back_all("Redis lost the ledger")
+        if late:
+            self._tally.add("late_outcomes", late)
+
+    def _ack(self, roots: Sequence[int], now: float) -> int:
+        counts: Counter[str] = Counter()
+        slowest = 0.0
+        for root in roots:
+            in_flight = self._pending.pop(root)
+            if in_flight is None:
+                continue
+            self._spout.ack(in_flight.msg_id)
+            latency = now - in_flight.emitted_at
+            slowest = max(slowest, latency)
+            counts[bucket_of(latency * 1000)] += 1
+        acked = counts.total()
+        for name, count in counts.items():
+            self._tally.add(name, count)
+        if acked:
+            self._tally.add("acked", acked)
+            self._admission = self._admission.observe(slowest, was_full=self._was_full)
+            self._was_full = False
+        return len(roots) - acked
+
+    def _expire(self, now: float) -> bool:
+        expired = self._pending.expire(now)
+        for _, in_flight in expired:
+            self._tally.add("timeout")
+            self._fail(in_flight, "timeout")
+        self._forget([root for root, _ in expired])
+        return bool(expired)
+
+    def _fail(self, in_flight: InFlight, reason: str) -> None:
+        log.info("message %s failed: %s", in_flight.msg_id, reason, extra={"event": "message_failed", "reason": reason})
+        self._tally.add("failed")
+        self._tally.error(reason)
+        if self._give_reason:
+            self._spout.fail(in_flight.msg_id, reason)
+        else:
+            self._spout.fail(in_flight.msg_id)
+
+    def _release(self, roots: Iterable[int]) -> int:
+        """Give these back to the source without blame; returns how many were not in flight any more."""
+        late = 0
+        for root in roots:
+            in_flight = self._pending.pop(root)
+            if in_flight is None:
+                late += 1
+            else:
+                self._tally.add("released")
+                self._spout.release(in_flight.msg_id)
+        return late
+
+    def _give_back_all(self, why: str) -> None:
+        roots = [root for root, _ in self._pending.items()]
+        if roots:
+            log.warning("%s: giving %d messages back", why, len(roots), extra={"event": "messages_released"})
+        self._release(roots)
+        self._forget(roots)
+
+    def _forget(self, roots: Sequence[int]) -> None:
+        if not roots:
+            return
+        try:
+            self._ledger.forget(roots)
+        except LedgerUnavailableError as error:
+            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + self._settings.grace.total_seconds()
+        self._spout.deactivate()
+        while (self._pending or self._outbox.holds) and time.monotonic() < deadline:
+            self._step(emitting=False)
+        self._give_back_all("shutting down")
+        for _, msg_id in self._emitted:
+            if msg_id is not None:
+                self._spout.release(msg_id)
+        self._spout.close(self._settings.grace)
+        if self._outcomes is not None:
+            self._outcomes.close()
+        self._tally.flush(now=True)
+
+
+def _takes_reason(fail: Callable[..., None]) -> bool:
+    """Whether a spout's ``fail`` wants the reason; Storm's does not."""
+    parameters = inspect.signature(fail).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
