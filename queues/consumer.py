@@ -5,6 +5,7 @@ Every new channel is a new *epoch*: delivery tags begin at 1 again, and whatever
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from queues.intake import Intake
 from queues.limits import BYTES_HELD, PREFETCH
 from queues.link import Link
 from queues.retry import NO_WAIT
+
+log = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
 
@@ -207,8 +210,11 @@ class Consumer:
 
     def _bury(self, delivery: Delivery, reason: str) -> None:
         def done(error: QueuesError | None) -> None:
-            verb = _Verb.BURIED if error is None else _Verb.NOT_BURIED
-            self._settle(delivery.epoch, delivery.tag, verb)
+            if error is None:
+                self._settle(delivery.epoch, delivery.tag, _Verb.BURIED)
+                return
+            log.warning("a message stays in its queue for now: %s", error, extra={"event": "dead_letter_refused"})
+            self._settle(delivery.epoch, delivery.tag, _Verb.NOT_BURIED)
 
         self._undertaker.bury(delivery.body, delivery.properties, reason, done)
 

@@ -151,8 +151,8 @@ class Epoch:
         tag = method.delivery_tag
         headers = properties.headers
         count = headers.get(_COUNT_HEADER) if headers else None
-        if count is None and not method.redelivered:
-            count = 0
+        if not isinstance(count, int):  # not the broker's: a classic queue passes on whatever the sender wrote
+            count = None if method.redelivered else 0
         delivery = Delivery(self.number, tag, body, count, properties)
         self._book.open(tag)
         self._intake.arrived(len(body))
@@ -188,7 +188,9 @@ class Epoch:
         settings = self._settings
         action = next_action(delivery.delivery_count, settings.retry, settings.delivery_limit)
         if isinstance(action, DeadLetter):
-            self.bury(delivery, f"failed {(delivery.delivery_count or 0) + 1} times, at last: {reason or 'no reason given'}")
+            self.bury(
+                delivery, f"delivered {(delivery.delivery_count or 0) + 1} times, failed at last: {reason or 'no reason given'}"
+            )
         else:
             self._reject_after(delivery, action.after_s)
 

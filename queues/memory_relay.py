@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ class MemoryRelay:
     def __init__(self, lanes: int) -> None:
         self._logs: list[list[tuple[int, bytes]]] = [[] for _ in range(lanes)]
         self._last = 0
+        self._attended_until = 0.0
         self._changed = threading.Condition()
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -44,6 +46,14 @@ class MemoryRelay:
             payloads = [payload for log in self._logs for _, payload in log]
             self._logs = [[] for _ in self._logs]
             return payloads
+
+    def attend(self, during: timedelta) -> None:
+        with self._changed:
+            self._attended_until = time.monotonic() + during.total_seconds()
+
+    def attended(self) -> bool:
+        with self._changed:
+            return time.monotonic() < self._attended_until
 
     def length(self) -> int:
         with self._changed:

@@ -29,6 +29,7 @@ class RedisRelay:
         self._client = client
         self._lanes = [f"tiercel:{{{topology}}}:relay:{lane}" for lane in range(lanes)]
         self._writer = f"tiercel:{{{topology}}}:relay:writer:{secrets.token_hex(8)}"
+        self._attendance = f"tiercel:{{{topology}}}:relay:attended"
         self._sequence = 0
         self._unsure: Sequence[Entry] | None = None
         self._append = client.register_script(_source("append"))
@@ -75,6 +76,18 @@ class RedisRelay:
                 while entries := self._pop(lane):
                     payloads += entries
         return payloads
+
+    def attend(self, during: timedelta) -> None:
+        milliseconds = int(during.total_seconds() * 1000)
+        with _translated("attend"):
+            if milliseconds:
+                self._client.set(self._attendance, b"1", px=milliseconds)
+            else:
+                self._client.delete(self._attendance)
+
+    def attended(self) -> bool:
+        with _translated("look at"):
+            return bool(self._client.exists(self._attendance))
 
     def length(self) -> int:
         with _translated("measure"), self._client.pipeline(transaction=False) as pipeline:

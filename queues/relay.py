@@ -53,6 +53,14 @@ class Relay(Protocol):
         """Take all payloads of all lanes out of the relay: for a driver that starts a new run."""
         ...
 
+    def attend(self, during: timedelta) -> None:
+        """Say that a driver reads the relay, and will for this long unless it says so again; zero: it has gone."""
+        ...
+
+    def attended(self) -> bool:
+        """Whether a driver is there. Without one, whatever is appended could only time out."""
+        ...
+
     def length(self) -> int:
         """Entries held, over all lanes."""
         ...

@@ -64,10 +64,10 @@ class Field:
             return True
         known = _PYTHON.get(self.arrow)
         if known is not None and type(value) is known:
-            if known is int:
-                bits = self.arrow.bit_width - 1
+            if isinstance(value, int) and known is int:
+                bits: int = self.arrow.bit_width - 1
                 return -(1 << bits) <= value < 1 << bits
-            if known is not str or value.isascii():
+            if not isinstance(value, str) or value.isascii():
                 return True
         try:
             pa.array([value], self.arrow)
@@ -119,7 +119,9 @@ class Schema:
             raise SchemaError(f"got {len(values)} values for the {len(self.fields)} fields ({self})")
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
-                raise SchemaError(f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {value!r:.50}")
+                raise SchemaError(
+                    f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {value!r:.50}"
+                )
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """The rows as one record batch; raises SchemaError naming the first value that does not fit."""

@@ -29,8 +29,8 @@ __all__ = [
     "SparkJobsError",
     "Topology",
     "TopologyBuilder",
+    "TopologyContext",
     "TopologyError",
     "Tuple",
-    "TopologyContext",
     "TupleError",
 ]

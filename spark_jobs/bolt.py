@@ -1,14 +1,16 @@
 """The contract of a bolt: what it is given, what it owes.
 
-A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, in whatever process
-Spark runs the task in, so attributes set in ``prepare`` may be connections and caches. One thread calls it.
+A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, in whatever
+process Spark runs the task in, so attributes set in ``prepare`` may be connections and caches. One thread calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_jobs.collector import BasicCollector, OutputCollector
@@ -35,11 +37,11 @@ class TopologyContext:
 
 
 class _Component:
-    output_fields: ClassVar[str] | str = ""
+    output_fields: str = ""
     """The default stream's fields in Spark DDL: ``"word string, n long"``."""
-    output_streams: ClassVar[Mapping[str, str]] | Mapping[str, str] = {}
+    output_streams: Mapping[str, str] = MappingProxyType({})
     """Several streams: name to DDL."""
-    direct_streams: ClassVar[frozenset[str] | set[str]] | frozenset[str] | set[str] = frozenset()
+    direct_streams: AbstractSet[str] = frozenset()
     """Streams on which only ``emit_direct`` emits."""
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
@@ -52,8 +54,8 @@ class _Component:
 class Bolt(_Component):
     """A bolt that acks, fails and anchors by hand.
 
-    Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the tuple and the whole tree is done.
-    Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
+    Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the tuple and the whole tree is
+    done. Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
     exception out of ``execute`` fails the tuple; the worker goes on.
     """
 
@@ -71,8 +73,8 @@ class Bolt(_Component):
 class BasicBolt(_Component):
     """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
 
-    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When it raises, the tuple fails with
-    the exception as the reason, what it had emitted is dropped, and the worker goes on.
+    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When it raises, the tuple fails
+    with the exception as the reason, what it had emitted is dropped, and the worker goes on.
     """
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:

@@ -116,7 +116,7 @@ class OutputCollector(_Collector):
         return tasks
 
     def ack(self, tup: Tuple) -> None:
-        """This bolt is done with the tuple. Raises AlreadySettledError, ForeignTupleError."""
+        """Say that the bolt is done with the tuple. Raises AlreadySettledError, ForeignTupleError."""
         self._check(tup, "acks")
         tup.state = ACKED
 

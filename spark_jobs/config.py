@@ -33,7 +33,8 @@ class Config:
         _require(isinstance(self.ackers, int) and self.ackers >= 0, "ackers must be 0 or a number of ledger shards")
         _require(self.max_spout_pending is None or self.max_spout_pending >= 1, "max_spout_pending must be at least 1, or None")
         _require(
-            self.tick_tuple_freq_secs is None or self.tick_tuple_freq_secs > 0, "tick_tuple_freq_secs must be more than 0, or None"
+            self.tick_tuple_freq_secs is None or self.tick_tuple_freq_secs > 0,
+            "tick_tuple_freq_secs must be more than 0, or None",
         )
         _require(self.shutdown_grace_secs >= 0, "shutdown_grace_secs must not be negative")
         clash = self.extra.keys() & {setting.name for setting in fields(self)}
@@ -43,9 +44,7 @@ class Config:
         """These settings with a component's changes; what is not a setting goes into ``extra``."""
         known = {setting.name for setting in fields(self)} - {"extra"}
         own = {name: value for name, value in changes.items() if name not in known}
-        return replace(
-            self, **{name: value for name, value in changes.items() if name in known}, extra={**self.extra, **own}
-        )
+        return replace(self, **{name: value for name, value in changes.items() if name in known}, extra={**self.extra, **own})
 
     def as_mapping(self) -> dict[str, Any]:
         """What components are given."""

@@ -77,9 +77,7 @@ class SpoutEmitter:
         return Emission(entries=entries, roots=list(ack_vals), ack_vals=list(ack_vals.values()))
 
     def _encode(self, outgoing: Outgoing, lineage: Lineage) -> bytes:
-        route = Route(
-            component=self._component, stream=outgoing.stream, source_task=self.task_id, target_task=outgoing.target
-        )
+        route = Route(component=self._component, stream=outgoing.stream, source_task=self.task_id, target_task=outgoing.target)
         return encode(Chunk(route=route, values=outgoing.schema.batch(outgoing.values), lineage=lineage))
 
 

@@ -89,9 +89,7 @@ def roots_of(lineage: Lineage, row: int) -> list[int]:
 def select(lineage: Lineage, rows: Rows) -> Lineage:
     """The lineage of some of the tuples."""
     pairs = _pairs(lineage, rows)
-    return Lineage(
-        offsets=_offsets(np.diff(lineage.offsets)[rows]), roots=lineage.roots[pairs], edges=lineage.edges[pairs]
-    )
+    return Lineage(offsets=_offsets(np.diff(lineage.offsets)[rows]), roots=lineage.roots[pairs], edges=lineage.edges[pairs])
 
 
 def _pairs(lineage: Lineage, rows: Rows) -> Rows:
@@ -102,7 +100,8 @@ def _expand(starts: NDArray[np.int32], counts: NDArray[np.int32]) -> Rows:
     """The numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts.astype(np.int64) - (ends - counts), counts)
+    expanded: Rows = np.arange(total) + np.repeat(starts.astype(np.int64) - (ends - counts), counts)
+    return expanded
 
 
 def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int32]:

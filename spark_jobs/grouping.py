@@ -1,7 +1,7 @@
 """Which tasks of a subscriber receive a tuple.
 
-A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task when
-Spark repeats the work, and the ledger would see other work.
+A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task
+when Spark repeats the work, and the ledger would see other work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Grouping(ABC):
 
     name = ""
 
-    def validate(self, schema: Schema) -> None:
+    def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the stream's fields do not do."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ def _hash(values: Sequence[Any], positions: Sequence[int], floats: Sequence[bool
     return mix(int.from_bytes(state.digest(), "big")) >> 32
 
 
-def _encode(value: Any, *, is_float: bool) -> bytes:
+def _encode(value: Any, *, is_float: bool) -> bytes:  # noqa: PLR0911 - one a type
     if value is None:
         return b"n"
     if isinstance(value, str):

@@ -17,7 +17,7 @@ from spark_jobs.runner import LevelRunner
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run of one topology. Pickled into the Spark query by cloudpickle; the ledger's addresses may hold passwords."""
+    """One run of one topology; pickled into the Spark query. The ledger's addresses may hold passwords."""
 
     run: str
     plan: Plan
@@ -44,7 +44,7 @@ def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
 
 
 def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:
-    """The ledger of a planned topology, its shards spread over these servers. With ``ackers=0`` nothing is ever registered in it."""
+    """The ledger of a planned topology, its shards spread over these servers; with ``ackers=0`` it stays empty."""
     config = plan.topology.config
     timeout = timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
     return LedgerSpec(

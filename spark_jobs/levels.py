@@ -24,8 +24,8 @@ class Place:
 class Plan:
     """A topology with its bolt tasks placed; immutable, travels to the workers.
 
-    Each level has ``lanes`` Spark partitions; the task at position p of a level runs in lane p modulo lanes. The relay has one lane
-    a task of the first level, whatever the number of Spark's: spout workers need not know how many cores there are.
+    Each level has ``lanes`` Spark partitions; the task at position p of a level runs in lane p modulo lanes. The relay has one
+    lane a task of the first level, whatever the number of Spark's: spout workers need not know how many cores there are.
     """
 
     topology: Topology
@@ -80,7 +80,9 @@ def _bolt_levels(topology: Topology) -> dict[str, int]:
     while waiting:
         ready = [id_ for id_, spec in waiting.items() if all(s.component in levels for s in spec.subscriptions)]
         if not ready:
-            raise TopologyError(f"the bolts {', '.join(sorted(waiting))} are in or behind a cycle; a topology must not have one")
+            raise TopologyError(
+                f"the bolts {', '.join(sorted(waiting))} are in or behind a cycle; a topology must not have one"
+            )
         for id_ in ready:
             levels[id_] = 1 + max(levels[s.component] for s in waiting.pop(id_).subscriptions)
     return {id_: level for id_, level in levels.items() if level}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -38,3 +39,33 @@ def start_query(spark: SparkSession, job: Job, checkpoint: str) -> StreamingQuer
     writer = rows.writeStream.format("noop").queryName(job.plan.topology.name)
     writer = writer.option("checkpointLocation", checkpoint).option("asyncProgressTrackingEnabled", "true")
     return writer.start()
+
+
+class RunningQuery:
+    """A query between its start and its end."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+
+    @property
+    def active(self) -> bool:
+        return bool(self._query.isActive)
+
+    def finish(self, patience_s: float) -> None:
+        """Stop, between two micro-batches if that takes less than ``patience_s``, so that little has to be done again."""
+        deadline = time.monotonic() + patience_s
+        while self.active and time.monotonic() < deadline:
+            status = self._query.status
+            if not (status["isTriggerActive"] and status["isDataAvailable"]):
+                break
+            time.sleep(0.02)
+        self._query.stop()
+
+    def fault(self) -> str | None:
+        """Why it ended by itself, in one line: the last line of Spark's report that names an exception, else its first."""
+        error = self._query.exception()
+        if error is None:
+            return None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        named = [line for line in lines if "Error" in line or "Exception" in line]
+        return (named[-1:] or lines[:1] or ["no reason given"])[0][:500]

@@ -10,7 +10,7 @@ import numpy as np
 
 from acker import Applied, ErrorReport, Failure, Ledger, Metrics, Token
 from queues.chunk import Chunk, Lineage, Route, decode, encode
-from queues.schema import SchemaError
+from queues.errors import SchemaError
 from spark_jobs.bolt import BasicBolt
 from spark_jobs.collector import Record
 from spark_jobs.execution import execute_bolt, fail_all
@@ -130,9 +130,7 @@ class _Work:
                 values = [values[i] for i in kept]
                 child = select(child, kept)
             self._children.append(child)
-            route = Route(
-                component=record.component, stream=outgoing.stream, source_task=task_id, target_task=outgoing.target
-            )
+            route = Route(component=record.component, stream=outgoing.stream, source_task=task_id, target_task=outgoing.target)
             payload = encode(Chunk(route=route, values=outgoing.schema.batch(values), lineage=child))
             rows.append((self._plan.lane_after(self._level, outgoing.target), payload))
         return rows
@@ -141,8 +139,8 @@ class _Work:
         """Which emissions go on their way.
 
         Values of the wrong type stay here and fail their anchors. What a BasicBolt emitted for a tuple that failed stays
-        here too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees as well, which count
-        on it, so it goes.
+        here too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees as well,
+        which count on it, so it goes.
         """
         bad = _badly_typed(outgoing)
         anchors = outgoing.anchors()

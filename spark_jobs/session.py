@@ -6,12 +6,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from importlib import resources
+from typing import Any
 
 import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.job import Job
+from spark_jobs.query import RunningQuery, start_query
 
 _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
@@ -30,25 +34,57 @@ _DEFAULTS = {
     "spark.locality.wait": "0",
 }
 
+_LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",
+}
+"""Where all of Spark is one process: no port that another machine could reach."""
 
-def start_session(application: str, master: str, options: Mapping[str, str]) -> SparkSession:
-    """A new session on ``master`` (Spark's syntax: ``local[2]``, ``spark://host:7077``), with ``options`` over the defaults.
 
-    In local mode a failed task is tried four times, as on a cluster. Speculation is refused: two attempts at one task that
-    run at once would both write to the outside. Raises SparkUnavailableError with what to do.
-    """
-    check_versions()
-    settings = {**_DEFAULTS, **options}
-    if settings.get("spark.speculation", "false").lower() == "true":
-        raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
-    builder = SparkSession.builder.master(with_retries(master)).appName(application)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    try:
-        return builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
+class SparkUnit:
+    """One Spark application of ours: a session, and the queries it runs one after the other."""
+
+    def __init__(self, application: str, master: str, options: Mapping[str, str]) -> None:
+        """Start Spark on ``master`` (its syntax: ``local[2]``, ``spark://host:7077``); ``options`` go over the defaults.
+
+        In local mode a failed task is tried four times, as on a cluster. Speculation is refused: two attempts at one task
+        that run at once would both write to the outside. Raises SparkUnavailableError with what to do.
+        """
+        check_versions()
+        settings = {**_DEFAULTS, **(_LOCAL if master.startswith("local") else {}), **options}
+        if settings.get("spark.speculation", "false").lower() == "true":
+            raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
+        builder = SparkSession.builder.master(with_retries(master)).appName(application)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        try:
+            self._session = builder.getOrCreate()
+        except (PySparkException, OSError) as error:
+            first_line = str(error).strip().splitlines()[0]
+            raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
+
+    @property
+    def cores(self) -> int:
+        """How many tasks can run at once."""
+        return int(self._session.sparkContext.defaultParallelism)
+
+    def start(self, job: Job, checkpoint: str) -> RunningQuery:
+        """Start the query of one run; ``checkpoint`` is a scratch folder that the driver can write."""
+        return RunningQuery(start_query(self._session, job, checkpoint))
+
+    def silence(self) -> None:
+        """Throw away what Spark's JVM writes to stderr from now on.
+
+        At its end, threads and Python workers that are cut off in the middle print stack traces that mean nothing.
+        """
+        jvm: Any = self._session.sparkContext._jvm  # noqa: SLF001 - the only way to the JVM
+        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+
+    def stop(self) -> None:
+        """End the session and its JVM's work."""
+        self._session.stop()
 
 
 def with_retries(master: str) -> str:

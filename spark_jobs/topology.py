@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from queues.schema import Schema, SchemaError
+from queues.errors import SchemaError
+from queues.schema import Schema
 from queues.spout import Spout
 from spark_jobs.bolt import DEFAULT_STREAM, BasicBolt, Bolt
 from spark_jobs.config import Config
@@ -57,9 +58,9 @@ class Topology:
     @cached_property
     def _first_task(self) -> dict[str, int]:
         first, next_task = {}, 1
-        for component, spec in (*self.spouts.items(), *self.bolts.items()):
+        for component in (*self.spouts, *self.bolts):
             first[component] = next_task
-            next_task += spec.parallelism
+            next_task += self.spec(component).parallelism
         return first
 
     def spec(self, component: str) -> SpoutSpec | BoltSpec:
@@ -212,12 +213,13 @@ def _check_subscriptions(topology: Topology, id_: str, spec: BoltSpec) -> None:
         except KeyError:
             known = ", ".join((*topology.spouts, *topology.bolts))
             raise TopologyError(
-                f"bolt {id_!r} subscribes to {subscription.component!r}, which is not in the topology; its components are {known}"
+                f"bolt {id_!r} subscribes to {subscription.component!r}, which is not in the topology; there are {known}"
             ) from None
         if subscription.stream not in streams:
             known = ", ".join(streams) or "none: set output_fields"
             raise TopologyError(
-                f"bolt {id_!r} subscribes to stream {subscription.stream!r} of {subscription.component!r}, whose streams are {known}"
+                f"bolt {id_!r} subscribes to stream {subscription.stream!r} of {subscription.component!r};"
+                f" its streams are {known}"
             )
         try:
             subscription.grouping.validate(streams[subscription.stream])

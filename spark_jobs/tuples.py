@@ -24,7 +24,7 @@ class Tuple:
 
     __slots__ = ("emitted", "origin", "record", "row", "seed", "state", "values")
 
-    def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:  # noqa: PLR0913 - one a slot
+    def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:
         self.values = values
         self.origin = origin
         self.row = row

@@ -21,9 +21,7 @@ def token(level: int = 0, *, batch: int = 0, partition: int = 0, run: str = "run
 def updates(xors: dict[int, int] | None = None) -> Updates:
     """Sorted, as the contract wants them."""
     pairs = sorted((xors or {}).items())
-    return Updates(
-        roots=np.array([root for root, _ in pairs], np.uint64), xors=np.array([xor for _, xor in pairs], np.uint64)
-    )
+    return Updates(roots=np.array([root for root, _ in pairs], np.uint64), xors=np.array([xor for _, xor in pairs], np.uint64))
 
 
 def failure(root: int, reason: str = "boom", component: str = "bolt", task: int = 7) -> Failure:

@@ -1,6 +1,7 @@
 """The processes: a spout worker a task, the driver, and the command ``tiercel``.
 
-cli, queue_commands, options   the command line        local            a whole topology on one machine
+cli, queue_commands, options, __main__   the command line
+local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                processes        children that are restarted and end with us
 outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run

@@ -20,7 +20,9 @@ _NAME = "tiercel-{user}-servers.json"
 def announced(settings: Settings) -> Iterator[None]:
     """Make the addresses known to this user's other commands while the block runs; the latest announcement wins."""
     path = _path()
-    content = json.dumps({"pid": os.getpid(), "amqp": settings.amqp, "redis": settings.redis, "management": settings.management})
+    content = json.dumps(
+        {"pid": os.getpid(), "amqp": settings.amqp, "redis": settings.redis, "management": settings.management}
+    )
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -21,9 +21,11 @@ class Admission:
 
     @classmethod
     def for_topology(cls, max_spout_pending: int | None, message_timeout: timedelta | None) -> Admission:
-        """A fixed bound if the topology sets one. Else it grows while trees complete within half a second (a sixtieth of the
-        timeout if that is less), and shrinks when they take more than a third of the timeout, so that slow bolts never turn a
-        backlog into timeouts and replays."""
+        """A fixed bound if the topology sets one.
+
+        Else it grows while trees complete within half a second (a sixtieth of the timeout if that is less), and shrinks when
+        they take more than a third of the timeout, so that slow bolts never turn a backlog into timeouts and replays.
+        """
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
         if message_timeout is None:
@@ -32,8 +34,11 @@ class Admission:
         return cls(bound=FIRST_BOUND, grow_below_s=min(0.5, timeout / 60), shrink_above_s=timeout / 3)
 
     def observe(self, latency_s: float, *, was_full: bool) -> Admission:
-        """After a window of outcomes: ``latency_s`` is the longest complete latency in it, ``was_full`` whether the bound was
-        reached (a bound that nobody reached says nothing about a larger one)."""
+        """What to do after a window of outcomes.
+
+        ``latency_s`` is the longest complete latency in it, ``was_full`` whether the bound was reached: one that nobody
+        reached says nothing about a larger one.
+        """
         if self.fixed:
             return self
         if latency_s > self.shrink_above_s:

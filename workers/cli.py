@@ -26,6 +26,7 @@ app = typer.Typer(
 @app.command()
 def run(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
+    *,
     amqp: Amqp = None,
     redis: Redis = None,
     master: Master = None,
@@ -50,6 +51,7 @@ def run(  # noqa: PLR0913 - one parameter an option
 def spout(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
     component: Annotated[str, typer.Argument(help="the spout's id")],
+    *,
     task_index: Annotated[int, typer.Option(help="which of its tasks, from 0")] = 0,
     amqp: Amqp = None,
     redis: Redis = None,

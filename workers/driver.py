@@ -11,26 +11,29 @@ import secrets
 import tempfile
 import threading
 import time
+from contextlib import suppress
+from datetime import timedelta
 
 import numpy as np
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import Retrying, retry_if_exception_type, wait_exponential_jitter
 
 from acker import Ledger, LedgerSpec, LedgerUnavailableError, open_ledger
 from queues import Relay
 from queues.chunk import decode
 from queues.errors import RelayUnavailableError
-from spark_jobs.job import Job, ledger_spec_of, open_relay
+from spark_jobs.job import Job, ledger_spec_of
 from spark_jobs.levels import Plan, plan_topology
-from spark_jobs.query import start_query
-from spark_jobs.session import start_session
+from spark_jobs.query import RunningQuery
+from spark_jobs.session import SparkUnit
 from spark_jobs.topology import Topology
+from workers.outcomes import sleep_until
 
 log = logging.getLogger(__name__)
 
 _LOOK = 0.2
+_ATTENDANCE = timedelta(seconds=10)
+"""How long spout workers go on sending after a driver was killed."""
+_PATIENCE_S = 3.0
 _LONGEST_PAUSE_S = 10.0
 _HEALTHY_S = 30.0
 """A run that lasted this long starts the pauses between runs anew."""
@@ -50,8 +53,8 @@ class Driver:
 
     def run(self) -> None:
         """Start Spark and work until ``stop``. Raises SparkUnavailableError if Spark does not start."""
-        spark = start_session(self._topology.name, self._master, self._topology.config.spark_options)
-        plan = plan_topology(self._topology, max_lanes=spark.sparkContext.defaultParallelism)
+        spark = SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
+        plan = plan_topology(self._topology, max_lanes=spark.cores)
         ledger_spec = ledger_spec_of(plan, self._redis_urls)
         try:
             with tempfile.TemporaryDirectory(prefix="tiercel-checkpoints-", ignore_cleanup_errors=True) as scratch:
@@ -59,7 +62,7 @@ class Driver:
         finally:
             spark.stop()
 
-    def _runs(self, spark: SparkSession, plan: Plan, ledger_spec: LedgerSpec, scratch: str) -> None:
+    def _runs(self, spark: SparkUnit, plan: Plan, ledger_spec: LedgerSpec, scratch: str) -> None:
         failures = 0
         while not self._stop.is_set():
             began = time.monotonic()
@@ -67,12 +70,12 @@ class Driver:
             self._begin(job)
             if self._stop.is_set():
                 return
-            query = start_query(spark, job, f"{scratch}/{job.run}")
+            query = spark.start(job, f"{scratch}/{job.run}")
             log.info(
                 "run %s of %s: %d levels on %s", job.run, plan.topology.name, plan.levels, self._master,
                 extra={"event": "run_started"},
             )  # fmt: skip
-            self._watch(query)
+            self._watch(spark, query, job)
             failures = 0 if time.monotonic() - began > _HEALTHY_S else failures + 1
             if not self._stop.is_set():
                 pause = min(_LONGEST_PAUSE_S, 0.25 * 2 ** min(failures, 10))
@@ -81,35 +84,52 @@ class Driver:
 
     def _begin(self, job: Job) -> None:
         """Give back what the run before left in the relay; waits for Redis as long as it is away."""
-        relay = open_relay(job.redis_url, job.plan)
-        ledger = open_ledger(job.ledger)
         retrying = Retrying(
             retry=retry_if_exception_type((LedgerUnavailableError, RelayUnavailableError)),
             wait=wait_exponential_jitter(initial=0.1, max=2),
             stop=lambda _: self._stop.is_set(),
-            sleep=self._stop.wait,
-            retry_error_callback=lambda _: 0,
+            sleep=sleep_until(self._stop),
+            retry_error_callback=lambda _: None,
         )
+        retrying(_release, job)
+
+    def _watch(self, spark: SparkUnit, query: RunningQuery, job: Job) -> None:
+        """Return when the query has ended: by ``stop`` after the running micro-batch, or by a fault."""
+        relay = job.open_relay()
+        attended_at = -_ATTENDANCE.total_seconds()
         try:
-            released = retrying(release_leftovers, relay, ledger)
-            if released:
-                log.info("released %d messages of the run before", released, extra={"event": "messages_released"})
+            while query.active and not self._stop.wait(_LOOK):
+                if time.monotonic() - attended_at > _ATTENDANCE.total_seconds() / 4:
+                    attended_at = time.monotonic()
+                    _attend(relay, _ATTENDANCE)
+            _attend(relay, timedelta(0))
         finally:
             relay.close()
-            ledger.close()
-
-    def _watch(self, query: StreamingQuery) -> None:
-        """Return when the query has ended: by ``stop`` after the running micro-batch, or by a fault."""
-        while query.isActive and not self._stop.is_set():
-            time.sleep(_LOOK)
         if self._stop.is_set():
-            _finish_batch(query)
-        try:
-            fault = query.exception()
-        except PySparkException as error:
-            fault = error
-        if fault is not None and not self._stop.is_set():
-            log.error("the run ended: %s", _first_lines(str(fault)), extra={"event": "run_failed"})
+            spark.silence()
+            query.finish(_PATIENCE_S)
+            with suppress(LedgerUnavailableError, RelayUnavailableError):
+                _release(job)
+            return
+        log.error("the run ended: %s", query.fault(), extra={"event": "run_failed"})
+
+
+def _attend(relay: Relay, during: timedelta) -> None:
+    """Tell the spout workers whether to send; when Redis is away they cannot anyway."""
+    with suppress(RelayUnavailableError):
+        relay.attend(during)
+
+
+def _release(job: Job) -> None:
+    """Give back whatever is in the relay."""
+    relay, ledger = job.open_relay(), open_ledger(job.ledger)
+    try:
+        released = release_leftovers(relay, ledger)
+    finally:
+        relay.close()
+        ledger.close()
+    if released:
+        log.info("released %d messages that were on their way", released, extra={"event": "messages_released"})
 
 
 def release_leftovers(relay: Relay, ledger: Ledger) -> int:
@@ -119,20 +139,3 @@ def release_leftovers(relay: Relay, ledger: Ledger) -> int:
         roots = np.unique(np.concatenate([decode(payload).lineage.roots for payload in payloads]))
         released += ledger.release(roots.tolist())
     return released
-
-
-def _finish_batch(query: StreamingQuery) -> None:
-    """Stop between two micro-batches where that takes less than a few seconds, so that little has to be done again."""
-    deadline = time.monotonic() + 3
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-        if not query.status["isDataAvailable"]:
-            break
-        time.sleep(0.02)
-    query.stop()
-
-
-def _first_lines(text: str) -> str:
-    """What a person needs of Spark's report: its last line with an exception in it, else its first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (errors or lines or ["no reason given"])[-1][:500]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 from compose import EmbeddedServices
 from spark_jobs.topology import Topology
@@ -71,7 +72,7 @@ class LocalRun:
         """SIGTERM to all; what is in flight is finished or given back."""
         self._supervisor.stop()
 
-    def __enter__(self) -> LocalRun:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

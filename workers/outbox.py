@@ -13,6 +13,7 @@ from spark_jobs.emission import Emission
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.2
+_LOOK_SECONDS = 0.5
 
 
 class Sent(enum.Enum):
@@ -33,6 +34,26 @@ class Outbox:
         self._batch: Emission | None = None
         self._retry_at = 0.0
         self._away = False
+        self._attended: bool | None = None
+        self._look_at = 0.0
+
+    def may_fill(self, now: float) -> bool:
+        """Whether to take more from the source: nothing is held, and a driver is there.
+
+        Without a driver every tuple could only time out, and each time-out counts against its message: an hour without a
+        driver would end in the dead-letter queue.
+        """
+        if self._batch is None and now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            try:
+                attended = self._relay.attended()
+            except RelayUnavailableError:
+                attended = False
+            if attended != self._attended:
+                said = "a driver is there" if attended else "waiting for a driver"
+                log.info("%s", said, extra={"event": "driver_seen" if attended else "driver_missing"})
+            self._attended = attended
+        return self._batch is None and bool(self._attended)
 
     @property
     def holds(self) -> bool:

@@ -52,7 +52,7 @@ class OutcomeReader:
             retry=retry_if_exception_type(LedgerUnavailableError),
             wait=wait_exponential_jitter(initial=0.1, max=2),
             stop=lambda _: self._stopped.is_set(),
-            sleep=self._stopped.wait,
+            sleep=sleep_until(self._stopped),
             before_sleep=_say_once,
         )
         try:
@@ -65,6 +65,15 @@ class OutcomeReader:
             if not self._stopped.is_set():
                 self.error = error
                 self._wake()
+
+
+def sleep_until(event: threading.Event) -> Callable[[float], None]:
+    """A ``sleep`` that ends early when ``event`` is set."""
+
+    def sleep(seconds: float) -> None:
+        event.wait(seconds)
+
+    return sleep
 
 
 def _say_once(state: RetryCallState) -> None:

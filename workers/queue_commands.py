@@ -18,6 +18,8 @@ from workers.errors import UsageError
 from workers.options import Amqp, Management, Redis, load_settings, on_signals
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from queues import QueueDepth
 
 QueueName = Annotated[str, typer.Argument(help="the queue whose dead letters they are, without .dead")]
@@ -63,7 +65,7 @@ def publish(
     typer.echo(f"published {count} messages to {queue}")
 
 
-def depths(  # noqa: PLR0913 - one parameter an option
+def depths(
     queues: Annotated[list[str] | None, typer.Argument(help="by default those of the topologies that ran here")] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
@@ -112,7 +114,9 @@ def show(
 
 @dead_letters.command()
 def requeue(
-    queue: QueueName, limit: Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")] = None, amqp: Amqp = None
+    queue: QueueName,
+    limit: Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")] = None,
+    amqp: Amqp = None,
 ) -> None:
     """Put dead letters back into their queue as if they were new."""
     settings = _with_broker(amqp)
@@ -158,7 +162,7 @@ def _look(settings: Settings, names: list[str]) -> list[QueueDepth]:
     return look(settings.amqp or "", names, settings.management)
 
 
-def _table(found: list[QueueDepth]) -> object:
+def _table(found: list[QueueDepth]) -> Table:
     from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
 
     table = Table("queue")

@@ -12,7 +12,7 @@ from queues import QueueSpout, SpoutContext
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
-from spark_jobs.topology import Topology
+from spark_jobs.topology import SpoutSpec, Topology
 from workers.admission import Admission
 from workers.errors import UsageError
 from workers.outbox import Outbox
@@ -29,52 +29,62 @@ _ALL_LANES = sys.maxsize
 class SpoutProcess:
     """What ``tiercel spout`` runs."""
 
-    def __init__(self, topology: Topology, component: str, task_index: int, *, amqp_url: str, redis_urls: tuple[str, ...]) -> None:
+    def __init__(
+        self, topology: Topology, component: str, task_index: int, *, amqp_url: str, redis_urls: tuple[str, ...]
+    ) -> None:
         """Raises UsageError if the topology has no such spout task."""
-        spec = topology.spouts.get(component)
-        if spec is None:
-            raise UsageError(f"{topology.name} has no spout {component!r}; its spouts are {', '.join(topology.spouts)}")
-        if not 0 <= task_index < spec.parallelism:
-            raise UsageError(f"spout {component!r} has tasks 0 to {spec.parallelism - 1}, there is no task {task_index}")
-        redis_url = redis_urls[0]
-        plan = plan_topology(topology, max_lanes=_ALL_LANES)
-        config = topology.config_of(component)
-        ledger_spec = ledger_spec_of(plan, redis_urls)
-        ledger = open_ledger(ledger_spec)
-        task_id = topology.task_ids(component)[task_index]
-        tally = Tally(RedisMetrics(redis_url, topology.name), component, task_id)
-        settings = SpoutSettings(
-            message_timeout=ledger_spec.message_timeout,
-            admission=Admission.for_topology(config.max_spout_pending, ledger_spec.message_timeout),
-            tracked=config.ackers > 0,
-            grace=timedelta(seconds=config.shutdown_grace_secs),
-        )
-        self.task = SpoutTask(
-            copy.deepcopy(spec.spout),
-            SpoutEmitter(plan, component, task_id),
-            ledger,
-            Outbox(ledger, open_relay(redis_url, plan), task_id),
-            tally,
-            settings,
-        )
-        self._context = SpoutContext(
-            topology=topology.name,
-            component=component,
-            task_id=task_id,
-            task_index=task_index,
-            parallelism=spec.parallelism,
-            wake=self.task.wake,
-            count=tally.add,
-        )
-        self._config = {**config.as_mapping(), "amqp_url": amqp_url, "redis_url": redis_url}
-
-        self._registry = QueueRegistry(redis_url)
-        self._queues = [spec.spout.queue.name] if isinstance(spec.spout, QueueSpout) else []
+        self._spec = _spout_spec(topology, component, task_index)
+        self._topology, self._component, self._task_index = topology, component, task_index
+        self._task_id = topology.task_ids(component)[task_index]
+        self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
+        self._registry = QueueRegistry(redis_urls[0])
+        self.task = self._make_task(redis_urls)
+        settings = topology.config_of(component).as_mapping()
+        self._config = {**settings, "amqp_url": amqp_url, "redis_url": redis_urls[0]}
 
     def run(self) -> None:
         """Work until ``task.stop()``; raises what a person must act on."""
+        spout = self._spec.spout
+        queues = [spout.queue.name] if isinstance(spout, QueueSpout) else []
         try:
-            self._registry.announce(self._context.topology, self._queues)
+            self._registry.announce(self._topology.name, queues)
         except LedgerUnavailableError as error:
             log.warning("%s; tiercel depths will not know its queues", error, extra={"event": "queues_not_noted"})
-        self.task.run(self._config, self._context)
+        context = SpoutContext(
+            topology=self._topology.name,
+            component=self._component,
+            task_id=self._task_id,
+            task_index=self._task_index,
+            parallelism=self._spec.parallelism,
+            wake=self.task.wake,
+            count=self._tally.add,
+        )
+        self.task.run(self._config, context)
+
+    def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
+        config = self._topology.config_of(self._component)
+        plan = plan_topology(self._topology, max_lanes=_ALL_LANES)
+        ledger_spec = ledger_spec_of(plan, redis_urls)
+        ledger = open_ledger(ledger_spec)
+        return SpoutTask(
+            spout=copy.deepcopy(self._spec.spout),
+            emitter=SpoutEmitter(plan, self._component, self._task_id),
+            ledger=ledger,
+            outbox=Outbox(ledger, open_relay(redis_urls[0], plan), self._task_id),
+            tally=self._tally,
+            settings=SpoutSettings(
+                message_timeout=ledger_spec.message_timeout,
+                admission=Admission.for_topology(config.max_spout_pending, ledger_spec.message_timeout),
+                tracked=config.ackers > 0,
+                grace=timedelta(seconds=config.shutdown_grace_secs),
+            ),
+        )
+
+
+def _spout_spec(topology: Topology, component: str, task_index: int) -> SpoutSpec:
+    spec = topology.spouts.get(component)
+    if spec is None:
+        raise UsageError(f"{topology.name} has no spout {component!r}; its spouts are {', '.join(topology.spouts)}")
+    if not 0 <= task_index < spec.parallelism:
+        raise UsageError(f"spout {component!r} has tasks 0 to {spec.parallelism - 1}, there is no task {task_index}")
+    return spec

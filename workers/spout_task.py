@@ -50,8 +50,8 @@ class SpoutSettings:
 class SpoutTask:
     """One task of one spout; also the collector that its spout emits with."""
 
-    def __init__(  # noqa: PLR0913 - the five things it joins, each with a contract of its own
-        self, spout: Spout, emitter: SpoutEmitter, ledger: Ledger, outbox: Outbox, tally: Tally, settings: SpoutSettings
+    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
+        self, *, spout: Spout, emitter: SpoutEmitter, ledger: Ledger, outbox: Outbox, tally: Tally, settings: SpoutSettings
     ) -> None:
         self._spout, self._emitter, self._ledger, self._outbox, self._tally = spout, emitter, ledger, outbox, tally
         self._settings = settings
@@ -95,7 +95,7 @@ class SpoutTask:
         now = time.monotonic()
         worked = self._take_outcomes(now)
         worked |= self._expire(now)
-        if emitting and not self._outbox.holds:
+        if emitting and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
             worked |= self._send(now)

@@ -132,7 +132,7 @@ def test_a_message_that_always_fails_is_dead_lettered_with_the_last_reason(amqp_
         desk.wait_for("dead_lettered")
     ((body, headers),) = take_all(amqp_url, queue.dead)
     assert body == b"poison"
-    assert headers["x-tiercel-reason"] == "failed 4 times, at last: boom 3"
+    assert headers["x-tiercel-reason"] == "delivered 4 times, failed at last: boom 3"
     assert headers["x-tiercel-queue"] == queue.name
     assert ready(amqp_url, queue.name) == 0
 
@@ -186,6 +186,19 @@ def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
             desk.ack(delivery)
         desk.wait_for("acked_to_broker", 100)
     assert most <= 12_000
+
+
+def test_a_sender_cannot_confuse_us_with_a_delivery_count_of_its_own(amqp_url):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True)
+    put(amqp_url, name, b"sly", headers={"x-delivery-count": "many"})
+    with Desk(amqp_url, name) as desk:
+        delivery = desk.next()
+        assert delivery.delivery_count == 0
+        desk.consumer.fail(delivery.epoch, delivery.tag)
+        desk.ack(desk.next())
+        desk.wait_for("acked_to_broker")
 
 
 def test_a_foreign_classic_queue_is_used_as_it_is_and_loses_nothing(amqp_url):

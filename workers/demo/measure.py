@@ -26,9 +26,8 @@ class Sample:
     """One look while the demo runs."""
 
     at: float
-    done: int
-    """Messages acked or dead-lettered, as the workers count them."""
-    acked: int
+    words: int
+    """Different words of the text that have been counted, or that stand in dead letters."""
     failed: int
     ready: int
 
@@ -78,25 +77,16 @@ class Observer:
                 demo.QUEUE, text.bodies(), on_confirmed=lambda count: progress.advance(bar, count)
             )
 
-    def sample(self) -> Sample:
+    def sample(self, text: Text) -> Sample:
         """How far it is."""
         counts = self._spout_counts()
         depth = self._depth()
-        return Sample(
-            at=time.monotonic(),
-            done=counts["acked"] + (depth.dead_lettered or 0),
-            acked=counts["acked"],
-            failed=counts["failed"],
-            ready=depth.ready,
-        )
+        return Sample(at=time.monotonic(), words=self._words(text, depth), failed=counts["failed"], ready=depth.ready)
 
     def settled(self, text: Text) -> bool:
         """Whether the queue is empty and every word of every line that is not dead has been counted."""
         depth = self._depth()
-        if depth.ready or depth.unacked:
-            return False
-        seen = int(self._redis.bitcount(demo.SEEN_KEY))
-        return seen >= text.words - sum(text.length(line) for line in self._dead_lines(text, depth))
+        return not depth.ready and not depth.unacked and self._words(text, depth) == text.words
 
     def audit(self, text: Text) -> Audit:
         """Everything there is to compare; call it when the workers have ended."""
@@ -120,6 +110,11 @@ class Observer:
 
     def _depth(self) -> QueueDepth:
         return depths(self._amqp, [demo.QUEUE], self._management)[0]
+
+    def _words(self, text: Text, depth: QueueDepth) -> int:
+        with translated("read the counts"):
+            seen: int = self._redis.bitcount(demo.SEEN_KEY)
+        return seen + sum(text.length(line) for line in self._dead_lines(text, depth))
 
     def _dead_lines(self, text: Text, depth: QueueDepth) -> set[int]:
         if not depth.dead_lettered:

@@ -59,7 +59,7 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
     console: Console, running: LocalRun, observer: Observer, text: Text, stopped: threading.Event, *, kill: bool
 ) -> list[Sample]:
     """Show the progress until all is done; kills a spout worker half way if it is to ``kill`` one."""
-    total = len(text.lines)
+    total = text.words
     samples: list[Sample] = []
     to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
     progress = Progress(
@@ -67,17 +67,17 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
         TimeElapsedColumn(), console=console,
     )  # fmt: skip
     with progress:
-        bar = progress.add_task("processed", total=total, note="Spark is starting")
+        bar = progress.add_task("words counted", total=total, note="Spark is starting")
         moved_at = time.monotonic()
         while not stopped.wait(_LOOK_S):
-            sample = observer.sample()
-            if not samples or sample.done != samples[-1].done or sample.failed != samples[-1].failed:
+            sample = observer.sample(text)
+            if not samples or sample.words != samples[-1].words or sample.failed != samples[-1].failed:
                 moved_at = time.monotonic()
             samples.append(sample)
-            progress.update(bar, completed=min(sample.done, total), note=sample.note())
-            if to_kill and sample.done > total // 2:
+            progress.update(bar, completed=sample.words, note=sample.note())
+            if to_kill and sample.words > total // 2:
                 to_kill.pop()()
-            if sample.done >= total and observer.settled(text):
+            if sample.words >= total and observer.settled(text):
                 break
             _check_alive(running, moved_at)
     return samples
@@ -87,7 +87,9 @@ def _kill_a_worker(console: Console, running: LocalRun) -> None:
     pid = running.spout(demo_topology.SPOUT, 0).pid
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
-        console.print(f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process {pid}): the broker requeues what it held")
+        console.print(
+            f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process {pid}): the broker requeues what it held"
+        )
 
 
 def _check_alive(running: LocalRun, moved_at: float) -> None:
@@ -108,7 +110,7 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -
         lost=len(lost),
         undercounted=sum(audit.counts.get(word, 0) < count for word, count in true.items()),
         overcounted=sum(count > true.get(word, 0) for word, count in audit.counts.items()),
-        sentences_per_s=_rate(samples),
+        sentences_per_s=_rate(samples, text),
         p50_ms=audit.p50_ms,
         p99_ms=audit.p99_ms,
     )
@@ -121,13 +123,10 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -
     return 0 if result.nothing_lost else 1
 
 
-def _rate(samples: list[Sample]) -> float:
-    """Sentences a second between the first that was acked and the 99 % mark: what comes after is waiting for retries."""
-    busy = [sample for sample in samples if sample.acked]
-    if not busy:
-        return 0.0
-    mark = busy[-1].acked * 0.99
-    end = next(sample for sample in busy if sample.acked >= mark)
-    before = [sample for sample in samples if sample.at < busy[0].at]
-    start = before[-1] if before else busy[0]
-    return (end.acked - start.acked) / max(end.at - start.at, _LOOK_S)
+def _rate(samples: list[Sample], text: Text) -> float:
+    """Sentences a second from the first counted word to 99 % of them: what comes after waits for retries."""
+    mark = samples[-1].words * 0.99
+    end = next(sample for sample in samples if sample.words >= mark)
+    start = [sample for sample in samples if sample.words == 0] or samples
+    words_per_s = (end.words - start[-1].words) / max(end.at - start[-1].at, _LOOK_S)
+    return words_per_s * len(text.lines) / text.words

@@ -1,0 +1,68 @@
+"""What only the twin can be asked; the contract suite has the rest."""
+
+from datetime import timedelta
+
+import pytest
+
+from acker import LedgerSpec, MemoryLedger
+from tests.ledgers import NOW, OTHER, ROOT, A, B, said, token, updates
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def ledger_at(clock, message_timeout=timedelta(seconds=30)):
+    return MemoryLedger(LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout), clock)
+
+
+def test_entries_expire_a_few_timeouts_later_without_an_outcome():
+    clock = Clock()
+    ledger = ledger_at(clock)
+    feed = ledger.feed(1)
+    ledger.register(1, [ROOT], [A])
+    clock.now = 119
+    assert ledger.pending() == 1
+    clock.now = 121
+    assert ledger.pending() == 0
+    assert ledger.apply(token(), updates({ROOT: A})).late == 1
+    assert not feed.read(NOW)
+
+
+def test_resetting_a_timeout_keeps_an_entry_as_long():
+    clock = Clock()
+    ledger = ledger_at(clock)
+    ledger.register(1, [ROOT], [A])
+    clock.now = 100
+    ledger.reset_timeout([ROOT])
+    clock.now = 200
+    assert ledger.pending() == 1
+
+
+def test_without_timeouts_entries_stay():
+    clock = Clock()
+    ledger = ledger_at(clock, message_timeout=None)
+    ledger.register(1, [ROOT], [A])
+    clock.now = 1e9
+    assert ledger.pending() == 1
+
+
+def test_a_lost_memory_is_told_once():
+    ledger = ledger_at(Clock())
+    feed = ledger.feed(1)
+    ledger.register(1, [ROOT], [A])
+    ledger.lose()
+    assert feed.read(NOW).ledger_lost
+    assert not feed.read(NOW)
+    assert ledger.release([ROOT]) == 0
+    ledger.register(1, [OTHER], [B])
+    ledger.apply(token(), updates({OTHER: B}))
+    assert said(feed.read(NOW)) == {"acked": [OTHER]}
+
+
+def test_as_many_ack_vals_as_roots():
+    with pytest.raises(ValueError, match="zip"):
+        ledger_at(Clock()).register(1, [ROOT], [])
