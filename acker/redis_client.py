@@ -42,6 +42,7 @@ def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> re
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
             socket_keepalive=True,
+            protocol=2,  # the shapes of some replies hang on it, and the default on the client's version
             health_check_interval=30,
             retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -27,15 +28,19 @@ _TRANSIENT = (313, 320, 504, 541)
 _LOGIN = "RabbitMQ at {at} refused the login of user {user!r}; check user and password in the AMQP URL"
 _VHOST = "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; create it or grant access"
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str], ...] = (
-    ((amqp.ProbableAuthenticationError, amqp.AuthenticationError), BrokerRefusedError, _LOGIN),
-    ((amqp.ProbableAccessDeniedError,), BrokerRefusedError, _VHOST),
+    ((amqp.AuthenticationError,), BrokerRefusedError, _LOGIN),
+    (
+        (amqp.IncompatibleProtocolError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
+        BrokerUnavailableError,
+        "what listens at {at} hung up without a greeting; is it starting up? Else check the port, and whether it is amqp or amqps",
+    ),
     (
         (ssl.SSLCertVerificationError,),
         BrokerRefusedError,
         "the certificate of RabbitMQ at {at} is not trusted ({what}); add ?cafile=/path/to/ca.pem or correct the host name",
     ),
     (
-        (ssl.SSLError, amqp.IncompatibleProtocolError, amqp.ProtocolSyntaxError),
+        (ssl.SSLError, amqp.ProtocolSyntaxError),
         BrokerRefusedError,
         "what answers at {at} does not speak this protocol; check the port, and whether it is amqp or amqps",
     ),
@@ -47,6 +52,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
         "RabbitMQ at {at} takes no messages now (memory or disk alarm); free some, then try again",
     ),
 )
+
+_SAID = re.compile(r"ConnectionClosedByBroker: \((\d+)\) (.*)")
 
 _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
 
@@ -98,6 +105,12 @@ def translate(error: BaseException, address: Address) -> QueuesError:
     cause = _root(error)
     if isinstance(cause, amqp.ConnectionClosed | amqp.ChannelClosed):
         return _closed(cause.reply_code, cause.reply_text, address)
+    if isinstance(cause, amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError):
+        # Guesses of pika's, by the moment at which the connection broke. RabbitMQ says so when it refuses; what it said is
+        # in the text. Without that, the connection just broke.
+        said = _SAID.search(str(cause))
+        if said is not None:
+            return _closed(int(said[1]), said[2], address)
     for kinds, make, message in _MEANINGS:
         if isinstance(cause, kinds):
             return make(message.format(at=address, user=address.user, vhost=address.vhost, what=_brief(cause)))

@@ -33,6 +33,11 @@ class Job:
         token = Token(run=self.run, batch=batch, level=level, partition=lane)
         return _runner(_Key(self), level).run(token, payloads)
 
+    def prepare(self) -> None:
+        """Make this process ready to run any level."""
+        for level in range(1, self.plan.levels + 1):
+            _runner(_Key(self), level)
+
     def open_relay(self) -> RedisRelay:
         """A relay of its own connection."""
         return open_relay(self.redis_url, self.plan)

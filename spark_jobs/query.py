@@ -41,6 +41,16 @@ def start_query(spark: SparkSession, job: Job, checkpoint: str) -> StreamingQuer
     return writer.start()
 
 
+def warm_up(spark: SparkSession, job: Job, workers: int) -> None:
+    """Have as many Python workers as there are cores import everything and connect; Spark uses them again for the query."""
+
+    def prepare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        job.prepare()
+        yield from batches
+
+    spark.range(0, workers, 1, workers).mapInArrow(prepare, "id long").collect()
+
+
 class RunningQuery:
     """A query between its start and its end."""
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job import Job
-from spark_jobs.query import RunningQuery, start_query
+from spark_jobs.query import RunningQuery, start_query, warm_up
 
 _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
@@ -24,7 +24,6 @@ _OLDEST_JAVA = 17
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     # Some 30 ms off every Python stage, against TCP on loopback.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
@@ -71,8 +70,13 @@ class SparkUnit:
         return int(self._session.sparkContext.defaultParallelism)
 
     def start(self, job: Job, checkpoint: str) -> RunningQuery:
-        """Start the query of one run; ``checkpoint`` is a scratch folder that the driver can write."""
-        return RunningQuery(start_query(self._session, job, checkpoint))
+        """Start the query of one run; ``checkpoint`` is a scratch folder that the driver can write.
+
+        Returns when the Python workers are ready: what the first micro-batch would wait for, its tuples need not.
+        """
+        query = RunningQuery(start_query(self._session, job, checkpoint))
+        warm_up(self._session, job, self.cores)
+        return query
 
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.

@@ -1,8 +1,8 @@
 """Makes up whole runs for the property tests: tuple trees, repeated tasks, lost and repeated calls.
 
 A *task* (level, partition) is attempted one or several times. An attempt reads the outputs of some attempts of the level
-before, and acks, fails or holds what it reads, and emits children, anchored to one or several tuples. Its ``work`` is what it tells the
-ledger. What should come of it all is computed here with sets of tuples, not with XOR: that is what the ledger is measured by.
+before, and acks, fails or holds what it reads, and emits children, anchored to one or several tuples. Its ``work`` is what it
+tells the ledger. What should come of it all is computed here with sets of tuples, not with XOR.
 """
 
 from __future__ import annotations

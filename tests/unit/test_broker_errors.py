@@ -13,6 +13,10 @@ from queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissi
 
 ADDRESS = Address.parse("amqp://me:hush@host/v")
 
+LOGIN = amqp.ConnectionClosedByBroker(403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.")
+VHOST = amqp.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found")
+SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
+
 
 @pytest.mark.parametrize(
     ("error", "kind", "says"),
@@ -21,17 +25,21 @@ ADDRESS = Address.parse("amqp://me:hush@host/v")
         (socket.gaierror(-2, "unknown"), BrokerUnavailableError, "host name"),
         (TimeoutError(), BrokerUnavailableError, "did not answer"),
         (amqp.StreamLostError("reset"), BrokerUnavailableError, "did not answer"),
-        (amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown"), BrokerUnavailableError, "shutdown"),
+        (SHUTDOWN, BrokerUnavailableError, "shutdown"),
         (amqp.ChannelClosedByBroker(541, "INTERNAL_ERROR"), BrokerUnavailableError, "INTERNAL_ERROR"),
         (amqp.ConnectionBlockedTimeout(), BrokerUnavailableError, "alarm"),
-        (amqp.ProbableAuthenticationError(amqp.StreamLostError("x")), BrokerRefusedError, "login of user 'me'"),
-        (amqp.ConnectionClosedByBroker(403, "ACCESS_REFUSED - Login was refused"), BrokerRefusedError, "login of user 'me'"),
-        (amqp.ProbableAccessDeniedError(), BrokerRefusedError, "virtual host 'v'"),
-        (amqp.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found"), BrokerRefusedError, "virtual host 'v'"),
+        (amqp.ProbableAuthenticationError(repr(LOGIN)), BrokerRefusedError, "login of user 'me'"),
+        (amqp.ProbableAuthenticationError(repr(amqp.StreamLostError("x"))), BrokerUnavailableError, "did not answer"),
+        (amqp.ProbableAccessDeniedError(repr(VHOST)), BrokerRefusedError, "virtual host 'v'"),
+        (amqp.ProbableAccessDeniedError(repr(SHUTDOWN)), BrokerUnavailableError, "shutdown"),
+        (LOGIN, BrokerRefusedError, "login of user 'me'"),
+        (VHOST, BrokerRefusedError, "virtual host 'v'"),
         (amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefusedError, "permission"),
         (amqp.ChannelClosedByBroker(404, "NOT_FOUND - no queue 'q'"), QueueMissingError, "no queue 'q'"),
         (amqp.ChannelClosedByBroker(406, "PRECONDITION_FAILED - x"), BrokerRefusedError, "PRECONDITION_FAILED"),
-        (amqp.IncompatibleProtocolError("x"), BrokerRefusedError, "check the port"),
+        (amqp.IncompatibleProtocolError("x"), BrokerUnavailableError, "check the port"),
+        (amqp.ProtocolSyntaxError("x"), BrokerRefusedError, "check the port"),
+        (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "check the port"),
         (ssl.SSLCertVerificationError(1, "self signed"), BrokerRefusedError, "cafile"),
         (ssl.SSLError(1, "wrong version"), BrokerRefusedError, "amqps"),
     ],

@@ -24,6 +24,21 @@ def test_a_root_is_acked_when_its_ack_val_comes_to_zero(ledger, feed):
     assert ledger.pending() == 0
 
 
+@pytest.mark.parametrize("bit", [0, 7, 8, 31, 32, 53, 63])
+def test_every_bit_of_an_ack_val_counts(ledger, feed, bit):
+    ledger.register(1, [ROOT], [A ^ 1 << bit])
+    assert ledger.apply(token(), updates({ROOT: A})).completed == 0
+    assert ledger.apply(token(1), updates({ROOT: 1 << bit})).completed == 1
+    assert said(feed.read(NOW)) == {"acked": [ROOT]}
+
+
+@pytest.mark.parametrize("bit", [0, 39, 40, 55, 56, 63])
+def test_every_bit_of_a_root_counts(ledger, bit):
+    ledger.register(1, [ROOT], [A])
+    assert ledger.apply(token(), updates({ROOT ^ 1 << bit: A})).late == 1
+    assert ledger.pending() == 1
+
+
 def test_an_outcome_is_returned_once(ledger, feed):
     ledger.register(1, [ROOT], [A])
     ledger.apply(token(), updates({ROOT: A}))

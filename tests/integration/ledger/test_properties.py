@@ -1,7 +1,7 @@
 """Random topologies, random faults: the ledger against an expectation made of sets, and Redis against memory.
 
 For every run that can be made up: a root is acked only when every tuple of its tree that the ledger heard of has been
-processed; it has one outcome at most; and where the bolts are deterministic and everything arrived, no root is left without one.
+processed; it has one outcome at most; and where the bolts are deterministic and everything arrived, none is left without.
 """
 
 from __future__ import annotations
