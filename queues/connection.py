@@ -32,7 +32,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
     (
         (amqp.IncompatibleProtocolError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
         BrokerUnavailableError,
-        "what listens at {at} hung up without a greeting; is it starting up? Else check the port, and whether it is amqp or amqps",
+        "what listens at {at} hung up without a greeting; wait if it is starting, else check the port, and amqp or amqps",
     ),
     (
         (ssl.SSLCertVerificationError,),

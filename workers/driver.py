@@ -15,9 +15,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 import numpy as np
-from tenacity import Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
-from acker import Ledger, LedgerSpec, LedgerUnavailableError, open_ledger
+from acker import Ledger, LedgerUnavailableError, open_ledger
 from queues import Relay
 from queues.chunk import decode
 from queues.errors import RelayUnavailableError
@@ -53,20 +53,21 @@ class Driver:
 
     def run(self) -> None:
         """Start Spark and work until ``stop``. Raises SparkUnavailableError if Spark does not start."""
+        # Spark takes seconds to start. What a killed driver left behind need not wait for that, nor time out meanwhile.
+        self._begin(self._job(plan_topology(self._topology, max_lanes=1)))
         spark = SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
         plan = plan_topology(self._topology, max_lanes=spark.cores)
-        ledger_spec = ledger_spec_of(plan, self._redis_urls)
         try:
             with tempfile.TemporaryDirectory(prefix="tiercel-checkpoints-", ignore_cleanup_errors=True) as scratch:
-                self._runs(spark, plan, ledger_spec, scratch)
+                self._runs(spark, plan, scratch)
         finally:
             spark.stop()
 
-    def _runs(self, spark: SparkUnit, plan: Plan, ledger_spec: LedgerSpec, scratch: str) -> None:
+    def _runs(self, spark: SparkUnit, plan: Plan, scratch: str) -> None:
         failures = 0
         while not self._stop.is_set():
             began = time.monotonic()
-            job = Job(run=secrets.token_hex(6), plan=plan, ledger=ledger_spec)
+            job = self._job(plan)
             self._begin(job)
             if self._stop.is_set():
                 return
@@ -82,11 +83,14 @@ class Driver:
                 log.warning("a new run begins in %.1f s", pause, extra={"event": "run_restarting"})
                 self._stop.wait(pause)
 
+    def _job(self, plan: Plan) -> Job:
+        return Job(run=secrets.token_hex(6), plan=plan, ledger=ledger_spec_of(plan, self._redis_urls))
+
     def _begin(self, job: Job) -> None:
         """Give back what the run before left in the relay; waits for Redis as long as it is away."""
         retrying = Retrying(
             retry=retry_if_exception_type((LedgerUnavailableError, RelayUnavailableError)),
-            wait=wait_exponential_jitter(initial=0.1, max=2),
+            wait=wait_random_exponential(multiplier=0.1, max=2),
             stop=lambda _: self._stop.is_set(),
             sleep=sleep_until(self._stop),
             retry_error_callback=lambda _: None,
@@ -124,6 +128,7 @@ def _release(job: Job) -> None:
     """Give back whatever is in the relay."""
     relay, ledger = job.open_relay(), open_ledger(job.ledger)
     try:
+        relay.attend(timedelta(0))
         released = release_leftovers(relay, ledger)
     finally:
         relay.close()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from acker import Ledger, LedgerUnavailableError, OutcomeFeed, Outcomes
 
@@ -50,7 +50,7 @@ class OutcomeReader:
     def _run(self) -> None:
         retrying = Retrying(
             retry=retry_if_exception_type(LedgerUnavailableError),
-            wait=wait_exponential_jitter(initial=0.1, max=2),
+            wait=wait_random_exponential(multiplier=0.1, max=2),
             stop=lambda _: self._stopped.is_set(),
             sleep=sleep_until(self._stopped),
             before_sleep=_say_once,

@@ -219,9 +219,9 @@ class SpoutTask:
         return bool(expired)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:
-        log.info("message %s failed: %s", in_flight.msg_id, reason, extra={"event": "message_failed", "reason": reason})
         self._tally.add("failed")
-        self._tally.error(reason)
+        if self._tally.error(reason):
+            log.info("message %s failed: %s", in_flight.msg_id, reason, extra={"event": "message_failed", "reason": reason})
         if self._give_reason:
             self._spout.fail(in_flight.msg_id, reason)
         else:

@@ -34,8 +34,8 @@ class Tally:
         with self._lock:
             self._counts[name] += count
 
-    def error(self, message: str) -> None:
-        """Keep an error for people to see, unless five came within ten seconds."""
+    def error(self, message: str) -> bool:
+        """Keep an error for people to see, unless five came within ten seconds; returns whether it was kept."""
         now = self._clock()
         report = ErrorReport(
             at=datetime.now(UTC), component=self._component, task=self._task, message=message.partition("\n")[0][:500]
@@ -48,6 +48,7 @@ class Tally:
             if kept < _ERRORS_KEPT:
                 self._errors.append(report)
             self._window = (since, kept + 1)
+            return kept < _ERRORS_KEPT
 
     def flush(self, *, now: bool = False) -> None:
         """Send what was counted, twice a second at most unless ``now``. What cannot be sent is kept for the next time."""

@@ -139,6 +139,17 @@ def test_a_server_that_restarts_empty_is_told_of_once_and_everything_goes_on(mor
     feed.close()
 
 
+def test_an_outcome_decided_between_a_loss_and_its_discovery_is_returned_once(mortal, server):
+    feed = mortal.feed(1)
+    server.restart(keep_data=False)
+    mortal.register(1, [ROOT], [A])
+    mortal.apply(token(), updates({ROOT: A}))
+    first, second, third = (feed.read(NOW) for _ in range(3))
+    assert first.ledger_lost
+    assert [*first.acked, *second.acked, *third.acked] == [ROOT]
+    feed.close()
+
+
 def test_a_server_that_restarts_with_its_memory_has_lost_nothing(mortal, server):
     feed = mortal.feed(1)
     mortal.register(1, [ROOT], [A])

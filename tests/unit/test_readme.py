@@ -1,0 +1,35 @@
+"""README's topology is one that runs, and its commands are ones that there are."""
+
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from spark_jobs import Topology
+from spark_jobs.levels import plan_topology
+from workers.cli import app
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_the_topology_in_the_readme_builds():
+    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names = {"__name__": "long_words"}
+    exec(compile(code, "README.md", "exec"), names)
+    topology = names["topology"]()
+    assert isinstance(topology, Topology)
+    assert plan_topology(topology, max_lanes=2).levels == 2
+
+
+def test_every_command_in_the_readme_is_one_of_ours():
+    commands = re.findall(r"^    (?:\.venv/bin/)?tiercel ([a-z-]+)(?: (show|requeue|purge))?", README, re.MULTILINE)
+    assert len(commands) >= 5
+    for command, subcommand in commands:
+        result = CliRunner().invoke(app, [*filter(None, (command, subcommand)), "--help"])
+        assert result.exit_code == 0, (command, subcommand, result.output)
+
+
+def test_the_files_that_the_readme_links_to_are_there():
+    root = Path(__file__).parents[2]
+    for link in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (root / link).exists(), link

@@ -1,0 +1,260 @@
+"""The spout worker's loop, on the memory twins and with the real clock."""
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from acker import Failure, LedgerSpec, MemoryLedger, MemoryMetrics, Token, Updates
+from queues import MemoryRelay, Spout, SpoutContext
+from queues.chunk import decode
+from spark_jobs import BasicBolt, TopologyBuilder
+from spark_jobs.emission import SpoutEmitter
+from spark_jobs.levels import plan_topology
+from tests.waiting import wait_until
+from workers.admission import Admission
+from workers.outbox import Outbox
+from workers.spout_task import SpoutSettings, SpoutTask
+from workers.tally import Tally
+
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+class ListSpout(Spout):
+    """Emits what is in a list; notes what it is told and on which thread."""
+
+    output_fields = "n long"
+
+    def __init__(self, count):
+        self.waiting = list(range(count))
+        self.told = []
+        self.threads = set()
+
+    def next_tuple(self, collector):
+        self.threads.add(threading.get_ident())
+        if self.waiting:
+            n = self.waiting.pop(0)
+            collector.emit([n], msg_id=f"message {n}")
+
+    def ack(self, msg_id):
+        self._note("ack", msg_id)
+
+    def fail(self, msg_id, reason=""):
+        self._note("fail", msg_id, reason)
+
+    def release(self, msg_id):
+        self._note("release", msg_id)
+
+    def close(self, grace):
+        self._note("close")
+
+    def _note(self, *what):
+        self.threads.add(threading.get_ident())
+        self.told.append(what)
+
+
+class StormSpout(ListSpout):
+    """Its fail takes the message id only, and release is not overridden."""
+
+    def fail(self, msg_id):
+        self._note("fail", msg_id)
+
+    def release(self, msg_id):
+        Spout.release(self, msg_id)
+
+
+class Sink(BasicBolt):
+    pass
+
+
+class Bench:
+    """A spout task between twins, and what a bolt would see and do."""
+
+    def __init__(self, spout, settings, ledger=None, relay=None):
+        builder = TopologyBuilder("t")
+        builder.set_spout("numbers", spout)
+        builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
+        plan = plan_topology(builder.build(), max_lanes=100)
+        self.spout = spout
+        self.ledger = ledger or MemoryLedger(SPEC)
+        self.relay = relay or MemoryRelay(1)
+        self.metrics = MemoryMetrics()
+        self.tally = Tally(self.metrics, "numbers", 1)
+        outbox = Outbox(self.ledger, self.relay, 1)
+        self.task = SpoutTask(
+            spout=spout,
+            emitter=SpoutEmitter(plan, "numbers", 1),
+            ledger=self.ledger,
+            outbox=outbox,
+            tally=self.tally,
+            settings=settings,
+        )
+
+    def received(self):
+        """(value, root, edge) of each tuple in the relay; an untracked tuple has no root."""
+        tuples = []
+        for lane in self.relay._logs:
+            for _, payload in lane:
+                chunk = decode(payload)
+                values = chunk.values.column(0).to_pylist()
+                roots, edges = chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist()
+                tuples += zip(values, roots, edges, strict=True) if roots else [(value, None, None) for value in values]
+        return tuples
+
+    def ack(self, *tuples):
+        roots, xors = zip(*sorted((root, edge) for _, root, edge in tuples), strict=True)
+        updates = Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64))
+        self.ledger.apply(Token(run="r", batch=roots[0] % 1000, level=1, partition=0), updates)
+
+
+SETTINGS = SpoutSettings(
+    message_timeout=timedelta(seconds=30),
+    admission=Admission(bound=100, fixed=True),
+    tracked=True,
+    grace=timedelta(seconds=0),
+)
+
+
+@contextmanager
+def running(spout, settings=SETTINGS, *, attended=True, **parts):
+    bench = Bench(spout, settings, **parts)
+    if attended:
+        bench.relay.attend(timedelta(seconds=60))
+    context = SpoutContext(
+        topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
+    )
+    thread = threading.Thread(target=bench.task.run, args=({}, context))
+    thread.start()
+    try:
+        yield bench
+    finally:
+        bench.task.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def received(bench, count):
+    wait_until(lambda: len(bench.received()) >= count, 5, f"{count} tuples in the relay")
+    return bench.received()
+
+
+def told(bench, *what):
+    wait_until(lambda: what in bench.spout.told, 5, f"the spout to be told {what}, not {bench.spout.told}")
+
+
+def test_a_complete_tree_acks_its_message_once_on_the_thread_that_emitted():
+    with running(ListSpout(2)) as bench:
+        bench.ack(*received(bench, 2))
+        told(bench, "ack", "message 0")
+        told(bench, "ack", "message 1")
+    assert sorted(what for what in bench.spout.told if what[0] == "ack") == [("ack", "message 0"), ("ack", "message 1")]
+    assert len(bench.spout.threads) == 1
+    assert bench.metrics.totals()["numbers"][1]["acked"] == 2
+
+
+def test_a_failed_tree_fails_its_message_with_the_bolt_and_the_reason():
+    with running(ListSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="ValueError: no")])
+        told(bench, "fail", "message 0", "sink[2]: ValueError: no")
+    assert bench.metrics.errors()[0].message == "sink[2]: ValueError: no"
+
+
+def test_a_spout_that_wants_no_reason_is_given_none():
+    with running(StormSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="no")])
+        told(bench, "fail", "message 0")
+
+
+def test_a_message_times_out_and_its_late_ack_is_counted():
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))) as bench:
+        tuples = received(bench, 1)
+        told(bench, "fail", "message 0", "timeout")
+        assert bench.ledger.pending() == 0
+        bench.ack(*tuples)
+    counts = bench.metrics.totals()["numbers"][1]
+    assert (counts["timeout"], counts["failed"], counts.get("acked", 0)) == (1, 1, 0)
+
+
+def test_a_released_message_is_given_back_without_blame():
+    with running(ListSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.release([root])
+        told(bench, "release", "message 0")
+
+
+def test_a_spout_that_knows_no_release_is_told_of_a_failure():
+    with running(StormSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.release([root])
+        told(bench, "fail", "message 0")
+
+
+def test_a_ledger_that_lost_its_memory_gives_everything_back():
+    with running(ListSpout(3)) as bench:
+        received(bench, 3)
+        bench.ledger.lose()
+        for n in range(3):
+            told(bench, "release", f"message {n}")
+
+
+def test_no_more_than_the_bound_is_in_flight():
+    with running(ListSpout(10), replace(SETTINGS, admission=Admission(bound=3, fixed=True))) as bench:
+        first = received(bench, 3)
+        bench.ack(first[0])
+        told(bench, "ack", "message 0")
+        assert len(received(bench, 4)) == 4
+    assert len(bench.spout.waiting) == 6
+
+
+def test_nothing_is_emitted_while_no_driver_is_there():
+    with running(ListSpout(1), attended=False) as bench:
+        wait_until(lambda: bench.task._outbox._attended is False, 5, "the worker to look for a driver")
+        assert bench.spout.waiting == [0]
+        bench.relay.attend(timedelta(seconds=60))
+        received(bench, 1)
+
+
+def test_without_tracking_a_message_is_acked_as_soon_as_it_is_on_its_way():
+    with running(ListSpout(1), replace(SETTINGS, tracked=False)) as bench:
+        told(bench, "ack", "message 0")
+        assert bench.received() == [(0, None, None)]
+        assert bench.ledger.pending() == 0
+
+
+def test_the_end_waits_for_what_finishes_in_time_and_gives_the_rest_back():
+    with running(ListSpout(2), replace(SETTINGS, grace=timedelta(milliseconds=300))) as bench:
+        tuples = received(bench, 2)
+        bench.task.stop()
+        bench.ack(tuples[0])
+    assert bench.spout.told == [("ack", "message 0"), ("release", "message 1"), ("close",)]
+    assert bench.ledger.pending() == 0
+
+
+def test_a_root_id_that_is_taken_sends_its_batch_back_and_nothing_on():
+    class Collides(MemoryLedger):
+        def register(self, owner, roots, ack_vals):
+            return list(roots[:1])
+
+    with running(ListSpout(1), ledger=Collides(SPEC)) as bench:
+        told(bench, "release", "message 0")
+        assert bench.received() == []
+
+
+def test_a_spout_that_raises_ends_the_worker_with_its_error():
+    class Broken(ListSpout):
+        def next_tuple(self, collector):
+            raise RuntimeError("the source is gone")
+
+    bench = Bench(Broken(1), SETTINGS)
+    bench.relay.attend(timedelta(seconds=60))
+    context = SpoutContext(
+        topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
+    )
+    with pytest.raises(RuntimeError, match="the source is gone"):
+        bench.task.run({}, context)
+    assert bench.spout.told == [("close",)]
