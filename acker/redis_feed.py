@@ -64,7 +64,8 @@ class FeedServer:
             # Only when the new mark is known is the loss told: an error here leaves it to the next read.
             self._adopt_marks(lost)
         for shard in lost:
-            # The new stream may count below the old position. It is read from its start, and nothing of it now, or twice.
+            # The new stream may count from below the old position: read it from its start, next time. What came now lies
+            # above that position, and going on behind it would skip what lies below.
             shard.position, shard.trimmed = _START, True
             streams.pop(shard.feed.encode(), None)
         entries: list[dict[bytes, bytes]] = []

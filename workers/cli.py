@@ -102,8 +102,10 @@ def demo(
     sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))
 
 
+queue_commands.add_to(app)
+
+
 def main() -> None:
     """Entry point of the command ``tiercel``."""
-    queue_commands.add_to(app)
     with one_line_errors():
         app()

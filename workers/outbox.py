@@ -33,6 +33,7 @@ class Outbox:
         self._ledger, self._relay, self._owner = ledger, relay, owner
         self._batch: Emission | None = None
         self._retry_at = 0.0
+        self._registered = False
         self._away = False
         self._attended: bool | None = None
         self._look_at = 0.0
@@ -63,17 +64,25 @@ class Outbox:
         """Take a batch over; only when none is held."""
         self._batch = batch
 
+    def register_again(self) -> None:
+        """The ledger lost its memory: what is held was perhaps in it."""
+        self._registered = False
+
     def due(self, now: float) -> bool:
         """Whether to try to send at ``now``, in monotonic seconds."""
         return self._batch is not None and now >= self._retry_at
 
     def send(self, now: float) -> Sent:
-        """Register and append what is held. Both may be repeated as they are, so a failure in between needs no undoing."""
+        """Register and append what is held; what failed is repeated by the next call."""
         batch = self._batch
         if batch is None:
             return Sent.DONE
+        collided: list[int] = []
         try:
-            collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals) if batch.roots else []
+            # Once only: after an append whose reply was lost, a root may be done with by now, and would be pending for ever.
+            if batch.roots and not self._registered:
+                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
+                self._registered = not collided
             if not collided:
                 self._relay.append(batch.entries)
         except (LedgerUnavailableError, RelayUnavailableError) as error:
@@ -83,9 +92,9 @@ class Outbox:
             return Sent.LATER
         if self._away:
             log.info("Redis answers again", extra={"event": "redis_back"})
-        self._batch, self._away = None, False
+        self._batch, self._away, self._registered = None, False, False
         if collided:
-            self._forget(batch.roots)
+            self._forget([root for root in batch.roots if root not in collided])
         return Sent.COLLIDED if collided else Sent.DONE
 
     def _forget(self, roots: list[int]) -> None:

@@ -186,6 +186,7 @@ class SpoutTask:
         for root in outcomes.reset:
             self._pending.reset(root, now)
         if outcomes.ledger_lost:
+            self._outbox.register_again()
             self._give_back_all("Redis lost the ledger")
         if late:
             self._tally.add("late_outcomes", late)

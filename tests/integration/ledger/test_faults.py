@@ -196,6 +196,22 @@ def test_a_stream_that_counts_from_below_after_a_loss_is_read_from_its_start(mor
     feed.close()
 
 
+def test_a_stream_that_counts_from_both_sides_of_the_old_position_is_read_whole_and_once(mortal, server):
+    feed = mortal.feed(1)
+    stream = feed._servers[0].shards[0].feed
+    with connect(server.url) as client:
+        client.xadd(stream, {b"a": (1).to_bytes(8)}, id="1000-5")
+        assert feed.read(NOW).acked == [1]
+        assert not feed.read(NOW)
+        client.flushall()
+        client.xadd(stream, {b"a": (2).to_bytes(8)}, id="1000-1")
+        client.xadd(stream, {b"a": (3).to_bytes(8)}, id="1000-9")
+    reads = [feed.read(NOW) for _ in range(3)]
+    assert [outcomes.ledger_lost for outcomes in reads] == [True, False, False]
+    assert [root for outcomes in reads for root in outcomes.acked] == [2, 3]
+    feed.close()
+
+
 def test_while_the_server_is_away_calls_say_so_and_afterwards_they_work(mortal, server):
     feed = mortal.feed(1)
     mortal.register(1, [ROOT], [A])
