@@ -42,9 +42,9 @@ def run(  # noqa: PLR0913 - one parameter an option
     stopped = threading.Event()
     on_signals(stopped.set)
     with servers(settings) as found, LocalRun(topology, loaded, found) as running:
-        while not stopped.wait(0.5):
-            if running.refused:
-                sys.exit(2)
+        running.wait(stopped)
+        if running.refused:
+            sys.exit(2)
 
 
 @app.command()

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
+from acker import RedisMetrics
 from compose import EmbeddedServices
 from spark_jobs.topology import Topology
 from workers import addresses
 from workers.config import Settings, python_path
 from workers.errors import ConfigError
 from workers.processes import Child, Supervisor
+from workers.progress import Progress
 
 log = logging.getLogger(__name__)
 
+_PROGRESS_S = 10.0
 _EXTRA_GRACE = timedelta(seconds=5)
 """For what a worker does after its own grace time: give messages back, close connections."""
 
@@ -36,7 +41,7 @@ def servers(settings: Settings) -> Iterator[Settings]:
         with EmbeddedServices() as services:
             found = settings.with_services(services.amqp_url, services.redis_url, services.management_url)
             with addresses.announced(found):
-                log.info("both servers are ready", extra={"event": "services_ready"})
+                log.info("both servers are ready; Ctrl-C ends them", extra={"event": "services_ready"})
                 yield found
 
 
@@ -67,6 +72,16 @@ class LocalRun:
     def refused(self) -> list[str]:
         """Names of the processes that ended because a person must act."""
         return [child.name for child in self._supervisor.refused]
+
+    def wait(self, stopped: threading.Event) -> None:
+        """Return when ``stopped`` is set or a process has refused to work; says now and then how far the topology is."""
+        spouts = self._topology.spouts
+        progress = Progress(RedisMetrics(self._settings.redis_urls[0], self._topology.name), spouts, time.monotonic())
+        look_at = time.monotonic() + _PROGRESS_S
+        while not self.refused and not stopped.wait(0.5):
+            if time.monotonic() >= look_at:
+                look_at += _PROGRESS_S
+                progress.look(time.monotonic())
 
     def stop(self) -> None:
         """SIGTERM to all; what is in flight is finished or given back."""
