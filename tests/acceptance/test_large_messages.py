@@ -1,0 +1,44 @@
+"""A message of 16 MiB goes the whole way; one above it goes to the dead letters with its size."""
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+
+from queues import Publisher, WorkQueue, declare_queue
+from queues.dead_letters import show
+from queues.depths import depths
+from queues.limits import MAX_BODY_BYTES
+from tests.acceptance import large
+from tests.broker import put
+from tests.waiting import wait_until
+from workers.config import Settings
+from workers.local import LocalRun
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def effects(services, tmp_path, monkeypatch):
+    monkeypatch.setenv(large.EFFECTS, str(tmp_path))
+    declare_queue(services.amqp_url, WorkQueue(name=large.QUEUE))
+    settings = Settings.load(master="local[2]").with_services(services.amqp_url, services.redis_url, services.management_url)
+    with LocalRun("tests.acceptance.large:topology", large.topology(), settings):
+        yield tmp_path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_largest_message_passes_and_a_larger_one_is_dead_lettered_with_its_size(services, effects):
+    largest = random.randbytes(MAX_BODY_BYTES)
+    too_large = bytes(MAX_BODY_BYTES + 1)
+    put(services.amqp_url, large.QUEUE, too_large)
+    with Publisher(services.amqp_url) as publisher:
+        publisher.publish(large.QUEUE, [b"", largest, b"small"])
+    expected = {hashlib.sha256(body).hexdigest() for body in (b"", largest, b"small")}
+    wait_until(lambda: names(effects) == expected, 120, "the three messages to be processed")
+    wait_until(lambda: depths(services.amqp_url, [large.QUEUE])[0].dead_lettered == 1, 30, "the fourth to be dead-lettered")
+    assert f"{MAX_BODY_BYTES + 1}" in show(services.amqp_url, large.QUEUE)[0].reason
