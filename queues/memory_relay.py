@@ -16,7 +16,7 @@ class MemoryRelay:
     def __init__(self, lanes: int) -> None:
         self._logs: list[list[tuple[int, bytes]]] = [[] for _ in range(lanes)]
         self._last = 0
-        self._attended_until = 0.0
+        self._attendant: tuple[str, float] | None = None
         self._changed = threading.Condition()
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -47,13 +47,19 @@ class MemoryRelay:
             self._logs = [[] for _ in self._logs]
             return payloads
 
-    def attend(self, during: timedelta) -> None:
+    def attend(self, run: str, during: timedelta) -> None:
         with self._changed:
-            self._attended_until = time.monotonic() + during.total_seconds()
+            self._attendant = (run, time.monotonic() + during.total_seconds())
 
-    def attended(self) -> bool:
+    def leave(self) -> None:
         with self._changed:
-            return time.monotonic() < self._attended_until
+            self._attendant = None
+
+    def attendant(self) -> str | None:
+        with self._changed:
+            if self._attendant is None or time.monotonic() >= self._attendant[1]:
+                return None
+            return self._attendant[0]
 
     def length(self) -> int:
         with self._changed:

@@ -29,7 +29,7 @@ class RedisRelay:
         self._client = client
         self._lanes = [f"tiercel:{{{topology}}}:relay:{lane}" for lane in range(lanes)]
         self._writer = f"tiercel:{{{topology}}}:relay:writer:{secrets.token_hex(8)}"
-        self._attendance = f"tiercel:{{{topology}}}:relay:attended"
+        self._attendance = f"tiercel:{{{topology}}}:relay:attendant"
         self._sequence = 0
         self._unsure: Sequence[Entry] | None = None
         self._append = client.register_script(_source("append"))
@@ -77,17 +77,18 @@ class RedisRelay:
                     payloads += entries
         return payloads
 
-    def attend(self, during: timedelta) -> None:
-        milliseconds = int(during.total_seconds() * 1000)
+    def attend(self, run: str, during: timedelta) -> None:
         with _translated("attend"):
-            if milliseconds:
-                self._client.set(self._attendance, b"1", px=milliseconds)
-            else:
-                self._client.delete(self._attendance)
+            self._client.set(self._attendance, run, px=max(1, int(during.total_seconds() * 1000)))
 
-    def attended(self) -> bool:
+    def leave(self) -> None:
+        with _translated("leave"):
+            self._client.delete(self._attendance)
+
+    def attendant(self) -> str | None:
         with _translated("look at"):
-            return bool(self._client.exists(self._attendance))
+            run: Any = self._client.get(self._attendance)
+        return None if run is None else run.decode()
 
     def length(self) -> int:
         with _translated("measure"), self._client.pipeline(transaction=False) as pipeline:

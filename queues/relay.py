@@ -53,12 +53,16 @@ class Relay(Protocol):
         """Take all payloads of all lanes out of the relay: for a driver that starts a new run."""
         ...
 
-    def attend(self, during: timedelta) -> None:
-        """Say that a driver reads the relay, and will for this long unless it says so again; zero: it has gone."""
+    def attend(self, run: str, during: timedelta) -> None:
+        """Say that this run of a driver reads the relay, and will for so long unless it says so again. The last one counts."""
         ...
 
-    def attended(self) -> bool:
-        """Whether a driver is there. Without one, whatever is appended could only time out."""
+    def leave(self) -> None:
+        """Say that no driver reads the relay now."""
+        ...
+
+    def attendant(self) -> str | None:
+        """The run that reads the relay. While it is None, whatever is appended could only time out."""
         ...
 
     def length(self) -> int:

@@ -28,16 +28,38 @@ class Anchors:
 
 
 def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
-    """One lineage of all tuples, in order."""
+    """One lineage of all tuples, in order, each with each of its roots once."""
     if len(lineages) == 1:
-        return lineages[0]
+        return merge_roots(lineages[0])
     if not lineages:
         return Lineage(offsets=np.zeros(1, np.int32), roots=np.zeros(0, np.uint64), edges=np.zeros(0, np.uint64))
     counts = np.concatenate([np.diff(lineage.offsets) for lineage in lineages])
+    return merge_roots(
+        Lineage(
+            offsets=_offsets(counts),
+            roots=np.concatenate([lineage.roots for lineage in lineages]),
+            edges=np.concatenate([lineage.edges for lineage in lineages]),
+        )
+    )
+
+
+def merge_roots(lineage: Lineage) -> Lineage:
+    """The same lineage with each root of a tuple once, its edges XORed together.
+
+    What is anchored to a tuple gets one edge in every root of it. If a root stood there twice, that edge would cancel itself
+    out of the root's ack-val, and the tree would complete without the new tuple.
+    """
+    counts = np.diff(lineage.offsets)
+    if not (counts > 1).any():
+        return lineage
+    owner = np.repeat(np.arange(len(counts)), counts)
+    order = np.lexsort((lineage.roots, owner))
+    owner, roots = owner[order], lineage.roots[order]
+    starts = np.flatnonzero(np.concatenate([[True], (roots[1:] != roots[:-1]) | (owner[1:] != owner[:-1])]))
     return Lineage(
-        offsets=_offsets(counts),
-        roots=np.concatenate([lineage.roots for lineage in lineages]),
-        edges=np.concatenate([lineage.edges for lineage in lineages]),
+        offsets=_offsets(np.bincount(owner[starts], minlength=len(counts))),
+        roots=roots[starts],
+        edges=np.bitwise_xor.reduceat(lineage.edges[order], starts),
     )
 
 
@@ -55,15 +77,20 @@ def row_seeds(lineage: Lineage) -> Ids:
 
 
 def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -> Lineage:
-    """The lineage of emissions to ``target``: one edge an anchor, in every root of that anchor."""
+    """The lineage of emissions to ``target``: one edge an anchor, in every root of that anchor.
+
+    ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has what this returns.
+    """
     derived = edges(seeds[anchors.rows], anchors.positions, np.full(len(anchors.rows), target, np.uint64))
     counts = np.diff(lineage.offsets)[anchors.rows]
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts)).astype(np.int64)
-    return Lineage(
-        offsets=_offsets(per_emission),
-        roots=lineage.roots[_expand(lineage.offsets[:-1][anchors.rows], counts)],
-        edges=np.repeat(derived, counts),
+    return merge_roots(
+        Lineage(
+            offsets=_offsets(per_emission),
+            roots=lineage.roots[_expand(lineage.offsets[:-1][anchors.rows], counts)],
+            edges=np.repeat(derived, counts),
+        )
     )
 
 

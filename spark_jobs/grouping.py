@@ -6,20 +6,32 @@ when Spark repeats the work, and the ledger would see other work.
 
 from __future__ import annotations
 
-import hashlib
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from acker.ids import mix
 from queues.schema import Schema
-from spark_jobs.errors import TopologyError
+from spark_jobs.bolt import TopologyContext
+from spark_jobs.errors import GroupingError, TopologyError
+from spark_jobs.hashing import key_hash
 
 Choose = Callable[[Sequence[Any], int], Sequence[int]]
-"""(values, identity) to task ids; identity is a well-mixed 64-bit number of the emission."""
+"""(values, identity) to task ids, each at most once; identity is a well-mixed 64-bit number of the emission."""
 
-_CACHE = 100_000
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What a grouping chooses for: a stream as one task emits it, and the subscriber's tasks."""
+
+    schema: Schema
+    tasks: Sequence[int]
+    """The subscriber's, lowest id first."""
+    name: str
+    context: TopologyContext
+    """Of the emitting task."""
 
 
 class Grouping(ABC):
@@ -31,8 +43,8 @@ class Grouping(ABC):
         """Raise TopologyError if the stream's fields do not do."""
 
     @abstractmethod
-    def chooser(self, schema: Schema, tasks: Sequence[int]) -> Choose:
-        """The choice among these tasks, lowest id first."""
+    def chooser(self, stream: Stream) -> Choose:
+        """The choice of one emitting task among the stream's target tasks."""
 
 
 class Shuffle(Grouping):
@@ -40,12 +52,24 @@ class Shuffle(Grouping):
 
     name = "shuffle"
 
-    def chooser(self, schema: Schema, tasks: Sequence[int]) -> Choose:  # noqa: ARG002
-        single = [(task,) for task in tasks]
-        count = len(tasks)
+    def chooser(self, stream: Stream) -> Choose:
+        single = [(task,) for task in stream.tasks]
+        count = len(single)
         if count == 1:
             return lambda _values, _identity: single[0]
         return lambda _values, identity: single[(identity >> 32) % count]
+
+
+class NoGrouping(Shuffle):
+    """The receiver does not care: as shuffle."""
+
+    name = "none"
+
+
+class LocalOrShuffle(Shuffle):
+    """As shuffle. A receiver in the same process is not preferred: Spark decides where the next level runs after the choice."""
+
+    name = "local_or_shuffle"
 
 
 @dataclass(frozen=True)
@@ -57,28 +81,40 @@ class Fields(Grouping):
 
     def validate(self, schema: Schema) -> None:
         if not self.fields:
-            raise TopologyError("a fields grouping needs at least one field")
+            raise TopologyError(f"a {self.name} grouping needs at least one field; the fields are {', '.join(schema.names)}")
         for field in self.fields:
             if field not in schema.names:
                 raise TopologyError(f"there is no field {field!r} to group by; the fields are {', '.join(schema.names)}")
 
-    def chooser(self, schema: Schema, tasks: Sequence[int]) -> Choose:
-        positions = [schema.position(field) for field in self.fields]
-        floats = [str(schema.fields[position].arrow) in ("float", "double") for position in positions]
-        single = [(task,) for task in tasks]
-        cache: dict[Any, tuple[int]] = {}
+    def chooser(self, stream: Stream) -> Choose:
+        hash_of = key_hash(stream.schema, self.fields)
+        single = [(task,) for task in stream.tasks]
+        count = len(single)
+        return lambda values, _identity: single[hash_of(values) % count]
 
-        def choose(values: Sequence[Any], _identity: int) -> Sequence[int]:
-            key = values[positions[0]] if len(positions) == 1 else tuple(values[position] for position in positions)
-            try:
-                found = cache.get(key)
-            except TypeError:  # a list: not hashable, hence not cached
-                return single[_hash(values, positions, floats) % len(single)]
-            if found is None:
-                if len(cache) >= _CACHE:
-                    cache.clear()
-                found = cache[key] = single[_hash(values, positions, floats) % len(single)]
-            return found
+
+class PartialKey(Fields):
+    """Equal values of these fields to one of two tasks, half of them to each.
+
+    Storm takes the task that the emitter has used less so far. Such a counter would choose another task at a retry, so here
+    the tuple's identity decides; over many tuples the two are used equally.
+    """
+
+    name = "partial_key"
+
+    def chooser(self, stream: Stream) -> Choose:
+        hash_of = key_hash(stream.schema, self.fields)
+        single = [(task,) for task in stream.tasks]
+        count = len(single)
+        if count == 1:
+            return lambda _values, _identity: single[0]
+
+        def choose(values: Sequence[Any], identity: int) -> Sequence[int]:
+            found = hash_of(values)
+            first = found % count
+            if identity >> 63:
+                return single[first]
+            return single[(first + 1 + mix(found) % (count - 1)) % count]
 
         return choose
 
@@ -88,8 +124,8 @@ class AllTasks(Grouping):
 
     name = "all"
 
-    def chooser(self, schema: Schema, tasks: Sequence[int]) -> Choose:  # noqa: ARG002
-        everyone = tuple(tasks)
+    def chooser(self, stream: Stream) -> Choose:
+        everyone = tuple(stream.tasks)
         return lambda _values, _identity: everyone
 
 
@@ -98,32 +134,63 @@ class Global(Grouping):
 
     name = "global"
 
-    def chooser(self, schema: Schema, tasks: Sequence[int]) -> Choose:  # noqa: ARG002
-        lowest = (min(tasks),)
+    def chooser(self, stream: Stream) -> Choose:
+        lowest = (min(stream.tasks),)
         return lambda _values, _identity: lowest
 
 
-def _hash(values: Sequence[Any], positions: Sequence[int], floats: Sequence[bool]) -> int:
-    """64 bits of the values as the stream's types see them: 1 and 1.0 are one value of a double column."""
-    state = hashlib.blake2b(digest_size=8)
-    for position, is_float in zip(positions, floats, strict=True):
-        encoded = _encode(values[position], is_float=is_float)
-        state.update(len(encoded).to_bytes(4, "big"))
-        state.update(encoded)
-    return mix(int.from_bytes(state.digest(), "big")) >> 32
+class Direct(Grouping):
+    """The emitter names the task, with ``emit_direct``, on a stream that it declares in ``direct_streams``."""
+
+    name = "direct"
+
+    def chooser(self, stream: Stream) -> Choose:
+        raise GroupingError(f"stream {stream.name!r} of {stream.context.component!r} is direct: use emit_direct")
 
 
-def _encode(value: Any, *, is_float: bool) -> bytes:  # noqa: PLR0911 - one a type
-    if value is None:
-        return b"n"
-    if isinstance(value, str):
-        return b"s" + value.encode("utf-8", "surrogatepass")
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return b"b" + bytes(value)
-    if isinstance(value, (list, tuple)):
-        return b"l" + b",".join(_encode(item, is_float=is_float) for item in value)
-    if is_float:
-        return b"f" + (float(value) + 0.0).hex().encode()
-    if isinstance(value, (bool, int)):
-        return b"i" + str(int(value)).encode()
-    return b"o" + str(value).encode()
+@runtime_checkable
+class CustomGrouping(Protocol):
+    """A grouping of your own; any object with these two methods will do. Each emitting task works on a copy of its own.
+
+    Choose by the values alone. A choice that a retried task would not repeat (a counter, a clock, ``hash``) loses nothing,
+    but the ledger sees that the retry did other work, and has its messages delivered again.
+    """
+
+    def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:
+        """Called once, before the first choice; ``context`` is that of the emitting task."""
+        ...
+
+    def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
+        """The tasks that receive the tuple, some of ``target_tasks``; ``task_id`` is the emitting task."""
+        ...
+
+
+@dataclass(frozen=True)
+class Custom(Grouping):
+    """As the user's object says."""
+
+    grouping: CustomGrouping
+    name = "custom"
+
+    def chooser(self, stream: Stream) -> Choose:
+        """``prepare`` waits for the first tuple, so that what it raises fails tuples and not the Spark task."""
+        context = stream.context
+        known = frozenset(stream.tasks)
+        ready: list[CustomGrouping] = []
+
+        def choose(values: Sequence[Any], _identity: int) -> Sequence[int]:
+            if not ready:
+                mine = copy.deepcopy(self.grouping)
+                mine.prepare(context, stream.name, list(stream.tasks))
+                ready.append(mine)
+            # One task once: two copies of a tuple to one task would have one edge id, and cancel out.
+            chosen = list(dict.fromkeys(ready[0].choose_tasks(context.task_id, values)))
+            foreign = [task for task in chosen if task not in known]
+            if foreign:
+                raise GroupingError(
+                    f"the grouping of stream {stream.name!r} of {context.component!r} chose task {foreign[0]!r};"
+                    f" choose among {', '.join(map(str, stream.tasks))}"
+                )
+            return chosen
+
+        return choose

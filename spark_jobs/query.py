@@ -61,6 +61,11 @@ class RunningQuery:
     def active(self) -> bool:
         return bool(self._query.isActive)
 
+    @property
+    def idle(self) -> bool:
+        """Whether the last look into the relay found nothing."""
+        return not self._query.status["isDataAvailable"]
+
     def finish(self, patience_s: float) -> None:
         """Stop, between two micro-batches if that takes less than ``patience_s``, so that little has to be done again."""
         deadline = time.monotonic() + patience_s

@@ -78,6 +78,10 @@ class SparkUnit:
         warm_up(self._session, job, self.cores)
         return query
 
+    def keep_warm(self, job: Job) -> None:
+        """Use the Python workers, so that Spark does not end them: the next tuple would wait seconds for new ones."""
+        warm_up(self._session, job, self.cores)
+
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.
 

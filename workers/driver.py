@@ -26,6 +26,7 @@ from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.query import RunningQuery
 from spark_jobs.session import SparkUnit
 from spark_jobs.topology import Topology
+from workers.errors import SupersededError
 from workers.outcomes import sleep_until
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 _LOOK = 0.2
 _ATTENDANCE = timedelta(seconds=10)
 """How long spout workers go on sending after a driver was killed."""
+_KEEP_WARM_S = 20.0
 _PATIENCE_S = 3.0
 _LONGEST_PAUSE_S = 10.0
 _HEALTHY_S = 30.0
@@ -97,16 +99,29 @@ class Driver:
         )
         retrying(_release, job)
 
+    def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay) -> None:
+        """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
+        attend_at = warm_at = time.monotonic()
+        while query.active and not self._stop.wait(_LOOK):
+            now = time.monotonic()
+            if now >= attend_at:
+                attend_at = now + _ATTENDANCE.total_seconds() / 4
+                _take_turns(relay, job.run)
+            if not query.idle:
+                warm_at = now + _KEEP_WARM_S
+            elif now >= warm_at:
+                warm_at = now + _KEEP_WARM_S
+                spark.keep_warm(job)
+
     def _watch(self, spark: SparkUnit, query: RunningQuery, job: Job) -> None:
         """Return when the query has ended: by ``stop`` after the running micro-batch, or by a fault."""
         relay = job.open_relay()
-        attended_at = -_ATTENDANCE.total_seconds()
         try:
-            while query.active and not self._stop.wait(_LOOK):
-                if time.monotonic() - attended_at > _ATTENDANCE.total_seconds() / 4:
-                    attended_at = time.monotonic()
-                    _attend(relay, _ATTENDANCE)
-            _attend(relay, timedelta(0))
+            with suppress(RelayUnavailableError):
+                relay.attend(job.run, _ATTENDANCE)
+            self._attend(spark, query, job, relay)
+            with suppress(RelayUnavailableError):
+                relay.leave()
         finally:
             relay.close()
         if self._stop.is_set():
@@ -118,17 +133,21 @@ class Driver:
         log.error("the run ended: %s", query.fault(), extra={"event": "run_failed"})
 
 
-def _attend(relay: Relay, during: timedelta) -> None:
-    """Tell the spout workers whether to send; when Redis is away they cannot anyway."""
+def _take_turns(relay: Relay, run: str) -> None:
+    """Tell the spout workers to go on; when Redis is away they cannot anyway. Two drivers of one topology would cancel each
+    other's work out (every tree would time out), so the one that came first gives way.
+    """
     with suppress(RelayUnavailableError):
-        relay.attend(during)
+        if relay.attendant() not in (None, run):
+            raise SupersededError("another driver runs this topology now; this one ends")
+        relay.attend(run, _ATTENDANCE)
 
 
 def _release(job: Job) -> None:
     """Give back whatever is in the relay."""
     relay, ledger = job.open_relay(), open_ledger(job.ledger)
     try:
-        relay.attend(timedelta(0))
+        relay.leave()
         released = release_leftovers(relay, ledger)
     finally:
         relay.close()

@@ -1,8 +1,9 @@
 """What the processes raise.
 
 WorkersError
-└── UsageError        the command line, the environment or the topology is wrong: the user must change something, exit code 2
-    └── ConfigError   a setting
+├── UsageError        the command line, the environment or the topology is wrong: the user must change something, exit code 2
+│   └── ConfigError   a setting
+└── SupersededError   another driver took over
 """
 
 
@@ -12,6 +13,10 @@ class WorkersError(Exception):
 
 class UsageError(WorkersError):
     """Something that the user gave is wrong; the message says what to change."""
+
+
+class SupersededError(WorkersError):
+    """Another driver of the same topology has taken over."""
 
 
 class ConfigError(UsageError):

@@ -47,7 +47,7 @@ class Outbox:
         if self._batch is None and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             try:
-                attended = self._relay.attended()
+                attended = self._relay.attendant() is not None
             except RelayUnavailableError:
                 attended = False
             if attended != self._attended:

@@ -95,6 +95,20 @@ def test_positions_go_on_after_the_relay_was_emptied(relay):
     assert relay.read(0, end[0], relay.advance(end, 0, NOW)[0]) == [b"b"]
 
 
+def test_the_driver_that_came_last_attends_until_it_leaves(relay):
+    assert relay.attendant() is None
+    relay.attend("first", timedelta(seconds=60))
+    relay.attend("second", timedelta(seconds=60))
+    assert relay.attendant() == "second"
+    relay.leave()
+    assert relay.attendant() is None
+
+
+def test_a_driver_that_says_nothing_any_more_has_gone(relay, wait_until):
+    relay.attend("first", timedelta(milliseconds=50))
+    wait_until(lambda: relay.attendant() is None, 5, "the attendance to end")
+
+
 def test_a_payload_of_sixteen_mebibytes_passes(relay):
     payload = b"x" * (16 * 1024 * 1024)
     relay.append(entries((0, payload)))

@@ -122,7 +122,7 @@ SETTINGS = SpoutSettings(
 def running(spout, settings=SETTINGS, *, attended=True, **parts):
     bench = Bench(spout, settings, **parts)
     if attended:
-        bench.relay.attend(timedelta(seconds=60))
+        bench.relay.attend("a run", timedelta(seconds=60))
     context = SpoutContext(
         topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
     )
@@ -215,7 +215,7 @@ def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
         wait_until(lambda: bench.task._outbox._attended is False, 5, "the worker to look for a driver")
         assert bench.spout.waiting == [0]
-        bench.relay.attend(timedelta(seconds=60))
+        bench.relay.attend("a run", timedelta(seconds=60))
         received(bench, 1)
 
 
@@ -251,7 +251,7 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
             raise RuntimeError("the source is gone")
 
     bench = Bench(Broken(1), SETTINGS)
-    bench.relay.attend(timedelta(seconds=60))
+    bench.relay.attend("a run", timedelta(seconds=60))
     context = SpoutContext(
         topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
     )

@@ -1,0 +1,56 @@
+"""What the driver decides without Spark."""
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from acker import LedgerSpec, MemoryLedger
+from queues import Entry, MemoryRelay, Schema
+from queues.chunk import Chunk, Lineage, Route, encode
+from workers.driver import _take_turns, release_leftovers
+from workers.errors import SupersededError
+
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+def chunk(*roots):
+    count = len(roots)
+    lineage = Lineage(
+        offsets=np.arange(count + 1, dtype=np.int32), roots=np.array(roots, np.uint64), edges=np.ones(count, np.uint64)
+    )
+    values = Schema.parse("n long").batch([[n] for n in range(count)])
+    return encode(
+        Chunk(route=Route(component="s", stream="default", source_task=1, target_task=2), values=values, lineage=lineage)
+    )
+
+
+def test_what_a_run_left_in_the_relay_is_released_once_and_the_relay_is_empty():
+    ledger, relay = MemoryLedger(SPEC), MemoryRelay(lanes=2)
+    feed = ledger.feed(1)
+    ledger.register(1, [10, 11, 12], [1, 1, 1])
+    relay.append([Entry(lane=0, payload=chunk(10, 11)), Entry(lane=1, payload=chunk(11, 99))])
+    assert release_leftovers(relay, ledger) == 2
+    assert sorted(feed.read(timedelta(0)).released) == [10, 11]
+    assert relay.length() == 0
+    assert ledger.pending() == 1
+
+
+def test_an_empty_relay_releases_nothing():
+    assert release_leftovers(MemoryRelay(lanes=1), MemoryLedger(SPEC)) == 0
+
+
+def test_a_driver_goes_on_while_no_other_came():
+    relay = MemoryRelay(lanes=1)
+    _take_turns(relay, "mine")
+    _take_turns(relay, "mine")
+    assert relay.attendant() == "mine"
+
+
+def test_a_driver_gives_way_to_one_that_came_later():
+    relay = MemoryRelay(lanes=1)
+    _take_turns(relay, "mine")
+    relay.attend("other", timedelta(seconds=60))
+    with pytest.raises(SupersededError, match="another driver"):
+        _take_turns(relay, "mine")
+    assert relay.attendant() == "other"
