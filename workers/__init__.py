@@ -8,6 +8,7 @@ outbox         into the ledger and the relay           addresses        finds th
 outcomes       out of the feed                         registry         which queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment
+jvm_output     Spark's stderr as log records
 progress       what tiercel run says
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords
 demo           the demo                                errors, cli_errors  what is raised, in one line

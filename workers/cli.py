@@ -12,6 +12,7 @@ import typer
 from workers import queue_commands
 from workers.cli_errors import one_line_errors
 from workers.config import Settings, use_this_python_for_spark
+from workers.jvm_output import as_log_records
 from workers.options import Amqp, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
 
 app = typer.Typer(
@@ -75,14 +76,15 @@ def driver(
     topology: TopologyName, redis: Redis = None, master: Master = None, log: Log = None, log_level: Level = None
 ) -> None:
     """Run the Spark query of a topology."""
-    settings = load_settings("driver", redis=redis, master=master, log=log, log_level=log_level).required("redis")
-    use_this_python_for_spark(Path.cwd())
-    from workers.driver import Driver  # noqa: PLC0415 - PySpark takes a second
-    from workers.loading import load_topology  # noqa: PLC0415
+    with as_log_records():
+        settings = load_settings("driver", redis=redis, master=master, log=log, log_level=log_level).required("redis")
+        use_this_python_for_spark(Path.cwd())
+        from workers.driver import Driver  # noqa: PLC0415 - PySpark takes a second
+        from workers.loading import load_topology  # noqa: PLC0415
 
-    process = Driver(load_topology(topology), settings.redis_urls, settings.master)
-    on_signals(process.stop)
-    process.run()
+        process = Driver(load_topology(topology), settings.redis_urls, settings.master)
+        on_signals(process.stop)
+        process.run()
 
 
 @app.command()
