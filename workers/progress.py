@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from acker import AckerError, Metrics
 
+_NAMES = ("emitted", "acked", "failed", "timeout", "released", "rejected")
+
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +44,7 @@ def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | N
     In flight is what was emitted and has no outcome; tuples of a worker that was killed stay in it.
     """
     done = now["acked"] - before["acked"]
-    if now == before:
+    if all(now[name] == before[name] for name in _NAMES):
         return None
     in_flight = now["emitted"] - now["acked"] - now["failed"] - now["released"]
     parts = [f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} a second)", f"{now['failed']:,} failed"]

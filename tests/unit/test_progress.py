@@ -6,7 +6,7 @@ from workers.progress import Progress, describe
 
 def test_nothing_is_said_when_nothing_happened():
     counts = Counter(emitted=5, acked=5)
-    assert describe(counts, counts, 10) is None
+    assert describe(counts, counts + Counter(channels=1), 10) is None
 
 
 def test_the_rate_is_that_of_the_time_since_the_last_look():
