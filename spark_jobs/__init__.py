@@ -1,22 +1,25 @@
 """Steps 3 to 5: bolts run as Spark tasks. Importing this does not import PySpark.
 
-topology    spouts, bolts, who subscribes to what       config     a topology's settings
+builder     puts a topology together, and checks it     topology   what it makes: components, tasks, subscriptions
+config      a topology's settings                       hashing    of keys, the same everywhere
 bolt        the contract of a bolt                      tuples     what it is given
 grouping    which task receives a tuple                 collector  what it emits, acks and fails with
 levels      the topology cut into Spark stages          outputs    where emissions are recorded
 runner      one level of a micro-batch, plain Python    execution  one bolt in it
-instances   the bolts' working copies                   fold       what a task did to the trees, in numpy
+instances   the bolts' working copies                   departures what leaves it, and what stays behind
+fold        what a task did to the trees, in numpy
 emission    the spout's side of emitting                job        what travels to the Spark tasks
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
 """
 
 from spark_jobs.bolt import BasicBolt, Bolt, TopologyContext
+from spark_jobs.builder import TopologyBuilder
 from spark_jobs.collector import BasicCollector, OutputCollector
 from spark_jobs.config import Config
 from spark_jobs.errors import SparkJobsError, TopologyError, TupleError
-from spark_jobs.grouping import Grouping
-from spark_jobs.topology import Topology, TopologyBuilder
+from spark_jobs.grouping import CustomGrouping, Grouping
+from spark_jobs.topology import Topology
 from spark_jobs.tuples import Tuple
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "BasicCollector",
     "Bolt",
     "Config",
+    "CustomGrouping",
     "Grouping",
     "OutputCollector",
     "SparkJobsError",

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from acker.ids import mix
 from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.errors import AlreadySettledError, ForeignTupleError, TupleError
-from spark_jobs.outputs import Outputs
+from spark_jobs.outputs import Outgoing, Outputs
 from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _SPREAD = 0xBF58476D1CE4E5B9
+_ERRORS_KEPT = 5
+_PLAIN = (list, tuple)
 
 
 class Record:
     """What one bolt task did with its input in one micro-batch."""
 
-    def __init__(self, component: str, outputs: Outputs) -> None:
+    def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int] = frozenset(), salt: int = 0) -> None:
         self.component, self.outputs = component, outputs
+        self.untracked = untracked
+        """Rows of tuples that are in no tree."""
+        self.salt = salt
+        """Differs from micro-batch to micro-batch."""
         self.tuples: list[Tuple] = []
         """The task's input."""
         self.reasons: dict[int, str] = {}
         """Row of each failed tuple to why."""
         self.resets: list[int] = []
         self.errors: list[str] = []
+        """The first five."""
         self.emitted = 0
         self.transferred = 0
         self.execute_ns = 0
@@ -36,6 +44,13 @@ class Record:
         tup.state = FAILED
         self.reasons.setdefault(tup.row, reason)
 
+    def report(self, message: str) -> bool:
+        """Show an error to whoever watches; False if there are enough of them already."""
+        if len(self.errors) >= _ERRORS_KEPT:
+            return False
+        self.errors.append(message)
+        return True
+
 
 class _Collector:
     def __init__(self, record: Record) -> None:
@@ -44,7 +59,7 @@ class _Collector:
 
     def report_error(self, error: BaseException | str) -> None:
         """Show an error to whoever watches the topology; the tuple is not affected."""
-        self._record.errors.append(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+        self._record.report(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
 
 
 class BasicCollector(_Collector):
@@ -59,10 +74,10 @@ class BasicCollector(_Collector):
         """Emit a tuple; returns the ids of the tasks that receive it. Raises BadValuesError, UnknownStreamError."""
         record, tup = self._record, self.current
         outlet = self._outlets.get(stream)
-        if outlet is None or len(values) != outlet.width or isinstance(values, str):
+        if outlet is None or outlet.direct is not None or type(values) not in _PLAIN or len(values) != outlet.width:
             outlet = record.outputs.outlet(stream, values)
         if tup is None:
-            raise TupleError(f"{record.component!r} emits in flush, where there is no tuple to anchor to: use a Bolt for that")
+            raise self._nothing_to_anchor_to()
         position = tup.emitted
         tup.emitted = position + 1
         identity = ((tup.seed + position * _STEP) * _SPREAD) & _MASK
@@ -79,6 +94,23 @@ class BasicCollector(_Collector):
         record.transferred += len(tasks)
         return tasks
 
+    def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Emit a tuple to one task, on a direct stream. Raises BadValuesError, UnknownStreamError, DirectStreamError."""
+        record, tup = self._record, self.current
+        outgoing = record.outputs.direct(task, stream, values)
+        if tup is None:
+            raise self._nothing_to_anchor_to()
+        outgoing.values.append(tuple(values))
+        outgoing.rows.append(tup.row)
+        outgoing.positions.append(tup.emitted)
+        tup.emitted += 1
+        record.emitted += 1
+        record.transferred += 1
+
+    def _nothing_to_anchor_to(self) -> TupleError:
+        component = self._record.component
+        return TupleError(f"{component!r} emits in flush, where there is no tuple to anchor to: use a Bolt for that")
+
 
 class OutputCollector(_Collector):
     """For ``Bolt``: anchors, acks and fails by hand."""
@@ -90,30 +122,20 @@ class OutputCollector(_Collector):
         anchors it belongs to no tree, and nothing is replayed if it is lost. Raises BadValuesError, UnknownStreamError,
         AlreadySettledError for an anchor that was acked or failed, ForeignTupleError.
         """
-        record = self._record
-        outlet = record.outputs.outlet(stream, values)
-        anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
-        for anchor in anchored:
-            self._check(anchor, "anchors to")
-        record.emitted += 1
-        positions = []
-        identity = mix(record.emitted) if not anchored else 0
-        for anchor in anchored:
-            positions.append(anchor.emitted)
-            identity ^= anchor.seed + anchor.emitted * _STEP
-            anchor.emitted += 1
+        outlet = self._record.outputs.outlet(stream, values)
+        anchored = self._anchors(anchors)
+        identity = self._identity(anchored)
         values = tuple(values)
-        tasks: list[int] = []
-        for choose, made in outlet.subscribers:
-            for task in choose(values, (identity * _SPREAD) & _MASK):
-                outgoing = made[task]
-                outgoing.values.append(values)
-                outgoing.rows.extend(anchor.row for anchor in anchored)
-                outgoing.positions.extend(positions)
-                outgoing.anchor_counts.append(len(anchored))
-                tasks.append(task)
-        record.transferred += len(tasks)
-        return tasks
+        chosen = [made[task] for choose, made in outlet.subscribers for task in choose(values, identity)]
+        self._send(values, anchored, chosen)
+        return [outgoing.target for outgoing in chosen]
+
+    def emit_direct(
+        self, task: int, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+    ) -> None:
+        """Emit a tuple to one task, on a direct stream; else as ``emit``. Raises DirectStreamError as well."""
+        outgoing = self._record.outputs.direct(task, stream, values)
+        self._send(tuple(values), self._anchors(anchors), [outgoing])
 
     def ack(self, tup: Tuple) -> None:
         """Say that the bolt is done with the tuple. Raises AlreadySettledError, ForeignTupleError."""
@@ -130,11 +152,46 @@ class OutputCollector(_Collector):
         self._check(tup, "resets the timeout of")
         self._record.resets.append(tup.row)
 
+    def _anchors(self, anchors: Tuple | Iterable[Tuple]) -> tuple[Tuple, ...]:
+        anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        for anchor in anchored:
+            self._check(anchor, "anchors to")
+        return anchored
+
+    def _identity(self, anchored: Sequence[Tuple]) -> int:
+        """Of the emission, for the groupings; it rests on tracked anchors alone where there are any.
+
+        Those are the same at each attempt. An untracked tuple's seed is not: it comes from the place in the input.
+        """
+        record = self._record
+        tracked = [anchor for anchor in anchored if anchor.row not in record.untracked] if record.untracked else anchored
+        if not tracked:
+            return mix(record.salt + record.emitted & _MASK)
+        # A sum, because the order of the anchors may differ at a retry, and the same anchor twice must not cancel out.
+        return sum(mix(anchor.seed + anchor.emitted * _STEP & _MASK) for anchor in tracked) & _MASK
+
+    def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:
+        """Record the emission. A position an anchor: the same anchor twice gives two edges."""
+        rows, positions = [], []
+        for anchor in anchored:
+            rows.append(anchor.row)
+            positions.append(anchor.emitted)
+            anchor.emitted += 1
+        for outgoing in chosen:
+            outgoing.values.append(values)
+            outgoing.rows += rows
+            outgoing.positions += positions
+            outgoing.anchor_counts.append(len(rows))
+        self._record.emitted += 1
+        self._record.transferred += len(chosen)
+
     def _check(self, tup: Tuple, verb: str) -> None:
         if not isinstance(tup, Tuple):
             raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r:.60}, which is no tuple")
         if tup.record is not self._record:
-            raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r}, which this task did not receive")
+            raise ForeignTupleError(
+                f"{self._record.component!r} {verb} {tup!r}, which this task did not receive in this micro-batch"
+            )
         if tup.state != OPEN:
             done = "acked" if tup.state == ACKED else "failed"
             raise AlreadySettledError(f"{self._record.component!r} {verb} {tup!r}, which it has {done} before")

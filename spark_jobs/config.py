@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from spark_jobs.errors import ConfigValueError
@@ -29,30 +30,50 @@ class Config:
     """Settings of your own; they stand beside these in what ``prepare`` and ``open`` are given."""
 
     def __post_init__(self) -> None:
-        _require(self.message_timeout_secs > 0, "message_timeout_secs must be more than 0 seconds")
-        _require(isinstance(self.ackers, int) and self.ackers >= 0, "ackers must be 0 or a number of ledger shards")
-        _require(self.max_spout_pending is None or self.max_spout_pending >= 1, "max_spout_pending must be at least 1, or None")
-        _require(
-            self.tick_tuple_freq_secs is None or self.tick_tuple_freq_secs > 0,
-            "tick_tuple_freq_secs must be more than 0, or None",
+        positive, natural = "a number of seconds, more than 0", "a number of seconds, not negative"
+        self._require(
+            "message_timeout_secs", positive, good=_is_number(self.message_timeout_secs) and self.message_timeout_secs > 0
         )
-        _require(self.shutdown_grace_secs >= 0, "shutdown_grace_secs must not be negative")
+        self._require("enable_message_timeouts", "True or False", good=isinstance(self.enable_message_timeouts, bool))
+        self._require("ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0))
+        pending, tick = self.max_spout_pending, self.tick_tuple_freq_secs
+        self._require("max_spout_pending", "at least 1, or None", good=pending is None or _is_whole(pending, least=1))
+        self._require("tick_tuple_freq_secs", f"{positive}, or None", good=tick is None or (_is_number(tick) and tick > 0))
+        self._require(
+            "shutdown_grace_secs", natural, good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0
+        )
+        for name in ("spark_options", "extra"):
+            self._require(name, "a mapping with string keys", good=_is_mapping(getattr(self, name)))
         clash = self.extra.keys() & {setting.name for setting in fields(self)}
-        _require(not clash, f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own")
+        if clash:
+            raise ConfigValueError(f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own")
 
     def override(self, changes: Mapping[str, Any]) -> Config:
-        """These settings with a component's changes; what is not a setting goes into ``extra``."""
+        """These settings with a component's changes; what is not a setting goes into ``extra``.
+
+        Raises ConfigValueError, as making a Config does.
+        """
         known = {setting.name for setting in fields(self)} - {"extra"}
         own = {name: value for name, value in changes.items() if name not in known}
         return replace(self, **{name: value for name, value in changes.items() if name in known}, extra={**self.extra, **own})
 
     def as_mapping(self) -> dict[str, Any]:
         """What components are given."""
-        settings = asdict(self)
-        extra = settings.pop("extra")
-        return {**settings, **extra}
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.name != "extra"}
+        return {**settings, **self.extra}
+
+    def _require(self, name: str, what: str, *, good: bool) -> None:
+        if not good:
+            raise ConfigValueError(f"{name} must be {what}, not {getattr(self, name)!r:.60}")
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigValueError(message)
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)

@@ -35,14 +35,15 @@ class SpoutEmitter:
     def __init__(self, plan: Plan, component: str, task_id: int) -> None:
         self.task_id = task_id
         self._plan, self._component = plan, component
-        self._outputs = Outputs(plan.topology, component)
+        self._outputs = Outputs(plan.topology, task_id)
         self._roots: list[int] = []
         self._count = 0
 
     def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
-        """Record one tuple; returns the ids of the tasks that receive it.
+        """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
 
-        Raises BadValuesError, UnknownStreamError (both before anything is recorded).
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, and what a custom grouping raises; then nothing is
+        recorded. What is recorded has the stream's types, so ``take`` cannot fail for a value.
         """
         outlet = self._outputs.outlet(stream, values)
         try:
@@ -51,16 +52,14 @@ class SpoutEmitter:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
         self._count += 1
         identity = mix(self._count if root is None else root)
-        tasks: list[int] = []
-        for choose, made in outlet.subscribers:
-            for task in choose(values, identity):
-                outgoing = made[task]
-                outgoing.values.append(values)
-                outgoing.rows.append(root or _UNTRACKED)
-                tasks.append(task)
+        values = tuple(values)  # the spout may use its list again before this one is encoded
+        chosen = [made[task] for choose, made in outlet.subscribers for task in choose(values, identity)]
+        for outgoing in chosen:
+            outgoing.values.append(values)
+            outgoing.rows.append(_UNTRACKED if root is None else root)
         if root is not None:
             self._roots.append(root)
-        return tasks
+        return [outgoing.target for outgoing in chosen]
 
     def take(self) -> Emission:
         """Everything since the last call."""

@@ -8,7 +8,9 @@ SparkJobsError
     ├── AlreadySettledError   acked or failed twice, or used as an anchor after that
     ├── ForeignTupleError     not a tuple that this bolt task received
     ├── UnknownStreamError    emitted on a stream that is not declared
-    └── BadValuesError        the wrong number of values
+    ├── DirectStreamError     emit on a direct stream, emit_direct on another, or to a task that does not receive it
+    ├── GroupingError         a custom grouping chose a task that does not receive the stream
+    └── BadValuesError        the wrong number or type of values
 """
 
 
@@ -42,6 +44,14 @@ class ForeignTupleError(TupleError):
 
 class UnknownStreamError(TupleError):
     """The stream is not declared."""
+
+
+class DirectStreamError(TupleError):
+    """The stream is direct and the call is not, or the other way round, or the task does not receive it."""
+
+
+class GroupingError(TupleError):
+    """A grouping chose a task that it may not choose."""
 
 
 class BadValuesError(TupleError, ValueError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.collector import BasicCollector, OutputCollector, Record
-from spark_jobs.tuples import ACKED, OPEN
+from spark_jobs.tuples import ACKED, OPEN, Tuple
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +50,13 @@ def _execute_rich(bolt: Bolt, collector: OutputCollector, record: Record) -> Non
             _fail(tup, error, record)
 
 
-def _flush(flush: object, record: Record) -> bool:
+def _flush(flush: Callable[[], None], record: Record) -> bool:
     try:
-        flush()  # type: ignore[operator]
+        flush()
     except Exception as error:  # noqa: BLE001 - the contract of flush
         reason = reason_of(error)
         log.warning("%s: flush failed: %s", record.component, reason, extra={"event": "flush_failed"})
-        record.errors.append(f"flush: {reason}")
+        record.report(f"flush: {reason}")
         for tup in record.tuples:
             if tup.state == ACKED:
                 record.fail(tup, f"flush: {reason}")
@@ -67,7 +68,7 @@ def fail_all(record: Record, error: BaseException, where: str) -> None:
     """Nothing of the input was processed."""
     reason = f"{where}: {reason_of(error)}"
     log.warning("%s: %s", record.component, reason, extra={"event": "bolt_unusable"})
-    record.errors.append(reason)
+    record.report(reason)
     for tup in record.tuples:
         if tup.state == OPEN:
             record.fail(tup, reason)
@@ -78,8 +79,9 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0].strip()[:_REASON_LENGTH]
 
 
-def _fail(tup: object, error: BaseException, record: Record) -> None:
+def _fail(tup: Tuple, error: Exception, record: Record) -> None:
     reason = reason_of(error)
-    log.debug("%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"})
-    record.errors.append(reason)
-    record.fail(tup, reason)  # type: ignore[arg-type]
+    if record.report(reason):
+        # With the traceback, and not at a level that people see: the reason reaches them from the spout and the counters.
+        log.debug("%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"})
+    record.fail(tup, reason)

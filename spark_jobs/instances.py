@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from spark_jobs.bolt import BasicBolt, Bolt, TopologyContext
+from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.levels import Plan
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Instances:
             component = self._plan.places[task_id].component
             topology = self._plan.topology
             bolt = copy.deepcopy(topology.bolts[component].bolt)
-            bolt.prepare({**self._config, **topology.config_of(component).as_mapping()}, self._context(task_id, component))
+            bolt.prepare({**self._config, **topology.config_of(component).as_mapping()}, topology.context_of(task_id))
             self._ready[task_id] = bolt
         return bolt
 
@@ -44,16 +44,3 @@ class Instances:
     def drop_all(self) -> None:
         for task_id in list(self._ready):
             self.drop(task_id)
-
-    def _context(self, task_id: int, component: str) -> TopologyContext:
-        topology = self._plan.topology
-        spec = topology.bolts[component]
-        return TopologyContext(
-            topology=topology.name,
-            component=component,
-            task_id=task_id,
-            task_index=task_id - topology.task_ids(component)[0],
-            parallelism=spec.parallelism,
-            sources=[(subscription.component, subscription.stream) for subscription in spec.subscriptions],
-            targets={stream: [bolt for bolt, _ in topology.subscribers(component, stream)] for stream in spec.streams},
-        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_jobs.errors import TopologyError
-from spark_jobs.topology import Topology
+from spark_jobs.topology import Topology, bolt_levels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class Plan:
 
 
 def plan_topology(topology: Topology, max_lanes: int) -> Plan:
-    """Place the bolt tasks; ``max_lanes`` is the number of cores. Raises TopologyError for a cycle or without a bolt."""
-    levels = _bolt_levels(topology)
+    """Place the bolt tasks; ``max_lanes`` is the number of cores. Raises TopologyError for a topology without a bolt."""
+    levels = bolt_levels(topology.bolts)
     if not levels:
         raise TopologyError(f"topology {topology.name!r} has no bolt: add one with set_bolt")
     counts = [0] * max(levels.values())
@@ -71,18 +71,3 @@ def plan_topology(topology: Topology, max_lanes: int) -> Plan:
             places[task_id] = Place(component=component, task_id=task_id, level=level, position=counts[level - 1])
             counts[level - 1] += 1
     return Plan(topology=topology, places=places, level_tasks=tuple(counts), max_lanes=max_lanes)
-
-
-def _bolt_levels(topology: Topology) -> dict[str, int]:
-    """Each bolt's level: one more than the highest of its sources; spouts are at 0."""
-    levels: dict[str, int] = dict.fromkeys(topology.spouts, 0)
-    waiting = dict(topology.bolts)
-    while waiting:
-        ready = [id_ for id_, spec in waiting.items() if all(s.component in levels for s in spec.subscriptions)]
-        if not ready:
-            raise TopologyError(
-                f"the bolts {', '.join(sorted(waiting))} are in or behind a cycle; a topology must not have one"
-            )
-        for id_ in ready:
-            levels[id_] = 1 + max(levels[s.component] for s in waiting.pop(id_).subscriptions)
-    return {id_: level for id_, level in levels.items() if level}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from queues.schema import Schema
-from spark_jobs.errors import BadValuesError, UnknownStreamError
+from spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from spark_jobs.fold import Anchors
-from spark_jobs.grouping import Choose
+from spark_jobs.grouping import Choose, Stream
 from spark_jobs.topology import Topology
 
 
@@ -43,42 +43,74 @@ class Outgoing:
 class Outlet:
     """One stream of a component: its fields, and who receives what."""
 
-    __slots__ = ("schema", "subscribers", "width")
+    __slots__ = ("direct", "schema", "subscribers", "width")
 
-    def __init__(self, schema: Schema, subscribers: list[tuple[Choose, dict[int, Outgoing]]]) -> None:
-        self.schema, self.subscribers, self.width = schema, subscribers, len(schema.fields)
+    def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
+        self.schema, self.width = schema, len(schema.fields)
+        self.subscribers: list[tuple[Choose, dict[int, Outgoing]]] = []
+        """Of a stream that is not direct."""
+        self.direct = direct
+        """Target task to what was emitted to it, if the stream is direct."""
 
 
 class Outputs:
     """All streams of one task."""
 
-    def __init__(self, topology: Topology, component: str) -> None:
-        self._component = component
+    def __init__(self, topology: Topology, task_id: int) -> None:
+        context = topology.context_of(task_id)
+        self._component = component = context.component
+        spec = topology.spec(component)
         self.outlets: dict[str, Outlet] = {}
         self.outgoing: list[Outgoing] = []
-        for stream, schema in topology.spec(component).streams.items():
-            subscribers = []
-            for bolt, subscription in topology.subscribers(component, stream):
+        for name, schema in spec.streams.items():
+            outlet = self.outlets[name] = Outlet(schema, {} if name in spec.direct else None)
+            for bolt, subscription in topology.subscribers(component, name):
                 tasks = topology.task_ids(bolt)
-                made = {task: Outgoing(stream, schema, task) for task in tasks}
+                made = {task: Outgoing(name, schema, task) for task in tasks}
                 self.outgoing += made.values()
-                subscribers.append((subscription.grouping.chooser(schema, tasks), made))
-            self.outlets[stream] = Outlet(schema, subscribers)
+                if outlet.direct is None:
+                    stream = Stream(schema=schema, tasks=tasks, name=name, context=context)
+                    outlet.subscribers.append((subscription.grouping.chooser(stream), made))
+                else:
+                    outlet.direct.update(made)
 
     def outlet(self, stream: str, values: Sequence[Any]) -> Outlet:
-        """The outlet of a stream for these values; raises UnknownStreamError, BadValuesError."""
-        outlet = self.outlets.get(stream)
-        if outlet is None:
-            known = ", ".join(self.outlets) or "none: set output_fields"
-            raise UnknownStreamError(f"{self._component!r} emits on stream {stream!r}; its streams are {known}")
-        if isinstance(values, (str, bytes)) or len(values) != outlet.width:
-            raise BadValuesError(
-                f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list with one value for each of"
-                f" ({outlet.schema})"
-            )
+        """The outlet of a stream for ``emit``; raises UnknownStreamError, DirectStreamError, BadValuesError."""
+        outlet = self._find(stream, values)
+        if outlet.direct is not None:
+            raise DirectStreamError(f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct")
         return outlet
+
+    def direct(self, task: int, stream: str, values: Sequence[Any]) -> Outgoing:
+        """Where ``emit_direct`` records; raises UnknownStreamError, DirectStreamError, BadValuesError."""
+        made = self._find(stream, values).direct
+        if made is None:
+            raise DirectStreamError(
+                f"{self._component!r} emits directly on stream {stream!r}, which is not direct:"
+                " use emit, or name the stream in direct_streams"
+            )
+        try:
+            return made[task]
+        except (KeyError, TypeError):
+            known = ", ".join(map(str, made)) or "none: subscribe one with direct_grouping"
+            raise DirectStreamError(
+                f"{self._component!r} emits directly to task {task!r}; the tasks that receive stream {stream!r} are {known}"
+            ) from None
 
     def clear(self) -> None:
         """Forget what was emitted."""
         for outgoing in self.outgoing:
             outgoing.clear()
+
+    def _find(self, stream: str, values: Sequence[Any]) -> Outlet:
+        outlet = self.outlets.get(stream)
+        if outlet is None:
+            known = ", ".join(self.outlets) or "none: set output_fields"
+            raise UnknownStreamError(f"{self._component!r} emits on stream {stream!r}; its streams are {known}")
+        listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview))
+        if not listed or len(values) != outlet.width:
+            raise BadValuesError(
+                f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list with one value for each of"
+                f" ({outlet.schema})"
+            )
+        return outlet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from acker import Applied, ErrorReport, Failure, Ledger, Metrics, Token
+from acker.ids import mix, mix_array
 from queues.chunk import Chunk, Lineage, Route, decode, encode
-from queues.errors import SchemaError
 from spark_jobs.bolt import BasicBolt
 from spark_jobs.collector import Record
+from spark_jobs.departures import departures
 from spark_jobs.execution import execute_bolt, fail_all
-from spark_jobs.fold import Rows, child_lineage, fold, join_lineages, roots_of, row_seeds, select
+from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
 from spark_jobs.instances import Instances
 from spark_jobs.levels import Plan
-from spark_jobs.outputs import Outgoing, Outputs
+from spark_jobs.outputs import Outputs
 from spark_jobs.tuples import ACKED, Origin, Tuple
-
-_ERRORS_KEPT = 5
 
 
 class LevelRunner:
     """One level of one run in one process; keeps the bolts' copies between micro-batches. One thread only."""
 
-    def __init__(self, *, plan: Plan, level: int, ledger: Ledger, metrics: Metrics, config: Mapping[str, Any]) -> None:
+    def __init__(self, *, plan: Plan, level: int, ledger: Ledger | None, metrics: Metrics, config: Mapping[str, Any]) -> None:
+        """Without a ledger nothing is told to one: for topologies in which nothing is tracked."""
         self._plan, self._level, self._ledger, self._metrics = plan, level, ledger, metrics
         self._instances = Instances(plan, config)
         self._outputs: dict[int, Outputs] = {}
@@ -49,8 +50,7 @@ class LevelRunner:
         if not chunks:
             return rows
         try:
-            work = _Work(self, chunks)
-            rows += work.run(token)
+            rows += _Work(self, chunks, token).run()
         except BaseException:
             # The attempt ends in the middle: bolts may hold what was never flushed or acked.
             self._instances.drop_all()
@@ -61,7 +61,7 @@ class LevelRunner:
         """The recording lists of a task, empty."""
         found = self._outputs.get(task_id)
         if found is None:
-            found = self._outputs[task_id] = Outputs(self._plan.topology, self._plan.places[task_id].component)
+            found = self._outputs[task_id] = Outputs(self._plan.topology, task_id)
         found.clear()
         return found
 
@@ -69,8 +69,8 @@ class LevelRunner:
 class _Work:
     """One call of ``run``."""
 
-    def __init__(self, runner: LevelRunner, chunks: list[Chunk]) -> None:
-        self._runner = runner
+    def __init__(self, runner: LevelRunner, chunks: list[Chunk], token: Token) -> None:
+        self._runner, self._token = runner, token
         self._plan, self._ledger, self._metrics = runner._plan, runner._ledger, runner._metrics  # noqa: SLF001 - its other half
         self._level, self._instances = runner._level, runner._instances  # noqa: SLF001 - its other half
         self._lineage = join_lineages([chunk.lineage for chunk in chunks])
@@ -79,30 +79,34 @@ class _Work:
         self._children: list[Lineage] = []
         self._load(chunks)
 
-    def run(self, token: Token) -> list[tuple[int, bytes]]:
+    def run(self) -> list[tuple[int, bytes]]:
         for task_id, record in sorted(self._records.items()):
             self._execute(task_id, record)
         rows = [row for task_id, record in self._records.items() for row in self._emit(task_id, record)]
-        self._settle(token)
+        self._settle()
         return rows
 
     def _load(self, chunks: list[Chunk]) -> None:
         """Make the tuples of each task."""
+        salt = _salt(self._token)
+        untracked = np.flatnonzero(np.diff(self._lineage.offsets) == 0)
+        seeds = self._seeds.copy()
+        seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
+        identities, no_tree = seeds.tolist(), frozenset(untracked.tolist())
         row = 0
-        seeds = self._seeds.tolist()
         topology = self._plan.topology
         for chunk in chunks:
             route = chunk.route
             record = self._records.get(route.target_task)
             if record is None:
                 component = self._plan.places[route.target_task].component
-                record = Record(component, self._runner.outputs(route.target_task))
+                record = Record(component, self._runner.outputs(route.target_task), no_tree, salt)
                 self._records[route.target_task] = record
             schema = topology.spec(route.component).streams[route.stream]
             origin = Origin(route.component, route.stream, route.source_task, schema.names)
             columns = [column.to_pylist() for column in chunk.values.columns]
             for values in zip(*columns, strict=True):
-                record.tuples.append(Tuple(values, origin, row, seeds[row], record))
+                record.tuples.append(Tuple(values, origin, row, identities[row], record))
                 row += 1
 
     def _execute(self, task_id: int, record: Record) -> None:
@@ -115,48 +119,18 @@ class _Work:
             self._instances.drop(task_id)
 
     def _emit(self, task_id: int, record: Record) -> list[tuple[int, bytes]]:
-        """The chunks that a task emitted."""
+        """The chunks that a task emitted, each with the lane that it goes to."""
         rows = []
         basic = isinstance(self._plan.topology.bolts[record.component].bolt, BasicBolt)
-        for outgoing in record.outputs.outgoing:
-            if not outgoing.values:
-                continue
-            kept = self._kept(record, outgoing, basic=basic)
-            if not len(kept):
-                continue
-            child = child_lineage(self._lineage, self._seeds, outgoing.anchors(), outgoing.target)
-            values = outgoing.values
-            if len(kept) < len(values):
-                values = [values[i] for i in kept]
-                child = select(child, kept)
-            self._children.append(child)
-            route = Route(component=record.component, stream=outgoing.stream, source_task=task_id, target_task=outgoing.target)
-            payload = encode(Chunk(route=route, values=outgoing.schema.batch(values), lineage=child))
-            rows.append((self._plan.lane_after(self._level, outgoing.target), payload))
+        for departure in departures(record, self._lineage, self._seeds, basic=basic):
+            self._children.append(departure.lineage)
+            target = departure.target
+            route = Route(component=record.component, stream=departure.stream, source_task=task_id, target_task=target)
+            payload = encode(Chunk(route=route, values=departure.values, lineage=departure.lineage))
+            rows.append((self._plan.lane_after(self._level, target), payload))
         return rows
 
-    def _kept(self, record: Record, outgoing: Outgoing, *, basic: bool) -> Rows:
-        """Which emissions go on their way.
-
-        Values of the wrong type stay here and fail their anchors. What a BasicBolt emitted for a tuple that failed stays
-        here too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees as well,
-        which count on it, so it goes.
-        """
-        bad = _badly_typed(outgoing)
-        anchors = outgoing.anchors()
-        owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
-        by_row = {tup.row: tup for tup in record.tuples} if bad else {}
-        for emission, reason in bad.items():
-            for row in anchors.rows[owner == emission].tolist():
-                record.fail(by_row[row], f"stream {outgoing.stream!r}: {reason}")
-            record.errors.append(f"stream {outgoing.stream!r}: {reason}")
-        kept = np.ones(len(anchors.counts), bool)
-        kept[list(bad)] = False
-        if basic and record.reasons:
-            kept[np.isin(anchors.rows, np.array(list(record.reasons)))] = False
-        return np.flatnonzero(kept)
-
-    def _settle(self, token: Token) -> None:
+    def _settle(self) -> None:
         """Tell the ledger, once, what became of the trees; and count it if it was the first time."""
         acked = np.array(
             [tup.row for record in self._records.values() for tup in record.tuples if tup.state == ACKED], np.int64
@@ -169,10 +143,11 @@ class _Work:
             for root in roots_of(self._lineage, row)
         ]
         resets = [root for record in self._records.values() for row in record.resets for root in roots_of(self._lineage, row)]
-        if resets:
-            self._ledger.reset_timeout(resets)
-        if len(updates.roots) and self._ledger.apply(token, updates, failures).applied is not Applied.FRESH:
-            return
+        if self._ledger is not None and len(updates.roots):
+            if resets:
+                self._ledger.reset_timeout(resets)
+            if self._ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
+                return
         for task_id, record in self._records.items():
             self._count(task_id, record)
 
@@ -193,23 +168,14 @@ class _Work:
             self._metrics.report(
                 [
                     ErrorReport(at=now, component=record.component, task=task_id, message=message[:500])
-                    for message in record.errors[:_ERRORS_KEPT]
+                    for message in record.errors
                 ]
             )
 
 
-def _badly_typed(outgoing: Outgoing) -> dict[int, str]:
-    """Emissions whose values do not have the stream's types, and what is wrong with each."""
-    try:
-        outgoing.schema.batch(outgoing.values)
-    except SchemaError:
-        pass
-    else:
-        return {}
-    bad = {}
-    for emission, values in enumerate(outgoing.values):
-        try:
-            outgoing.schema.check(values)
-        except SchemaError as error:
-            bad[emission] = str(error)
-    return bad
+def _salt(token: Token) -> int:
+    """What tells the untracked tuples of one task of one micro-batch from those of others; the same at a retry."""
+    salt = zlib.crc32(token.run.encode())
+    for number in (token.batch, token.level, token.partition):
+        salt = mix(salt ^ number)
+    return salt

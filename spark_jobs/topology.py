@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from queues.errors import SchemaError
 from queues.schema import Schema
 from queues.spout import Spout
-from spark_jobs.bolt import DEFAULT_STREAM, BasicBolt, Bolt
+from spark_jobs.bolt import BasicBolt, Bolt, TopologyContext
 from spark_jobs.config import Config
 from spark_jobs.errors import TopologyError
-from spark_jobs.grouping import AllTasks, Fields, Global, Grouping, Shuffle
+from spark_jobs.grouping import Grouping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class SpoutSpec:
     parallelism: int
     overrides: Mapping[str, Any]
     streams: Mapping[str, Schema]
+    direct: AbstractSet[str] = frozenset()
+    """The streams on which the emitter names the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,7 @@ class BoltSpec:
     overrides: Mapping[str, Any]
     streams: Mapping[str, Schema]
     subscriptions: tuple[Subscription, ...]
+    direct: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,28 @@ class Topology:
         first = self._first_task[component]
         return range(first, first + self.spec(component).parallelism)
 
+    def component_of(self, task_id: int) -> str:
+        """Whose task this is; raises KeyError."""
+        for component in (*self.spouts, *self.bolts):
+            if task_id in self.task_ids(component):
+                return component
+        raise KeyError(task_id)
+
+    def context_of(self, task_id: int) -> TopologyContext:
+        """What a task is told about itself."""
+        component = self.component_of(task_id)
+        spec = self.spec(component)
+        subscriptions = spec.subscriptions if isinstance(spec, BoltSpec) else ()
+        return TopologyContext(
+            topology=self.name,
+            component=component,
+            task_id=task_id,
+            task_index=task_id - self.task_ids(component)[0],
+            parallelism=spec.parallelism,
+            sources=[(subscription.component, subscription.stream) for subscription in subscriptions],
+            targets={stream: [bolt for bolt, _ in self.subscribers(component, stream)] for stream in spec.streams},
+        )
+
     @property
     def spout_tasks(self) -> int:
         """Number of spout tasks: their ids are 1 .. this."""
@@ -91,137 +116,25 @@ class Topology:
         ]
 
 
-@dataclass
-class _Declared:
-    component: Any
-    parallelism: int
-    overrides: Mapping[str, Any]
-    subscriptions: list[Subscription] = field(default_factory=list)
-
-
-class BoltDeclarer:
-    """Subscribes a bolt to streams; calls chain."""
-
-    def __init__(self, declared: _Declared) -> None:
-        self._declared = declared
-
-    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each tuple to one task, evenly."""
-        return self._subscribe(component, stream, Shuffle())
-
-    def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Equal values of ``fields`` to one task, across runs and machines."""
-        return self._subscribe(component, stream, Fields(fields))
-
-    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each tuple to every task."""
-        return self._subscribe(component, stream, AllTasks())
-
-    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each tuple to the task with the lowest id."""
-        return self._subscribe(component, stream, Global())
-
-    def _subscribe(self, component: str, stream: str, grouping: Grouping) -> BoltDeclarer:
-        self._declared.subscriptions.append(Subscription(component=component, stream=stream, grouping=grouping))
-        return self
-
-
-class TopologyBuilder:
-    """Puts a topology together; ``build`` checks it."""
-
-    def __init__(self, name: str, config: Config | None = None) -> None:
-        """``name`` is part of the keys in Redis: two topologies that run at once need two names."""
-        if not name or any(character in name for character in "{} \n\t"):
-            raise TopologyError(f"{name!r} cannot name a topology: use letters, digits, dashes and dots")
-        self._name, self._config = name, config or Config()
-        self._spouts: dict[str, _Declared] = {}
-        self._bolts: dict[str, _Declared] = {}
-
-    def set_spout(self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None) -> None:
-        """Add a spout; each of its tasks is a process of its own."""
-        if not isinstance(spout, Spout):
-            raise TopologyError(f"spout {id_!r} is a {type(spout).__name__}, not a Spout")
-        self._spouts[id_] = self._declare(id_, spout, parallelism, config)
-
-    def set_bolt(
-        self, id_: str, bolt: Bolt | BasicBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
-    ) -> BoltDeclarer:
-        """Add a bolt; subscribe it by chaining groupings."""
-        if not isinstance(bolt, (Bolt, BasicBolt)):
-            raise TopologyError(f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt or BasicBolt")
-        self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
-        return BoltDeclarer(self._bolts[id_])
-
-    def build(self) -> Topology:
-        """The topology; raises TopologyError with the first thing that is wrong."""
-        if not self._spouts:
-            raise TopologyError(f"topology {self._name!r} has no spout: add one with set_spout")
-        spouts = {
-            id_: SpoutSpec(
-                spout=one.component, parallelism=one.parallelism, overrides=one.overrides, streams=_streams(id_, one.component)
-            )
-            for id_, one in self._spouts.items()
-        }
-        bolts = {
-            id_: BoltSpec(
-                bolt=one.component,
-                parallelism=one.parallelism,
-                overrides=one.overrides,
-                streams=_streams(id_, one.component),
-                subscriptions=tuple(one.subscriptions),
-            )
-            for id_, one in self._bolts.items()
-        }
-        topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
-        for id_, spec in bolts.items():
-            _check_subscriptions(topology, id_, spec)
-        return topology
-
-    def _declare(self, id_: str, component: object, parallelism: int, config: Mapping[str, Any] | None) -> _Declared:
-        if not isinstance(id_, str) or not id_ or "\n" in id_:
-            raise TopologyError(f"{id_!r} cannot be an id: use a string")
-        if id_.startswith("__"):
-            raise TopologyError(f"the id {id_!r} is reserved: do not begin it with two underscores")
-        if id_ in self._spouts or id_ in self._bolts:
-            raise TopologyError(f"there are two components {id_!r}: give each an id of its own")
-        if not isinstance(parallelism, int) or parallelism < 1:
-            raise TopologyError(f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1")
-        return _Declared(component, parallelism, dict(config or {}))
-
-
-def _streams(id_: str, component: Any) -> dict[str, Schema]:
-    declared = dict(component.output_streams)
-    if component.output_fields:
-        if DEFAULT_STREAM in declared:
-            raise TopologyError(f"{id_!r} declares its default stream twice: in output_fields and in output_streams")
-        declared[DEFAULT_STREAM] = component.output_fields
-    streams = {}
-    for stream, ddl in declared.items():
-        try:
-            streams[stream] = Schema.parse(ddl)
-        except SchemaError as error:
-            raise TopologyError(f"stream {stream!r} of {id_!r}: {error}") from error
-    return streams
-
-
-def _check_subscriptions(topology: Topology, id_: str, spec: BoltSpec) -> None:
-    if not spec.subscriptions:
-        raise TopologyError(f"bolt {id_!r} receives nothing: subscribe it, such as .shuffle_grouping(COMPONENT)")
-    for subscription in spec.subscriptions:
-        try:
-            streams = topology.spec(subscription.component).streams
-        except KeyError:
-            known = ", ".join((*topology.spouts, *topology.bolts))
+def bolt_levels(bolts: Mapping[str, BoltSpec]) -> dict[str, int]:
+    """Each bolt's level: one more than the highest of its sources; spouts are at 0. Raises TopologyError for a cycle."""
+    levels: dict[str, int] = {}
+    waiting = {bolt: {s.component for s in spec.subscriptions} & bolts.keys() for bolt, spec in bolts.items()}
+    while waiting:
+        ready = [bolt for bolt, sources in waiting.items() if sources <= levels.keys()]
+        if not ready:
+            cycle = " -> ".join(_cycle(waiting))
             raise TopologyError(
-                f"bolt {id_!r} subscribes to {subscription.component!r}, which is not in the topology; there are {known}"
-            ) from None
-        if subscription.stream not in streams:
-            known = ", ".join(streams) or "none: set output_fields"
-            raise TopologyError(
-                f"bolt {id_!r} subscribes to stream {subscription.stream!r} of {subscription.component!r};"
-                f" its streams are {known}"
+                f"the bolts {cycle} are a cycle, and tuples cannot go round: take out one of these subscriptions"
             )
-        try:
-            subscription.grouping.validate(streams[subscription.stream])
-        except TopologyError as error:
-            raise TopologyError(f"bolt {id_!r}, grouping of {subscription.component!r}: {error}") from error
+        for bolt in ready:
+            levels[bolt] = 1 + max((levels[source] for source in waiting.pop(bolt)), default=0)
+    return levels
+
+
+def _cycle(waiting: Mapping[str, AbstractSet[str]]) -> Sequence[str]:
+    """One cycle, in the direction of the tuples; every bolt here waits for another one here."""
+    path = [next(iter(waiting))]
+    while path[-1] not in path[:-1]:
+        path.append(min(waiting[path[-1]] & waiting.keys()))
+    return path[path.index(path[-1]) :][::-1]

@@ -30,7 +30,7 @@ class Tuple:
         self.row = row
         """Its number in the task's input: the collector's business."""
         self.seed = seed
-        """A well-mixed number of its identity, the same in each attempt at the task."""
+        """A well-mixed number of its identity, the same in each attempt at the task if the tuple is tracked."""
         self.record = record
         """The micro-batch of the task that received it."""
         self.emitted = 0

@@ -1,0 +1,95 @@
+"""A hash of a tuple's fields that is the same in every process and on every machine, for the groupings by key. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from acker.ids import mix
+from queues.errors import SchemaError
+from queues.schema import Field, Schema
+from spark_jobs.errors import BadValuesError
+
+KeyHash = Callable[[Sequence[Any]], int]
+"""A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type."""
+
+_CACHE = 100_000
+"""Keys remembered; a word that comes again costs one look-up."""
+_EXACT: dict[pa.DataType, type] = {
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.float64(): float,
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
+}
+"""Types that Arrow keeps as they are; everything else is hashed as it comes back from Arrow."""
+
+
+def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
+    """The hash of these fields.
+
+    The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column, two datetimes of one
+    moment are one timestamp. Keys that Python calls equal are equal to the column too, so the cache may answer for them.
+    """
+    positions = [schema.position(field) for field in fields]
+    columns = [schema.fields[position] for position in positions]
+    cache: dict[Any, int] = {}
+
+    def compute(values: Sequence[Any]) -> int:
+        try:
+            return _hash([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            try:
+                schema.check(values)
+            except SchemaError as error:
+                raise BadValuesError(f"cannot group by {', '.join(fields)}: {error}") from None
+            raise
+
+    single = positions[0] if len(positions) == 1 else None
+
+    def find(values: Sequence[Any]) -> int:
+        key = values[single] if single is not None else tuple([values[at] for at in positions])
+        try:
+            found = cache.get(key)
+        except TypeError:  # a list: not hashable, hence not cached
+            return compute(values)
+        if found is None:
+            if len(cache) >= _CACHE:
+                cache.clear()
+            found = cache[key] = compute(values)
+        return found
+
+    return find
+
+
+def _canonical(value: Any, column: Field) -> Any:
+    if value is None or type(value) is _EXACT.get(column.arrow):
+        return value
+    return pa.array([value], column.arrow)[0].as_py()
+
+
+def _hash(key: Sequence[Any]) -> int:
+    state = hashlib.blake2b(digest_size=8)
+    for value in key:
+        encoded = _encode(value)
+        state.update(len(encoded).to_bytes(4, "big"))
+        state.update(encoded)
+    return mix(int.from_bytes(state.digest(), "big")) >> 32
+
+
+def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one a type
+    if value is None:
+        return b"n"
+    if isinstance(value, str):
+        return b"s" + value.encode()
+    if isinstance(value, bytes):
+        return b"b" + value
+    if isinstance(value, list):
+        return b"l" + b",".join(map(_encode, value))
+    if isinstance(value, float):
+        return b"f" + (value + 0.0).hex().encode()  # -0.0 equals 0.0
+    if isinstance(value, int):
+        return b"i" + str(int(value)).encode()
+    return b"o" + str(value).encode()

@@ -1,0 +1,21 @@
+"""Simulated time: it stands still until it is moved, and nothing sleeps."""
+
+from __future__ import annotations
+
+_NS = 1_000_000_000
+
+
+def to_ns(seconds: float) -> int:
+    """Whole nanoseconds, so that 300 times 0.1 s are exactly 30 s."""
+    return round(seconds * _NS)
+
+
+class SimulatedClock:
+    """Starts at 0. One thread only."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> float:
+        """Seconds since the start, as the ledger asks for them."""
+        return self.now_ns / _NS

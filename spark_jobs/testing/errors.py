@@ -1,0 +1,13 @@
+"""What the test kit raises.
+
+SparkJobsError
+└── LocalClusterError      a test asks for what the cluster does not have, or the topology does not come to rest
+"""
+
+from __future__ import annotations
+
+from spark_jobs.errors import SparkJobsError
+
+
+class LocalClusterError(SparkJobsError):
+    """The message says what there is, or what still moves, and what to change in the test."""
