@@ -11,6 +11,7 @@ fold        what a task did to the trees, in numpy
 emission    the spout's side of emitting                job        what travels to the Spark tasks
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
+testing     the test kit: a topology without services
 """
 
 from spark_jobs.bolt import BasicBolt, Bolt, TopologyContext

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 _NS = 1_000_000_000
 
 
@@ -19,3 +21,8 @@ class SimulatedClock:
     def __call__(self) -> float:
         """Seconds since the start, as the ledger asks for them."""
         return self.now_ns / _NS
+
+
+def simulated_datetime(now_ns: int) -> datetime:
+    """A simulated time as a date, for reports: the clock starts at the epoch."""
+    return datetime.fromtimestamp(now_ns / _NS, UTC)

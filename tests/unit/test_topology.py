@@ -18,7 +18,7 @@ class Words(BasicBolt):
 
 
 class Naming(Bolt):
-    output_streams = {"named": "word string", "plain": "word string"}
+    output_streams = {"named": "word string", "plain": "word string"}  # noqa: RUF012 - as users write it
     direct_streams = frozenset({"named"})
 
 

@@ -1,0 +1,73 @@
+"""A topology from its first tuple to its last, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from queues import Spout
+from spark_jobs.bolt import DEFAULT_STREAM
+from spark_jobs.config import Config
+from spark_jobs.testing.cluster import LocalCluster
+from spark_jobs.testing.errors import LocalClusterError
+from spark_jobs.testing.feeder import FeederSpout
+from spark_jobs.topology import Topology
+
+
+def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
+    """The same topology with other spouts in the places of its own, which declare the streams.
+
+    Raises LocalClusterError for a component that is no spout of the topology.
+    """
+    unknown = [component for component in spouts if component not in topology.spouts]
+    if unknown:
+        raise LocalClusterError(f"there is no spout {unknown[0]!r}; the spouts are {', '.join(topology.spouts)}")
+    replaced = {component: replace(topology.spouts[component], spout=spout) for component, spout in spouts.items()}
+    return replace(topology, spouts={**topology.spouts, **replaced})
+
+
+def feeder_for(topology: Topology, component: str) -> FeederSpout:
+    """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``."""
+    if component not in topology.spouts:
+        raise LocalClusterError(f"there is no spout {component!r}; the spouts are {', '.join(topology.spouts)}")
+    streams = topology.spouts[component].streams
+    return FeederSpout(
+        streams={
+            stream: ", ".join(f"`{field.name}` {field.type}" for field in schema.fields) for stream, schema in streams.items()
+        }
+    )
+
+
+def complete_topology(
+    topology: Topology,
+    mock_sources: Mapping[str, Sequence[Sequence[Any]]],
+    *,
+    config: Config | None = None,
+    allow_failures: bool = False,
+) -> dict[str, list[list[Any]]]:
+    """Feed the named spouts' default streams, run to the end, return what each component emitted on its default stream.
+
+    The spouts in ``mock_sources`` are replaced; the others run as they are, and must run dry. Components without a default
+    stream are left out; for other streams use ``LocalCluster.read_tuples``. What is still in flight when nothing moves any more
+    runs into its message timeout. A tuple that fails is not fed again: LocalClusterError is raised with the first reason, or
+    with ``allow_failures`` the rest is returned. Raises as ``LocalCluster.settle`` does as well.
+    """
+    feeders = {component: feeder_for(topology, component) for component in mock_sources}
+    for component, rows in mock_sources.items():
+        for msg_id, values in enumerate(rows):
+            feeders[component].feed(values, msg_id)
+    with LocalCluster(with_spouts(topology, feeders), config) as cluster:
+        cluster.settle()
+        settings = config or topology.config
+        if settings.enable_message_timeouts:
+            cluster.advance_time(settings.message_timeout_secs)
+        reasons = {component: cluster.fail_reasons(component) for component in topology.spouts}
+        for component, found in reasons.items():
+            if found and not allow_failures:
+                raise LocalClusterError(f"{len(found)} tuples of {component!r} failed, the first one with: {found[0]}")
+        return {
+            component: cluster.read_tuples(component)
+            for component in (*topology.spouts, *topology.bolts)
+            if DEFAULT_STREAM in topology.spec(component).streams
+        }

@@ -1,0 +1,189 @@
+"""One spout task on simulated time: what a spout worker does, without its threads and its patience."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from acker import ErrorReport, Ledger, Metrics, Outcomes
+from queues import Entry, MsgId, Spout, SpoutContext
+from spark_jobs.emission import SpoutEmitter
+from spark_jobs.levels import Plan
+from spark_jobs.testing.capture import CAPTURE
+from spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
+
+_BATCH_TUPLES = 1_000
+"""At most so many from one spout task in one micro-batch."""
+_NOW = timedelta(0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """What became of one tracked tuple."""
+
+    msg_id: MsgId
+    reason: str | None
+    """None: acked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What all spout tasks of a cluster share."""
+
+    plan: Plan
+    ledger: Ledger
+    metrics: Metrics
+    clock: SimulatedClock
+    roots: Iterator[int]
+    """Ascending, and never 0, which stands for no root."""
+
+
+class SpoutTask:
+    """Emits, tracks, and tells its spout; also the collector that the spout emits with. One thread only."""
+
+    def __init__(self, shared: Surroundings, component: str, task_index: int, spout: Spout, settled: list[Settled]) -> None:
+        """``settled`` is appended to in the order in which spouts are told."""
+        topology = shared.plan.topology
+        config = topology.config_of(component)
+        self.component, self.spout = component, spout
+        self._settled = settled
+        self._shared, self._index = shared, task_index
+        self._task_id = topology.task_ids(component)[task_index]
+        self._tracked = config.ackers > 0
+        self._bound = config.max_spout_pending
+        timed = topology.config.enable_message_timeouts
+        self._timeout_ns = to_ns(topology.config.message_timeout_secs) if timed else None
+        self._emitter = SpoutEmitter(shared.plan, component, self._task_id)
+        self._capture = topology.task_ids(CAPTURE)[0]
+        self._feed = shared.ledger.feed(self._task_id)
+        self._emitted: list[tuple[int | None, MsgId | None]] = []
+        self._pending: dict[int, tuple[MsgId, int]] = {}
+        """Root to message id and deadline; in the order of the deadlines, because the timeout is the same for all."""
+        self._takes_reason = _takes_reason(spout)
+
+    def open(self) -> None:
+        """``open`` and ``activate`` of the spout."""
+        topology = self._shared.plan.topology
+        context = SpoutContext(
+            topology=topology.name,
+            component=self.component,
+            task_id=self._task_id,
+            task_index=self._index,
+            parallelism=topology.spec(self.component).parallelism,
+            wake=lambda: None,
+            count=lambda name, count: self._shared.metrics.add(self.component, self._task_id, {name: count}),
+        )
+        self.spout.open(topology.config_of(self.component).as_mapping(), context)
+        self.spout.activate()
+
+    def close(self) -> None:
+        """``deactivate``, ``release`` of what is in flight, ``close`` with a grace of 0."""
+        self.spout.deactivate()
+        in_flight = [msg_id for msg_id, _ in self._pending.values()]
+        self._shared.ledger.forget(list(self._pending))
+        self._pending.clear()
+        for msg_id in in_flight:
+            self.spout.release(msg_id)
+        self.spout.close(_NOW)
+
+    @property
+    def pending(self) -> int:
+        """Trees in flight."""
+        return len(self._pending)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the next tuple times out; None if none will."""
+        return next((deadline for _, deadline in self._pending.values()), None) if self._timeout_ns is not None else None
+
+    # -- what the spout emits with -----------------------------------------------------------------------------------------
+
+    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+        """``SpoutCollector.emit``."""
+        root = next(self._shared.roots) if msg_id is not None and self._tracked else None
+        tasks = self._emitter.emit(values, root, stream)
+        self._emitted.append((root, msg_id))
+        return [task for task in tasks if task != self._capture]
+
+    def report_error(self, error: BaseException | str) -> None:
+        """``SpoutCollector.report_error``."""
+        message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        now = simulated_datetime(self._shared.clock.now_ns)
+        self._shared.metrics.report([ErrorReport(at=now, component=self.component, task=self._task_id, message=message)])
+
+    # -- one round ---------------------------------------------------------------------------------------------------------
+
+    def hear(self) -> bool:
+        """Tell the spout what was decided and what timed out; returns whether there was anything."""
+        outcomes = self._feed.read(_NOW)
+        self._settle(outcomes)
+        return self._expire() or bool(outcomes)
+
+    def fill(self) -> bool:
+        """Ask the spout for tuples until it has none or its bound is reached; returns whether it emitted."""
+        while len(self._emitted) < _BATCH_TUPLES and (self._bound is None or self._in_flight() < self._bound):
+            before = len(self._emitted)
+            self.spout.next_tuple(self)
+            if len(self._emitted) == before:
+                break
+        return bool(self._emitted)
+
+    def send(self) -> list[Entry]:
+        """Register the roots of what was emitted; returns its chunks. The timeouts begin now."""
+        emission = self._emitter.take()
+        emitted, self._emitted = self._emitted, []
+        self._shared.ledger.register(self._task_id, emission.roots, emission.ack_vals)
+        for root, msg_id in emitted:
+            if root is not None:
+                self._pending[root] = (msg_id, self._shared.clock.now_ns + (self._timeout_ns or 0))
+            elif msg_id is not None:
+                self._tell(msg_id, None)
+        return emission.entries
+
+    def _in_flight(self) -> int:
+        return len(self._pending) + sum(root is not None for root, _ in self._emitted)
+
+    def _settle(self, outcomes: Outcomes) -> None:
+        for root in outcomes.reset:
+            if root in self._pending:
+                msg_id, _ = self._pending.pop(root)
+                self._pending[root] = (msg_id, self._shared.clock.now_ns + (self._timeout_ns or 0))
+        # By root, which is the order of emission; the ledger's own order depends on lanes.
+        for root in sorted(outcomes.acked):
+            self._finish(root, None)
+        for failure in sorted(outcomes.failed, key=lambda failure: failure.root):
+            self._finish(failure.root, f"{failure.component}[{failure.task}]: {failure.reason}")
+
+    def _expire(self) -> bool:
+        if self._timeout_ns is None:
+            return False
+        now = self._shared.clock.now_ns
+        expired = [root for root, (_, deadline) in self._pending.items() if deadline <= now]
+        self._shared.ledger.forget(expired)
+        for root in expired:
+            self._finish(root, "timeout")
+        return bool(expired)
+
+    def _finish(self, root: int, reason: str | None) -> None:
+        found = self._pending.pop(root, None)
+        if found is not None:
+            self._tell(found[0], reason)
+
+    def _tell(self, msg_id: MsgId, reason: str | None) -> None:
+        self._settled.append(Settled(msg_id=msg_id, reason=reason))
+        if reason is None:
+            self.spout.ack(msg_id)
+        elif self._takes_reason:
+            self.spout.fail(msg_id, reason)
+        else:
+            self.spout.fail(msg_id)
+
+
+def _takes_reason(spout: Spout) -> bool:
+    """Whether the spout's ``fail`` wants the reason; Storm's does not."""
+    parameters = inspect.signature(spout.fail).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

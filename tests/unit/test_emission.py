@@ -1,0 +1,99 @@
+"""A spout's tuples become chunks and roots; a bad one is refused before anything is recorded."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import xor
+
+import pytest
+
+from acker.ids import edge, seed
+from queues.chunk import decode
+from spark_jobs import BasicBolt, TopologyBuilder
+from spark_jobs.emission import SpoutEmitter
+from spark_jobs.errors import BadValuesError, UnknownStreamError
+from spark_jobs.levels import plan_topology
+from tests.pump import Source
+
+
+class Pass(BasicBolt):
+    output_fields = "word string"
+
+
+class Moody:
+    def prepare(self, context, stream, target_tasks):
+        pass
+
+    def choose_tasks(self, task_id, values):
+        raise RuntimeError("no")
+
+
+def emitter(custom: object = None) -> SpoutEmitter:
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Source("word string, n long"))
+    builder.set_bolt("near", Pass(), parallelism=2).all_grouping("source")
+    far = builder.set_bolt("far", Pass()).shuffle_grouping("near")
+    if custom:
+        far.custom_grouping("source", custom)
+    else:
+        far.shuffle_grouping("source")
+    return SpoutEmitter(plan_topology(builder.build(), 2), "source", 1)
+
+
+def test_the_ack_val_of_a_root_is_the_xor_of_the_edges_of_its_copies() -> None:
+    made = emitter()
+    assert made.emit(["a", 1], 77, "default") == [2, 3, 4]
+    assert made.emit(["b", 2], 78, "default") == [2, 3, 4]
+    emission = made.take()
+    assert emission.roots == [77, 78]
+    assert emission.ack_vals == [reduce(xor, (edge(seed(root, 0), 0, task) for task in (2, 3, 4))) for root in (77, 78)]
+    chunks = [decode(entry.payload) for entry in emission.entries]
+    assert [chunk.route.target_task for chunk in chunks] == [2, 3, 4]
+    assert all(chunk.values.to_pydict() == {"word": ["a", "b"], "n": [1, 2]} for chunk in chunks)
+    assert all(chunk.lineage.roots.tolist() == [77, 78] for chunk in chunks)
+    assert all(0 <= entry.lane < 2 for entry in emission.entries)
+
+
+def test_what_was_taken_is_not_taken_again() -> None:
+    made = emitter()
+    made.emit(["a", 1], 77, "default")
+    made.take()
+    emission = made.take()
+    assert (emission.entries, emission.roots, emission.ack_vals) == ([], [], [])
+
+
+def test_a_tuple_without_a_root_is_in_no_tree() -> None:
+    made = emitter()
+    made.emit(["a", 1], None, "default")
+    made.emit(["b", 2], 5, "default")
+    emission = made.take()
+    assert emission.roots == [5]
+    assert [decode(entry.payload).lineage.offsets.tolist() for entry in emission.entries] == [[0, 0, 1]] * 3
+
+
+@pytest.mark.parametrize("values", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
+def test_values_that_do_not_fit_are_refused_and_nothing_is_recorded(values: list) -> None:
+    made = emitter()
+    with pytest.raises(BadValuesError, match="'source'"):
+        made.emit(values, 77, "default")
+    assert made.take().roots == []
+
+
+def test_an_unknown_stream_is_refused() -> None:
+    with pytest.raises(UnknownStreamError, match="'source' emits on stream 'late'; its streams are default"):
+        emitter().emit(["a", 1], 77, "late")
+
+
+def test_a_grouping_that_raises_leaves_nothing_behind() -> None:
+    made = emitter(Moody())
+    with pytest.raises(RuntimeError):
+        made.emit(["a", 1], 77, "default")
+    assert (made.take().entries, made.take().roots) == ([], [])
+
+
+def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
+    made = emitter()
+    values = ["a", 1]
+    made.emit(values, 77, "default")
+    values[0] = "b"
+    assert decode(made.take().entries[0].payload).values.to_pydict()["word"] == ["a"]

@@ -1,0 +1,573 @@
+"""Whole topologies in plain Python, over the memory ledger: what is acked, what fails and why, what a retry does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+
+from acker import LedgerUnavailableError
+from queues.chunk import decode
+from spark_jobs import BasicBolt, Bolt, Config, Topology, TopologyBuilder
+from tests.pump import Pump, Source
+
+
+class Split(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        for word in tup["line"].split():
+            collector.emit([word])
+
+
+class Count(BasicBolt):
+    """Counts into a dictionary of the class, as bolts' copies are their own."""
+
+    totals: ClassVar[Counter[str]] = Counter()
+
+    def prepare(self, config, context):
+        self.counts: Counter[str] = Counter()
+
+    def execute(self, tup, collector):
+        self.counts[tup[0]] += 1
+
+    def flush(self, collector):
+        self.totals.update(self.counts)
+        self.counts.clear()
+
+
+class Pass(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+
+
+def chain(*bolts: Any, fields: str = "line string", parallelism: int = 2, **settings) -> Topology:
+    """spout -> b0 -> b1 -> …, each by shuffle."""
+    builder = TopologyBuilder("chain", Config(**settings))
+    builder.set_spout("spout", Source(fields))
+    for number, bolt in enumerate(bolts):
+        builder.set_bolt(f"b{number}", bolt, parallelism).shuffle_grouping(f"b{number - 1}" if number else "spout")
+    return builder.build()
+
+
+def word_count(split: Any = None) -> Topology:
+    builder = TopologyBuilder("word-count")
+    builder.set_spout("spout", Source("line string"))
+    builder.set_bolt("split", split or Split(), parallelism=3).shuffle_grouping("spout")
+    builder.set_bolt("count", Count(), parallelism=4).fields_grouping("split", "word")
+    return builder.build()
+
+
+@pytest.fixture(autouse=True)
+def _from_zero() -> None:
+    Count.totals.clear()
+
+
+def everything_acked(pump: Pump, roots: list[int]) -> bool:
+    return sorted(pump.acked) == sorted(roots) and not pump.failed and pump.ledger.pending() == 0
+
+
+def test_words_are_counted_and_every_line_is_acked() -> None:
+    pump = Pump(word_count(), max_lanes=2)
+    lines = [f"the falcon {number} and the tiercel {number % 7}" for number in range(500)]
+    roots = []
+    for start in range(0, 500, 100):
+        roots += pump.feed(*([line] for line in lines[start : start + 100]))
+        pump.run()
+    assert Count.totals == Counter(word for line in lines for word in line.split())
+    assert everything_acked(pump, roots)
+    totals = pump.metrics.totals()
+    assert sum(task["executed"] for task in totals["split"].values()) == 500
+    assert sum(task["acked"] for task in totals["count"].values()) == 3500
+    assert sum(task["transferred"] for task in totals["split"].values()) == 3500
+    assert all(task["execute_ns"] > 0 for task in totals["count"].values())
+    assert len(totals["count"]) == 4
+
+
+def test_a_level_without_input_does_nothing() -> None:
+    pump = Pump(word_count())
+    assert pump.runners[1].run(pump.token(2, 0), []) == []
+    assert pump.metrics.totals() == {}
+
+
+def test_a_line_without_words_is_acked_by_the_first_bolt() -> None:
+    pump = Pump(word_count())
+    roots = pump.feed([""], [" "])
+    pump.run()
+    assert everything_acked(pump, roots)
+
+
+def test_one_root_may_have_a_hundred_thousand_tuples() -> None:
+    pump = Pump(chain(Split(), Pass(), Count()))
+    roots = pump.feed([" ".join(map(str, range(50_000)))])
+    pump.run()
+    assert sum(Count.totals.values()) == 50_000
+    assert everything_acked(pump, roots)
+    shuffled = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
+    assert all(24_500 <= count <= 25_500 for count in shuffled)
+
+
+def test_twelve_levels_are_passed_through() -> None:
+    pump = Pump(chain(Split(), *[Pass() for _ in range(10)], Count()))
+    roots = pump.feed(["a b c"], ["d"])
+    pump.run()
+    assert pump.plan.levels == 12
+    assert Count.totals == Counter("abcd")
+    assert everything_acked(pump, roots)
+
+
+class Join(Bolt):
+    """Emits one tuple for all that came in the micro-batch, anchored to all of them, and acks them: in ``flush``."""
+
+    output_fields = "word string"
+    times = 1
+
+    def prepare(self, config, context):
+        self.held: list = []
+
+    def execute(self, tup, collector):
+        self.held.append(tup)
+
+    def flush(self, collector):
+        held, self.held = self.held, []
+        collector.emit(["+".join(sorted(tup[0] for tup in held))], held * self.times)
+        for tup in held:
+            collector.ack(tup)
+
+
+def diamond(join: Bolt, *below: Any) -> Topology:
+    builder = TopologyBuilder("diamond")
+    builder.set_spout("spout", Source("word string"))
+    for side in ("left", "right"):
+        builder.set_bolt(side, Pass(), parallelism=2).shuffle_grouping("spout")
+    # The join also hears the spout itself: these chunks pass through level 1 untouched.
+    builder.set_bolt("join", join).global_grouping("left").global_grouping("right").global_grouping("spout")
+    last = "join"
+    for number, bolt in enumerate(below):
+        builder.set_bolt(f"below{number}", bolt).shuffle_grouping(last)
+        last = f"below{number}"
+    return builder.build()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3], ids=["each anchor once", "each anchor twice", "each anchor three times"])
+def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) -> None:
+    join = Join()
+    join.times = times
+    pump = Pump(diamond(join, Pass(), Pass(), Count()))
+    roots = pump.feed(["a"], ["b"])
+    rows = pump.take()
+    for level in range(1, pump.plan.levels + 1):
+        assert pump.ledger.pending() == 2, f"acked before level {level}"
+        rows = pump.level(level, rows)
+    pump.read()
+    assert Count.totals == {"a+a+a+b+b+b": 1}
+    assert everything_acked(pump, roots)
+
+
+def test_two_spouts_join_and_both_fail_when_the_joined_tuple_does() -> None:
+    builder = TopologyBuilder("joined")
+    builder.set_spout("one", Source())
+    builder.set_spout("two", Source())
+    builder.set_bolt("join", Join()).global_grouping("one").global_grouping("two")
+    builder.set_bolt("fail", Raising("boom")).shuffle_grouping("join")
+    pump = Pump(builder.build())
+    roots = pump.feed(["x"], spout="one") + pump.feed(["y"], spout="two")
+    pump.run()
+    assert pump.failed == dict.fromkeys(roots, "fail: RuntimeError: boom")
+    assert pump.ledger.pending() == 0
+
+
+class Raising(BasicBolt):
+    """Emits, then raises for words that are named, or for all."""
+
+    output_fields = "word string"
+
+    def __init__(self, message: str, *words: str) -> None:
+        self.message, self.words = message, words
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+        if not self.words or tup[0] in self.words:
+            raise RuntimeError(self.message)
+
+
+def test_an_exception_fails_its_tuple_with_its_first_line_and_the_others_go_on() -> None:
+    pump = Pump(chain(Raising("no good\nsecond line", "bad"), Count(), fields="word string"))
+    good, bad, also_good = pump.feed(["good"], ["bad"], ["fine"])
+    pump.run()
+    assert pump.failed == {bad: "b0: RuntimeError: no good"}
+    assert sorted(pump.acked) == sorted([good, also_good])
+    assert Count.totals == {"good": 1, "fine": 1}, "what the failed tuple had emitted was not dropped"
+    assert [error.message for error in pump.metrics.errors()] == ["RuntimeError: no good"]
+    assert sum(task.get("failed", 0) for task in pump.metrics.totals()["b0"].values()) == 1
+
+
+def test_a_thousand_exceptions_fail_a_thousand_tuples_and_report_five() -> None:
+    pump = Pump(chain(Raising("no"), fields="word string", parallelism=1))
+    roots = pump.feed(*([str(number)] for number in range(1000)))
+    pump.run()
+    assert pump.failed.keys() == set(roots)
+    assert len(pump.metrics.errors()) == 5
+
+
+class Settling(Bolt):
+    """Does to each tuple what its word says, by hand."""
+
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        actions = {
+            "ack": lambda: collector.ack(tup),
+            "fail": lambda: collector.fail(tup, "on purpose"),
+            "hold": lambda: None,
+            "reset_timeout": lambda: collector.reset_timeout(tup),
+            "emit": lambda: collector.emit([tup[0]], tup),
+            "free": lambda: collector.emit([tup[0]]),
+            "raise": lambda: int("raised"),
+            "foreign": lambda: collector.ack("foreign"),
+            "number": lambda: collector.emit([7], tup),
+            "stream": lambda: collector.emit([""], tup, stream="late"),
+            "two": lambda: collector.emit(["", ""], tup),
+        }
+        for action in tup[0].split():
+            actions[action]()
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("emit ack", None),
+        ("free ack", None),
+        ("emit emit ack", None),
+        ("reset_timeout ack", None),
+        ("fail", "on purpose"),
+        ("emit fail", "on purpose"),
+        ("raise", "ValueError: invalid literal for int() with base 10: 'raised'"),
+        ("emit raise", "ValueError: invalid literal for int() with base 10: 'raised'"),
+        ("ack raise", "ValueError: invalid literal for int() with base 10: 'raised'"),
+        ("ack ack", "AlreadySettledError: 'b0' acks Tuple(spout:default, word='ack ack'), which it has acked before"),
+        ("fail ack", "on purpose"),
+        ("ack emit", "AlreadySettledError: 'b0' anchors to .*, which it has acked before"),
+        ("foreign", "ForeignTupleError: 'b0' acks 'foreign', which is no tuple"),
+        ("stream ack", "UnknownStreamError: 'b0' emits on stream 'late'; its streams are default"),
+        ("two ack", "BadValuesError: 'b0' emits .* give a list with one value for each of (word string)"),
+        ("number ack", "stream 'default': field 'word' is a string, the value is the int 7"),
+    ],
+)
+def test_what_a_bolt_does_by_hand_decides_about_its_tuple_and_no_other(word: str, reason: str | None) -> None:
+    pump = Pump(chain(Settling(), Count(), fields="word string", parallelism=1))
+    before, root, after = pump.feed(["emit ack"], [word], ["emit ack"])
+    pump.run()
+    assert {before, after} <= set(pump.acked)
+    assert pump.ledger.pending() == 0
+    if reason is None:
+        assert root in pump.acked
+    else:
+        start, _, end = f"b0: {reason}".partition(".*")
+        assert pump.failed[root].startswith(start)
+        assert pump.failed[root].endswith(end)
+    assert pump.reset == ([root] if "reset" in word else [])
+
+
+def test_a_tuple_that_is_neither_acked_nor_failed_stays_pending() -> None:
+    pump = Pump(chain(Settling(), fields="word string"))
+    held, acked = pump.feed(["hold"], ["ack"])
+    pump.run()
+    assert pump.acked == [acked]
+    assert pump.ledger.pending() == 1
+    pump.ledger.forget([held])
+
+
+def test_what_was_emitted_before_the_ack_is_waited_for_also_when_the_anchor_is_held() -> None:
+    pump = Pump(chain(Settling(), Count(), fields="word string"))
+    pump.feed(["emit hold"])
+    pump.run()
+    assert pump.ledger.pending() == 1
+    assert Count.totals == {"emit hold": 1}
+
+
+class Mixed(BasicBolt):
+    output_streams = {"words": "word string", "numbers": "n long"}  # noqa: RUF012 - as users write it
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]], stream="words")
+        collector.emit([tup[0] if tup[0] == "bad" else 1], stream="numbers")
+
+
+def test_a_value_of_the_wrong_type_fails_its_tuple_alone_and_nothing_of_it_leaves() -> None:
+    builder = TopologyBuilder("mixed")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("mixed", Mixed()).shuffle_grouping("spout")
+    builder.set_bolt("count", Count()).shuffle_grouping("mixed", "words").shuffle_grouping("mixed", "numbers")
+    pump = Pump(builder.build())
+    good, bad, fine = pump.feed(["good"], ["bad"], ["fine"])
+    pump.run()
+    assert pump.failed == {bad: "mixed: stream 'numbers': field 'n' is a long, the value is the str 'bad'"}
+    assert sorted(pump.acked) == sorted([good, fine])
+    assert Count.totals == {"good": 1, "fine": 1, 1: 2}
+
+
+class Flushing(BasicBolt):
+    """Raises in the first flush of all."""
+
+    output_fields = "word string"
+    life: ClassVar[list[str]] = []
+
+    def prepare(self, config, context):
+        self.life.append("prepare")
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+
+    def flush(self, collector):
+        self.life.append("flush")
+        if self.life.count("flush") == 1:
+            raise ConnectionError("gone")
+
+    def cleanup(self):
+        self.life.append("cleanup")
+
+
+def test_what_a_flush_could_not_do_fails_and_the_next_micro_batch_has_a_fresh_copy() -> None:
+    Flushing.life.clear()
+    pump = Pump(chain(Flushing(), Count(), fields="word string", parallelism=1))
+    lost = pump.feed(["a"], ["b"])
+    pump.run()
+    assert pump.failed == dict.fromkeys(lost, "b0: flush: ConnectionError: gone")
+    assert not Count.totals
+    kept = pump.feed(["c"])
+    pump.run()
+    assert pump.acked == kept
+    assert Flushing.life == ["prepare", "flush", "cleanup", "prepare", "flush"]
+
+
+class Unprepared(BasicBolt):
+    tries = 0
+
+    def prepare(self, config, context):
+        Unprepared.tries += 1
+        if Unprepared.tries == 1:
+            raise OSError("no disk")
+
+    def execute(self, tup, collector):
+        pass
+
+
+def test_a_bolt_that_cannot_be_prepared_fails_its_tuples_and_is_tried_again() -> None:
+    Unprepared.tries = 0
+    pump = Pump(chain(Unprepared(), fields="word string", parallelism=1))
+    lost = pump.feed(["a"], ["b"])
+    pump.run()
+    assert pump.failed == dict.fromkeys(lost, "b0: prepare: OSError: no disk")
+    kept = pump.feed(["c"])
+    pump.run()
+    assert pump.acked == kept
+
+
+class Configured(BasicBolt):
+    seen: ClassVar[list] = []
+
+    def prepare(self, config, context):
+        self.seen.append((config["redis_url"], config["colour"], config["message_timeout_secs"], context.task_index))
+
+    def execute(self, tup, collector):
+        pass
+
+
+def test_each_copy_is_prepared_once_with_the_settings_and_its_context() -> None:
+    Configured.seen.clear()
+    pump = Pump(chain(Configured(), fields="word string", extra={"colour": "red"}), max_lanes=1)
+    for _ in range(3):
+        pump.feed(*([str(number)] for number in range(20)))
+        pump.run()
+    assert sorted(Configured.seen) == [("none", "red", 30.0, 0), ("none", "red", 30.0, 1)]
+
+
+@pytest.mark.parametrize("ledger", [True, False], ids=["beside a ledger", "without a ledger"])
+def test_tuples_in_no_tree_are_processed_spread_and_never_told_to_the_ledger(ledger: bool) -> None:
+    pump = Pump(chain(Split(), Pass(), Count()), ledger=ledger)
+    pump.feed([" ".join(map(str, range(10_000)))], tracked=False)
+    pump.run()
+    assert sum(Count.totals.values()) == 10_000
+    assert (pump.acked, pump.failed) == ([], {})
+    shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
+    assert all(4_700 <= share <= 5_300 for share in shares)
+
+
+def test_what_a_basic_bolt_emits_for_tuples_in_no_tree_is_spread() -> None:
+    pump = Pump(chain(Pass(), Count(), fields="word string"))
+    pump.feed(*([str(number)] for number in range(2000)), tracked=False)
+    pump.run()
+    shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
+    assert len(shares) == 2
+    assert all(900 <= share <= 1100 for share in shares)
+
+
+def test_single_tuples_in_no_tree_are_spread_too() -> None:
+    pump = Pump(chain(Settling(), Count(), fields="word string"))
+    for _ in range(200):
+        pump.feed(["free ack"])
+        pump.run()
+    shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
+    assert len(shares) == 2
+    assert all(60 <= share <= 140 for share in shares)
+
+
+class ByTwos:
+    """Every tuple to the first and the last task."""
+
+    def prepare(self, context, stream, target_tasks):
+        self.ends = [target_tasks[0], target_tasks[-1], target_tasks[0]]
+
+    def choose_tasks(self, task_id, values):
+        return self.ends
+
+
+class Naming(BasicBolt):
+    output_streams = {"default": "word string", "named": "word string"}  # noqa: RUF012 - as users write it
+    direct_streams = frozenset({"named"})
+
+    def prepare(self, config, context):
+        self.target = 6  # the second of "direct"
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+        collector.emit_direct(self.target, [tup[0]], stream="named")
+
+
+def test_every_grouping_keeps_the_trees_whole() -> None:
+    builder = TopologyBuilder("all")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("naming", Naming(), parallelism=3).all_grouping("spout")
+    builder.set_bolt("direct", Pass(), parallelism=3).direct_grouping("naming", stream="named")
+    builder.set_bolt("custom", Pass(), parallelism=3).custom_grouping("naming", ByTwos())
+    builder.set_bolt("key", Pass(), parallelism=3).partial_key_grouping("direct", "word").none_grouping("custom")
+    builder.set_bolt("end", Count(), parallelism=2).local_or_shuffle_grouping("key").global_grouping("spout")
+    pump = Pump(builder.build())
+    roots = pump.feed(["a"], ["b"])
+    pump.run()
+    assert everything_acked(pump, roots)
+    assert Count.totals == {"a": 3 + 6 + 1, "b": 3 + 6 + 1}
+    assert pump.metrics.totals()["direct"].keys() == {6}
+    assert pump.metrics.totals()["custom"].keys() == {8, 10}
+
+
+def test_a_retry_that_does_the_same_work_changes_nothing_whatever_the_order_of_its_input() -> None:
+    pump = Pump(word_count(), max_lanes=2)
+    roots = pump.feed(*([f"the falcon {number} the {number % 3}"] for number in range(200)))
+    rows = pump.take()
+    first = pump.level(1, rows)
+    counted = pump.metrics.totals()
+    pump.runners[0] = pump.runner(1)
+    again = pump.level(1, rows, shuffled=lambda payloads: random.Random(1).sample(payloads, len(payloads)))
+    assert pump.metrics.totals() == counted
+    assert _tuples(again) == _tuples(first)
+    for _ in range(2):
+        random.Random(2).shuffle(again)
+        assert pump.level(2, again) == []
+    pump.read()
+    assert everything_acked(pump, roots)
+
+
+def _tuples(rows: list[tuple[int, bytes]]) -> set:
+    """Each tuple with its lane, its target, and its ids."""
+    found = set()
+    for lane, payload in rows:
+        chunk = decode(payload)
+        words, lineage = chunk.values.column(0).to_pylist(), chunk.lineage
+        for word, root, id_ in zip(words, lineage.roots.tolist(), lineage.edges.tolist(), strict=True):
+            found.add((lane, chunk.route.target_task, word, root, id_))
+    return found
+
+
+class Dice(BasicBolt):
+    """Emits one tuple more at each attempt."""
+
+    output_fields = "word string"
+    attempts = 0
+
+    def execute(self, tup, collector):
+        Dice.attempts += 1
+        for number in range(Dice.attempts):
+            collector.emit([f"{tup[0]}{number}"])
+
+
+def test_a_retry_that_does_other_work_fails_its_roots_and_no_other() -> None:
+    Dice.attempts = 0
+    pump = Pump(chain(Dice(), Count(), fields="word string", parallelism=1))
+    retried = pump.feed(["a"])
+    rows = pump.take()
+    pump.level(1, rows)
+    second = pump.level(1, rows)
+    pump.level(2, second)
+    pump.read()
+    assert pump.failed == dict.fromkeys(retried, "__acker: a retried task did other work")
+    pump.batch += 1
+    others = pump.feed(["b"])
+    pump.run()
+    assert pump.acked == others
+
+
+class Sum(BasicBolt):
+    fresh: ClassVar[list[int]] = []
+
+    def prepare(self, config, context):
+        self.fresh.append(1)
+
+    def execute(self, tup, collector):
+        pass
+
+
+def test_a_ledger_that_does_not_answer_ends_the_attempt_and_the_next_begins_with_fresh_copies(monkeypatch) -> None:
+    Sum.fresh.clear()
+    pump = Pump(chain(Sum(), fields="word string", parallelism=1))
+    roots = pump.feed(["a"])
+    rows = pump.take()
+    with monkeypatch.context() as patch:
+        patch.setattr(pump.ledger, "apply", _away)
+        with pytest.raises(LedgerUnavailableError):
+            pump.level(1, rows)
+    assert pump.metrics.totals() == {}
+    pump.level(1, rows)
+    pump.read()
+    assert everything_acked(pump, roots)
+    assert len(Sum.fresh) == 2
+
+
+def _away(*_: object) -> None:
+    raise LedgerUnavailableError("away")
+
+
+class Sometimes(BasicBolt):
+    """Fails, holds nothing, emits none to three: by its word, so that a retry does the same."""
+
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        chance = random.Random(tup[0])
+        for number in range(chance.randrange(4)):
+            collector.emit([f"{tup[0]}{number}"])
+        if chance.random() < 0.05:
+            raise RuntimeError("unlucky")
+
+
+def test_in_a_wild_topology_every_root_has_exactly_one_outcome() -> None:
+    builder = TopologyBuilder("wild")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("a", Sometimes(), parallelism=3).shuffle_grouping("spout")
+    builder.set_bolt("b", Sometimes(), parallelism=2).fields_grouping("a", "word").all_grouping("spout")
+    builder.set_bolt("join", Join(), parallelism=2).shuffle_grouping("a").partial_key_grouping("b", "word")
+    builder.set_bolt("c", Sometimes(), parallelism=3).none_grouping("join").shuffle_grouping("spout")
+    pump = Pump(builder.build(), max_lanes=3)
+    roots = []
+    for batch in range(40):
+        roots += pump.feed(*([f"{batch}.{number}"] for number in range(5)))
+        pump.run()
+    assert sorted([*pump.acked, *pump.failed]) == sorted(roots)
+    assert pump.ledger.pending() == 0
+    assert pump.acked
+    assert pump.failed
