@@ -120,6 +120,11 @@ def _source(name: str) -> str:
 def _translated(verb: str) -> Iterator[None]:
     try:
         yield
+    except (
+        redis.AuthenticationError,
+        redis.exceptions.AuthorizationError,
+    ) as error:  # the client counts them as lost connections
+        raise RelayError(f"cannot {verb} the relay: Redis refuses the login; check the user and password in its URL") from error
     except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
         raise RelayUnavailableError(f"cannot {verb} the relay: Redis does not answer ({type(error).__name__})") from error
     except redis.RedisError as error:

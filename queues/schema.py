@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
@@ -58,6 +59,11 @@ class Field:
     """As written in the DDL, lower case."""
     arrow: pa.DataType
 
+    def takes_all(self, column: Sequence[Any]) -> bool:
+        """Whether the types of these values leave no doubt; else look at each."""
+        known = _PYTHON.get(self.arrow)
+        return known is None or set(map(type, column)) <= {known, type(None)}
+
     def fits(self, value: Any) -> bool:
         """Whether Arrow takes the value (or None) for this column. A fraction of a microsecond for the common types."""
         if value is None:
@@ -69,6 +75,8 @@ class Field:
                 return -(1 << bits) <= value < 1 << bits
             if not isinstance(value, str) or value.isascii():
                 return True
+        if known is int and not isinstance(value, Integral):
+            return False  # Arrow would cut a fraction off
         try:
             pa.array([value], self.arrow)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -126,6 +134,9 @@ class Schema:
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """The rows as one record batch; raises SchemaError naming the first value that does not fit."""
         columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.fields]
+        if any(not field.takes_all(column) for column, field in zip(columns, self.fields, strict=True)):
+            for row in rows:
+                self.check(row)
         try:
             arrays = [pa.array(column, field.arrow) for column, field in zip(columns, self.fields, strict=True)]
         except (pa.ArrowException, TypeError, ValueError, OverflowError):

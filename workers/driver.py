@@ -27,7 +27,7 @@ from spark_jobs.query import RunningQuery
 from spark_jobs.session import SparkUnit
 from spark_jobs.topology import Topology
 from workers.errors import SupersededError
-from workers.outcomes import sleep_until
+from workers.outcomes import say_once, sleep_until
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,7 @@ class Driver:
             wait=wait_random_exponential(multiplier=0.1, max=2),
             stop=lambda _: self._stop.is_set(),
             sleep=sleep_until(self._stop),
+            before_sleep=say_once,
             retry_error_callback=lambda _: None,
         )
         retrying(_release, job)

@@ -53,7 +53,7 @@ class OutcomeReader:
             wait=wait_random_exponential(multiplier=0.1, max=2),
             stop=lambda _: self._stopped.is_set(),
             sleep=sleep_until(self._stopped),
-            before_sleep=_say_once,
+            before_sleep=say_once,
         )
         try:
             while not self._stopped.is_set():
@@ -76,6 +76,7 @@ def sleep_until(event: threading.Event) -> Callable[[float], None]:
     return sleep
 
 
-def _say_once(state: RetryCallState) -> None:
+def say_once(state: RetryCallState) -> None:
+    """Log the first of a row of failures."""
     if state.attempt_number == 1 and state.outcome is not None:
-        log.warning("%s; trying again", state.outcome.exception(), extra={"event": "ledger_unavailable"})
+        log.warning("%s; trying again", state.outcome.exception(), extra={"event": "redis_away"})
