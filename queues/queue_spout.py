@@ -88,7 +88,7 @@ class QueueSpout(Spout):
         self._started.resume()
 
     def next_tuple(self, collector: SpoutCollector) -> None:
-        """Emits the next message that can be decoded. Raises BrokerRefusedError when a person must act."""
+        """Emits the next message that can be decoded."""
         consumer, decode = self._consumer, self._decode
         if consumer is None or decode is None:
             raise RuntimeError("open the spout first")
@@ -99,7 +99,10 @@ class QueueSpout(Spout):
                 self._refuse(collector, MessageId(self._task, delivery.epoch, delivery.tag), error)
             else:
                 return
-        if (refusal := consumer.error()) is not None:
+
+    def check(self) -> None:
+        """Raises BrokerRefusedError when a person must act: a refused login, a queue that nobody declares."""
+        if self._consumer is not None and (refusal := self._consumer.error()) is not None:
             raise refusal
 
     def ack(self, msg_id: MsgId) -> None:

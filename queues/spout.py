@@ -6,6 +6,7 @@ order: ``open``, ``activate``, then ``next_tuple``, ``ack``, ``fail`` and ``rele
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -74,6 +75,9 @@ class Spout:
         """
         raise NotImplementedError
 
+    def check(self) -> None:
+        """Called about once a second, also while nothing may be emitted: raise if only a person can make the source work."""
+
     def ack(self, msg_id: MsgId) -> None:
         """The tree of this message was fully processed."""
 
@@ -95,3 +99,10 @@ class Spout:
 
         Must return within ``grace``. Not called when the process is killed.
         """
+
+
+def takes_reason(spout: Spout) -> bool:
+    """Whether the spout's ``fail`` wants the reason; Storm's does not."""
+    parameters = inspect.signature(spout.fail).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -6,7 +6,6 @@ threads only hand things over: the outcome reader its outcomes, a spout's own th
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from acker import Ledger, LedgerUnavailableError, Outcomes, RootIds
 from acker.histogram import bucket_of
 from queues import MsgId, Spout, SpoutContext
+from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from workers.admission import Admission
 from workers.outbox import Outbox, Sent
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _BATCH_TUPLES = 2_000
 _BATCH_SECONDS = 0.02
 """A batch is sent when it is full or old enough; a slow source sends each tuple at once."""
+_CHECK_SECONDS = 1.0
 _IDLE_SECONDS = 0.02
 """How long to wait for a wake-up before asking the spout again; spouts that wake their worker do not depend on it."""
 
@@ -62,9 +63,10 @@ class SpoutTask:
         self._emitted: list[tuple[int | None, MsgId | None]] = []
         self._transferred = 0
         self._was_full = False
+        self._check_at = 0.0
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._give_reason = _takes_reason(spout.fail)
+        self._give_reason = takes_reason(spout)
         self._outcomes: OutcomeReader | None = None
 
     @property
@@ -95,6 +97,9 @@ class SpoutTask:
         now = time.monotonic()
         worked = self._take_outcomes(now)
         worked |= self._expire(now)
+        if now >= self._check_at:
+            self._check_at = now + _CHECK_SECONDS
+            self._spout.check()
         if emitting and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
@@ -268,10 +273,3 @@ class SpoutTask:
         if self._outcomes is not None:
             self._outcomes.close()
         self._tally.flush(now=True)
-
-
-def _takes_reason(fail: Callable[..., None]) -> bool:
-    """Whether a spout's ``fail`` wants the reason; Storm's does not."""
-    parameters = inspect.signature(fail).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +9,7 @@ from typing import Any
 
 from acker import ErrorReport, Ledger, Metrics, Outcomes
 from queues import Entry, MsgId, Spout, SpoutContext
+from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import Plan
 from spark_jobs.testing.capture import CAPTURE
@@ -62,7 +62,7 @@ class SpoutTask:
         self._emitted: list[tuple[int | None, MsgId | None]] = []
         self._pending: dict[int, tuple[MsgId, int]] = {}
         """Root to message id and deadline; in the order of the deadlines, because the timeout is the same for all."""
-        self._takes_reason = _takes_reason(spout)
+        self._takes_reason = takes_reason(spout)
 
     def open(self) -> None:
         """``open`` and ``activate`` of the spout."""
@@ -180,10 +180,3 @@ class SpoutTask:
             self.spout.fail(msg_id, reason)
         else:
             self.spout.fail(msg_id)
-
-
-def _takes_reason(spout: Spout) -> bool:
-    """Whether the spout's ``fail`` wants the reason; Storm's does not."""
-    parameters = inspect.signature(spout.fail).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -136,12 +136,12 @@ def test_an_outcome_of_an_older_epoch_is_dropped(amqp_url):
     assert ready(amqp_url, queue) == 1
 
 
-def test_a_refused_login_is_raised_by_next_tuple(amqp_url):
+def test_a_refused_login_is_raised_by_check(amqp_url):
     rest = amqp_url.rpartition("@")[2]
     with Stage(f"amqp://nobody:hush-hush@{rest}", QueueSpout(unique())) as stage:
         assert wait_until(stage.woken.is_set)
         with pytest.raises(BrokerRefusedError, match="login"):
-            stage.spout.next_tuple(stage)
+            stage.spout.check()
 
 
 def test_closing_gives_back_what_is_in_flight(amqp_url):
