@@ -102,8 +102,9 @@ class Link:
         connection = self._connection
         if connection is None or connection.is_closed:
             self._loop.stop()
-        elif not connection.is_closing:
+        elif connection.is_open:
             connection.close()
+        # Else it is being made, which pika cannot give up half way, or being closed: what follows either sees that we finish.
 
     def _run(self) -> None:
         try:

@@ -111,3 +111,12 @@ def test_a_refused_login_is_raised_without_the_password(amqp_url):
     with Publisher(f"amqp://nobody:hush-hush@{rest}") as publisher, pytest.raises(BrokerRefusedError, match="login") as caught:
         publisher.publish("q", [b"a"])
     assert "hush" not in str(caught.value)
+
+
+def test_closing_while_the_connection_is_being_made_ends_quietly(amqp_url, caplog):
+    for _ in range(20):
+        publisher = Publisher(amqp_url)
+        while publisher._outlet._link._connection is None:
+            pass  # the moment is short: waiting politely would miss it
+        publisher.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR" and not record.name.startswith("pika")]
