@@ -100,7 +100,8 @@ def demo(
 
     stopped = threading.Event()
     on_signals(stopped.set)
-    settings = Settings.load(log_level=log_level)
+    # On servers of its own, whatever the environment names: it publishes, counts and kills.
+    settings = Settings.load(log_level=log_level).model_copy(update={"amqp": None, "redis": None, "management": None})
     sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))
 
 
