@@ -1,0 +1,40 @@
+"""The demo, on a smaller text: what it prints last is true."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+KEYS = [
+    "published", "acked", "requeued", "dead_lettered", "lost", "undercounted", "sentences_per_s", "p50_ms", "p99_ms",
+]  # fmt: skip
+
+
+def demo(*options):
+    """Everything it printed, and the JSON object of the last line."""
+    command = [sys.executable, "-m", "workers", "demo", *options]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout, json.loads(finished.stdout.splitlines()[-1])
+
+
+def test_with_faults_nothing_is_lost_and_only_poison_is_dead():
+    printed, result = demo("--repeat", "1")
+    assert list(result) == KEYS
+    assert (result["lost"], result["undercounted"], result["dead_lettered"]) == (0, 0, 3)
+    assert result["acked"] == result["published"] - 3
+    assert result["requeued"] > 3 * 5
+    assert "SIGKILL" in printed
+
+
+def test_without_faults_the_counts_are_exactly_those_of_the_text(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("\n".join(f"line {n % 7} of the text, ünïcode and a number {n}" for n in range(3_000)))
+    printed, result = demo("--calm", "--text", str(text), "--repeat", "2")
+    assert (result["published"], result["acked"], result["dead_lettered"]) == (6_000, 6_000, 0)
+    assert (result["lost"], result["undercounted"]) == (0, 0)
+    assert re.search(r"counted twice somewhere\W+0\W", printed), printed
