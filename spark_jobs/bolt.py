@@ -66,7 +66,7 @@ class Bolt(_Component):
     def flush(self, collector: OutputCollector) -> None:
         """Called after the last tuple of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
 
-        If it raises, every tuple that this copy acked in the micro-batch fails.
+        If it raises, every tuple that this copy acked or holds fails, and the next micro-batch has a fresh copy.
         """
 
 

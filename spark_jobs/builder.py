@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,12 @@ from spark_jobs.grouping import (
     Shuffle,
 )
 from spark_jobs.topology import BoltSpec, SpoutSpec, Subscription, Topology, bolt_levels
+
+_NEVER_RUN: dict[Callable[[object], bool], str] = {
+    inspect.iscoroutinefunction: "async",
+    inspect.isgeneratorfunction: "a generator",
+    inspect.isasyncgenfunction: "an async generator",
+}
 
 
 @dataclass
@@ -108,6 +115,7 @@ class TopologyBuilder:
         """Add a bolt; subscribe it by chaining groupings."""
         if not isinstance(bolt, (Bolt, BasicBolt)):
             raise TopologyError(f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt or BasicBolt")
+        _check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
         return BoltDeclarer(self._bolts[id_])
 
@@ -154,6 +162,14 @@ class TopologyBuilder:
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
             raise TopologyError(f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1")
         return _Declared(component, parallelism, dict(config or {}))
+
+
+def _check_methods(id_: str, bolt: Bolt | BasicBolt) -> None:
+    """A call of a generator or a coroutine function runs nothing, and the tuple would be acked."""
+    for method in (bolt.prepare, bolt.execute, bolt.flush, bolt.cleanup):
+        for lazy, what in _NEVER_RUN.items():
+            if lazy(method):
+                raise TopologyError(f"bolt {id_!r}: {method.__name__} is {what} and would never run: write a plain method")
 
 
 def _streams(id_: str, component: Any) -> dict[str, Schema]:

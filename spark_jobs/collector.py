@@ -10,6 +10,7 @@ from acker.ids import mix
 from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.errors import AlreadySettledError, ForeignTupleError, TupleError
 from spark_jobs.outputs import Outgoing, Outputs
+from spark_jobs.reasons import reason_of
 from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
 
 _MASK = (1 << 64) - 1
@@ -59,7 +60,7 @@ class _Collector:
 
     def report_error(self, error: BaseException | str) -> None:
         """Show an error to whoever watches the topology; the tuple is not affected."""
-        self._record.report(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+        self._record.report(reason_of(error))
 
 
 class BasicCollector(_Collector):
@@ -81,15 +82,18 @@ class BasicCollector(_Collector):
         position = tup.emitted
         tup.emitted = position + 1
         identity = ((tup.seed + position * _STEP) * _SPREAD) & _MASK
-        values = tuple(values)
-        tasks: list[int] = []
+        values = outlet.keep(values) if outlet.mutable else tuple(values)
+        # All choices first: if one raises and the bolt goes on nevertheless, nobody has received the tuple.
+        chosen: list[Outgoing] = []
         for choose, made in outlet.subscribers:
             for task in choose(values, identity):
-                outgoing = made[task]
-                outgoing.values.append(values)
-                outgoing.rows.append(tup.row)
-                outgoing.positions.append(position)
-                tasks.append(task)
+                chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
+        tasks: list[int] = []
+        for outgoing in chosen:
+            outgoing.values.append(values)
+            outgoing.rows.append(tup.row)
+            outgoing.positions.append(position)
+            tasks.append(outgoing.target)
         record.emitted += 1
         record.transferred += len(tasks)
         return tasks
@@ -100,7 +104,7 @@ class BasicCollector(_Collector):
         outgoing = record.outputs.direct(task, stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
-        outgoing.values.append(tuple(values))
+        outgoing.values.append(self._outlets[stream].keep(values))
         outgoing.rows.append(tup.row)
         outgoing.positions.append(tup.emitted)
         tup.emitted += 1
@@ -125,7 +129,7 @@ class OutputCollector(_Collector):
         outlet = self._record.outputs.outlet(stream, values)
         anchored = self._anchors(anchors)
         identity = self._identity(anchored)
-        values = tuple(values)
+        values = outlet.keep(values)
         chosen = [made[task] for choose, made in outlet.subscribers for task in choose(values, identity)]
         self._send(values, anchored, chosen)
         return [outgoing.target for outgoing in chosen]
@@ -135,17 +139,20 @@ class OutputCollector(_Collector):
     ) -> None:
         """Emit a tuple to one task, on a direct stream; else as ``emit``. Raises DirectStreamError as well."""
         outgoing = self._record.outputs.direct(task, stream, values)
-        self._send(tuple(values), self._anchors(anchors), [outgoing])
+        self._send(self._outlets[stream].keep(values), self._anchors(anchors), [outgoing])
 
     def ack(self, tup: Tuple) -> None:
         """Say that the bolt is done with the tuple. Raises AlreadySettledError, ForeignTupleError."""
         self._check(tup, "acks")
         tup.state = ACKED
 
-    def fail(self, tup: Tuple, reason: str = "") -> None:
-        """The message at the root fails at once and is delivered again. Raises AlreadySettledError, ForeignTupleError."""
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        """The message at the root fails at once and is delivered again. Raises AlreadySettledError, ForeignTupleError.
+
+        Of the reason one line is kept.
+        """
         self._check(tup, "fails")
-        self._record.fail(tup, reason or "failed by the bolt")
+        self._record.fail(tup, (reason_of(reason) if reason else "") or "failed by the bolt")
 
     def reset_timeout(self, tup: Tuple) -> None:
         """The timeout of the tuple's messages begins again. Raises AlreadySettledError, ForeignTupleError."""

@@ -52,7 +52,7 @@ class SpoutEmitter:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
         self._count += 1
         identity = mix(self._count if root is None else root)
-        values = tuple(values)  # the spout may use its list again before this one is encoded
+        values = outlet.keep(values)
         chosen = [made[task] for choose, made in outlet.subscribers for task in choose(values, identity)]
         for outgoing in chosen:
             outgoing.values.append(values)

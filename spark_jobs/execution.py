@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.collector import BasicCollector, OutputCollector, Record
-from spark_jobs.tuples import ACKED, OPEN, Tuple
+from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
 
 log = logging.getLogger(__name__)
-
-_REASON_LENGTH = 500
 
 
 def execute_bolt(bolt: Bolt | BasicBolt, record: Record) -> bool:
@@ -36,7 +35,7 @@ def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -
         collector.current = tup
         try:
             execute(tup, collector)
-        except Exception as error:  # noqa: BLE001 - the contract of execute
+        except RAISED as error:
             _fail(tup, error, record)
         else:
             tup.state = ACKED
@@ -46,20 +45,21 @@ def _execute_rich(bolt: Bolt, collector: OutputCollector, record: Record) -> Non
     for tup in record.tuples:
         try:
             bolt.execute(tup, collector)
-        except Exception as error:  # noqa: BLE001 - the contract of execute
+        except RAISED as error:
             _fail(tup, error, record)
 
 
 def _flush(flush: Callable[[], None], record: Record) -> bool:
     try:
         flush()
-    except Exception as error:  # noqa: BLE001 - the contract of flush
-        reason = reason_of(error)
-        log.warning("%s: flush failed: %s", record.component, reason, extra={"event": "flush_failed"})
-        record.report(f"flush: {reason}")
+    except RAISED as error:
+        reason = f"flush: {reason_of(error)}"
+        log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
+        record.report(reason)
         for tup in record.tuples:
-            if tup.state == ACKED:
-                record.fail(tup, f"flush: {reason}")
+            # What it held goes with the copy: nobody could ack it any more.
+            if tup.state != FAILED:
+                record.fail(tup, reason)
         return False
     return True
 
@@ -74,12 +74,7 @@ def fail_all(record: Record, error: BaseException, where: str) -> None:
             record.fail(tup, reason)
 
 
-def reason_of(error: BaseException) -> str:
-    """``ValueError: the first line``."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0].strip()[:_REASON_LENGTH]
-
-
-def _fail(tup: Tuple, error: Exception, record: Record) -> None:
+def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
     reason = reason_of(error)
     if record.report(reason):
         # With the traceback, and not at a level that people see: the reason reaches them from the spout and the counters.

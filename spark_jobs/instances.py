@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.levels import Plan
+from spark_jobs.reasons import RAISED, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class Instances:
         if bolt is not None:
             try:
                 bolt.cleanup()
-            except Exception as error:  # noqa: BLE001 - a user's code, and the copy is gone anyway
-                log.warning("cleanup of task %d: %s", task_id, error, extra={"event": "bolt_cleanup_failed"})
+            except RAISED as error:  # the copy is gone anyway
+                log.warning("cleanup of task %d: %s", task_id, reason_of(error), extra={"event": "bolt_cleanup_failed"})
 
     def drop_all(self) -> None:
         for task_id in list(self._ready):

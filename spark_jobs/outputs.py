@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from queues.schema import Schema
 from spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
@@ -43,7 +46,7 @@ class Outgoing:
 class Outlet:
     """One stream of a component: its fields, and who receives what."""
 
-    __slots__ = ("direct", "schema", "subscribers", "width")
+    __slots__ = ("direct", "mutable", "schema", "subscribers", "width")
 
     def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
@@ -51,6 +54,14 @@ class Outlet:
         """Of a stream that is not direct."""
         self.direct = direct
         """Target task to what was emitted to it, if the stream is direct."""
+        self.mutable = any(_may_change(field.arrow) for field in schema.fields)
+        """Whether tuples may hold lists or buffers."""
+
+    def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The values as they are now: a component may use its lists and buffers again before they are encoded."""
+        if not self.mutable:
+            return tuple(values)
+        return tuple([_kept(value, field.arrow) for value, field in zip(values, self.schema.fields, strict=True)])
 
 
 class Outputs:
@@ -114,3 +125,19 @@ class Outputs:
                 f" ({outlet.schema})"
             )
         return outlet
+
+
+def _may_change(column: pa.DataType) -> bool:
+    return bool(pa.types.is_list(column) or pa.types.is_binary(column))
+
+
+def _kept(value: Any, column: pa.DataType) -> Any:
+    """A copy of what could change; values of a wrong type are found later, where all are checked."""
+    if not _may_change(column) or isinstance(value, (str, bytes, NoneType)):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, (list, tuple)) and pa.types.is_list(column):
+        inner = column.value_type
+        return [_kept(one, inner) for one in value] if _may_change(inner) else list(value)
+    return copy.copy(value)

@@ -20,6 +20,7 @@ from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
 from spark_jobs.instances import Instances
 from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outputs
+from spark_jobs.reasons import RAISED
 from spark_jobs.tuples import ACKED, Origin, Tuple
 
 
@@ -112,7 +113,7 @@ class _Work:
     def _execute(self, task_id: int, record: Record) -> None:
         try:
             bolt = self._instances.get(task_id)
-        except Exception as error:  # noqa: BLE001 - a user's prepare
+        except RAISED as error:
             fail_all(record, error, "prepare")
             return
         if not execute_bolt(bolt, record):

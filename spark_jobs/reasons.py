@@ -1,0 +1,27 @@
+"""Why a tuple failed, in one line that a person can read, whatever a bolt raised or gave. Pure."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+
+RAISED = (Exception, SystemExit, CancelledError)
+"""What ends a bolt's call and not the Spark task: also ``sys.exit`` in some library, which means no more than an error here."""
+_LENGTH = 500
+
+
+def reason_of(error: object) -> str:
+    """``ValueError: the first line`` of an exception; of anything else its text's first line, which may be empty."""
+    try:
+        text = one_line(str(error))
+    except RAISED:  # a __str__ of the user's
+        text = "its message cannot be read"
+    if not isinstance(error, BaseException):
+        return text
+    name = type(error).__name__
+    return f"{name}: {text}"[:_LENGTH] if text else name
+
+
+def one_line(text: str) -> str:
+    """The first line that is not empty, not too long."""
+    lines = text.lstrip()[:_LENGTH].splitlines()
+    return lines[0].rstrip() if lines else ""
