@@ -2,7 +2,8 @@
 
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue
-formats       from a body to the values of a tuple          schema    typed columns in Spark's DDL
+formats       from a body to the values of a tuple          bodies    and back
+schema        typed columns in Spark's DDL
 consumer      opens and settles messages, on its own thread epoch     one channel of it
 settle        which acks to send                            retry     what to do with a failure
 intake        how many messages to ask for                  limits    the bounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +22,7 @@ _ROOM_BYTES = 64 * 1024 * 1024
 """Messages and bytes of them in memory, confirmed or not yet."""
 _LOOK_S = 0.1
 _PATIENCE = timedelta(seconds=15)
+_NAME = "tiercel publish"
 
 
 class Publisher:
@@ -34,7 +35,8 @@ class Publisher:
     def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
         """Connects in the background. ``patience`` is how long to go on without a connection. Raises AddressError."""
         self._patience_s = patience.total_seconds()
-        self._outlet = Outlet(Address.parse(amqp_url), "tiercel publish")
+        self._address = Address.parse(amqp_url)
+        self._outlet = Outlet(self._address, _NAME)
         self._lock = threading.Lock()
 
     def publish(
@@ -72,6 +74,28 @@ class Publisher:
             self._wait(batch, on_confirmed, 0, 0)
             return count
 
+    def publish_each(self, messages: Sequence[tuple[str, bytes]]) -> list[QueuesError | None]:
+        """Publish (queue, body) messages in order; returns the fate of each: None once confirmed by the broker, else why not.
+
+        They are told one by one: a message that is too large, returned or refused does not concern its neighbours.
+        BrokerUnavailableError is the fate of what had none after ``patience`` in which the broker told nothing; such a message
+        may be in its queue, and is not sent later. Raises none of these.
+        """
+        with self._lock:
+            if self._outlet.error is not None:
+                # It ended because it was refused (login, virtual host); by now somebody may have changed that.
+                self._renew()
+            fates = _Fates(len(messages))
+            run = secrets.token_hex(8)
+            for index, (queue, body) in enumerate(messages):
+                done = fates.done(index)
+                if len(body) > MAX_BODY_BYTES:
+                    done(MessageTooLargeError(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"))
+                else:
+                    properties = BasicProperties(delivery_mode=2, message_id=f"{run}-{index}")
+                    self._outlet.submit(Outgoing(queue, body, properties, done))
+            return self._await(fates)
+
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._outlet.close(5.0)
@@ -81,6 +105,23 @@ class Publisher:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _await(self, fates: _Fates) -> list[QueuesError | None]:
+        """Wait until all are told, or none for as long as ``patience``."""
+        told, since = 0, time.monotonic()
+        while not fates.wait(_LOOK_S):
+            if fates.told != told:
+                told, since = fates.told, time.monotonic()
+            elif time.monotonic() - since > self._patience_s:
+                why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
+                # What still waits in the outlet has failed for the caller, who will bring it again: it must not go out too.
+                self._renew()
+                return fates.result(BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}"))
+        return fates.result(None)
+
+    def _renew(self) -> None:
+        self._outlet.close(1.0)
+        self._outlet = Outlet(self._address, _NAME)
 
     def _wait(self, batch: _Batch, on_confirmed: Callable[[int], None], count: int, size: int) -> None:
         """Wait until at most so many messages and bytes are on their way."""
@@ -104,6 +145,36 @@ class Publisher:
             down_since = down_since or time.monotonic()
             if time.monotonic() - down_since > self._patience_s:
                 raise BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {trouble}") from trouble
+
+
+class _Fates:
+    """What became of the messages of one ``publish_each``; told on the I/O thread."""
+
+    def __init__(self, count: int) -> None:
+        self.told = 0
+        self._changed = threading.Condition()
+        self._told = [False] * count
+        self._errors: list[QueuesError | None] = [None] * count
+
+    def done(self, index: int) -> Callable[[QueuesError | None], None]:
+        def done(error: QueuesError | None) -> None:
+            with self._changed:
+                self._told[index], self._errors[index] = True, error
+                self.told += 1
+                if self.told == len(self._told):
+                    self._changed.notify()
+
+        return done
+
+    def wait(self, timeout_s: float) -> bool:
+        """True as soon as all are told; False after ``timeout_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.told == len(self._told), timeout_s)
+
+    def result(self, untold: QueuesError | None) -> list[QueuesError | None]:
+        """The fate of each as it is now; ``untold`` for those that have none."""
+        with self._changed:
+            return [error if told else untold for told, error in zip(self._told, self._errors, strict=True)]
 
 
 class _Batch:

@@ -7,6 +7,7 @@ grouping    which task receives a tuple                 collector  what it emits
 levels      the topology cut into Spark stages          outputs    where emissions are recorded
 runner      one level of a micro-batch, plain Python    execution  one bolt in it
 instances   the bolts' working copies                   departures what leaves it, and what stays behind
+reasons     why a tuple failed, in one line             queue_sink  the built-in bolt: into a RabbitMQ queue
 fold        what a task did to the trees, in numpy
 emission    the spout's side of emitting                job        what travels to the Spark tasks
 source      the relay as a Spark source                 query      the Structured Streaming query
@@ -20,6 +21,7 @@ from spark_jobs.collector import BasicCollector, OutputCollector
 from spark_jobs.config import Config
 from spark_jobs.errors import SparkJobsError, TopologyError, TupleError
 from spark_jobs.grouping import CustomGrouping, Grouping
+from spark_jobs.queue_sink import QueueSink
 from spark_jobs.topology import Topology
 from spark_jobs.tuples import Tuple
 
@@ -31,6 +33,7 @@ __all__ = [
     "CustomGrouping",
     "Grouping",
     "OutputCollector",
+    "QueueSink",
     "SparkJobsError",
     "Topology",
     "TopologyBuilder",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 
@@ -17,11 +17,13 @@ from spark_jobs.runner import LevelRunner
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run of one topology; pickled into the Spark query. The ledger's addresses may hold passwords."""
+    """One run of one topology; pickled into the Spark query. The addresses may hold passwords."""
 
     run: str
     plan: Plan
     ledger: LedgerSpec
+    amqp_url: str | None = field(default=None, repr=False)
+    """For bolts that publish."""
 
     @property
     def redis_url(self) -> str:
@@ -82,7 +84,7 @@ def _runner(key: _Key, level: int) -> LevelRunner:
     of small batches. What is imported by now stays; take it out of the collector's sight.
     """
     job = key.job
-    config = {**job.plan.topology.config.as_mapping(), "redis_url": job.redis_url}
+    config = {**job.plan.topology.config.as_mapping(), "redis_url": job.redis_url, "amqp_url": job.amqp_url}
     runner = LevelRunner(
         plan=job.plan,
         level=level,

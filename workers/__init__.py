@@ -1,6 +1,7 @@
 """The processes: a spout worker a task, the driver, and the command ``tiercel``.
 
-cli, queue_commands, options, __main__   the command line
+cli, options, __main__                   the command line
+queue_commands, topology_commands        its parts
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                processes        children that are restarted and end with us

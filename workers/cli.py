@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from workers import queue_commands
+from workers import queue_commands, topology_commands
 from workers.cli_errors import one_line_errors
 from workers.config import Settings, use_this_python_for_spark
 from workers.jvm_output import as_log_records
@@ -72,17 +72,24 @@ def spout(  # noqa: PLR0913 - one parameter an option
 
 
 @app.command()
-def driver(
-    topology: TopologyName, redis: Redis = None, master: Master = None, log: Log = None, log_level: Level = None
+def driver(  # noqa: PLR0913 - one parameter an option
+    topology: TopologyName,
+    *,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    master: Master = None,
+    log: Log = None,
+    log_level: Level = None,
 ) -> None:
-    """Run the Spark query of a topology."""
+    """Run the Spark query of a topology; it needs RabbitMQ's address only if a bolt publishes."""
     with as_log_records():
-        settings = load_settings("driver", redis=redis, master=master, log=log, log_level=log_level).required("redis")
+        settings = load_settings("driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
+        settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
         from workers.driver import Driver  # noqa: PLC0415 - PySpark takes a second
         from workers.loading import load_topology  # noqa: PLC0415
 
-        process = Driver(load_topology(topology), settings.redis_urls, settings.master)
+        process = Driver(load_topology(topology), settings.redis_urls, settings.master, settings.amqp)
         on_signals(process.stop)
         process.run()
 
@@ -106,6 +113,7 @@ def demo(
 
 
 queue_commands.add_to(app)
+topology_commands.add_to(app)
 
 
 def main() -> None:

@@ -21,9 +21,11 @@ from acker import Ledger, LedgerUnavailableError, open_ledger
 from queues import Relay
 from queues.chunk import decode
 from queues.errors import RelayUnavailableError
+from spark_jobs.errors import TopologyError
 from spark_jobs.job import Job, ledger_spec_of
 from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.query import RunningQuery
+from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.session import SparkUnit
 from spark_jobs.topology import Topology
 from workers.errors import SupersededError
@@ -44,9 +46,16 @@ _HEALTHY_S = 30.0
 class Driver:
     """Keeps one query running until ``stop``."""
 
-    def __init__(self, topology: Topology, redis_urls: tuple[str, ...], master: str) -> None:
-        """``master`` in Spark's syntax: ``local[2]``, ``spark://host:7077``."""
+    def __init__(self, topology: Topology, redis_urls: tuple[str, ...], master: str, amqp_url: str | None = None) -> None:
+        """``master`` in Spark's syntax: ``local[2]``, ``spark://host:7077``. ``amqp_url`` is for bolts that publish.
+
+        Raises TopologyError if there is such a bolt and no address.
+        """
+        sinks = sinks_of(topology)
+        if sinks and not amqp_url:
+            raise TopologyError(no_address(sinks[0]))
         self._topology, self._redis_urls, self._master = topology, redis_urls, master
+        self._amqp_url = amqp_url
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -86,7 +95,8 @@ class Driver:
                 self._stop.wait(pause)
 
     def _job(self, plan: Plan) -> Job:
-        return Job(run=secrets.token_hex(6), plan=plan, ledger=ledger_spec_of(plan, self._redis_urls))
+        ledger = ledger_spec_of(plan, self._redis_urls)
+        return Job(run=secrets.token_hex(6), plan=plan, ledger=ledger, amqp_url=self._amqp_url)
 
     def _begin(self, job: Job) -> None:
         """Give back what the run before left in the relay; waits for Redis as long as it is away."""

@@ -1,4 +1,4 @@
-"""Which queues the topologies on a Redis server work on, so that ``tiercel depths`` need not be told."""
+"""Which queues the topologies on a Redis server work on, so that ``depths`` and ``errors`` need not be told."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class QueueRegistry:
         if queues:
             with translated("note the queues"):
                 self._client.hset(_KEY, mapping=dict.fromkeys(queues, topology))
+
+    def topologies(self) -> list[str]:
+        """The topologies that ran here, in the order of their names."""
+        return sorted(set(self.queues().values()))
 
     def queues(self) -> dict[str, str]:
         """Queue name to topology name."""

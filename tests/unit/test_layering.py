@@ -29,7 +29,7 @@ ONLY_IN = {
     "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py"),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),
-    "typer": ("workers/cli.py", "workers/options.py", "workers/queue_commands.py"),
+    "typer": ("workers/cli.py", "workers/options.py", "workers/queue_commands.py", "workers/topology_commands.py"),
 }
 
 # Who reads the environment. Everything else gets its settings as arguments.

@@ -1,0 +1,77 @@
+"""The commands about topologies that run: ``errors``.
+
+Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workers.errors import UsageError
+from workers.options import Redis, load_settings
+from workers.redaction import redact
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from acker import ErrorReport
+
+_Found = list[tuple[str, "ErrorReport"]]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    app.command()(errors)
+
+
+def errors(
+    topology: Annotated[str | None, typer.Argument(help="a topology's name; by default all that ran here")] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="at most this many, the newest")] = 20,
+    redis: Redis = None,
+) -> None:
+    """Show the newest errors: which task of which bolt or spout, and why."""
+    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
+
+    from workers.addresses import with_announced  # noqa: PLC0415
+
+    settings = with_announced(load_settings("tiercel", redis=redis)).required("redis")
+    found = _newest(settings.redis_urls[0], topology, limit)
+    if not found:
+        typer.echo("no errors")
+        return
+    Console().print(_table(found))
+
+
+def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
+    """(topology, error), newest first."""
+    from acker import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
+    from workers.registry import QueueRegistry  # noqa: PLC0415
+
+    names = [topology] if topology else QueueRegistry(redis_url).topologies()
+    if not names:
+        raise UsageError("no topology has run here yet: name one, tiercel errors TOPOLOGY")
+    found = [(name, error) for name in names for error in RedisMetrics(redis_url, name).errors(limit)]
+    return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
+
+
+def _table(found: _Found) -> Table:
+    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for them
+    from rich.text import Text  # noqa: PLC0415
+
+    several = len({name for name, _ in found}) > 1
+    table = Table()
+    table.add_column("time", no_wrap=True)
+    for column in ["topology"] if several else []:
+        table.add_column(column)
+    table.add_column("component")
+    table.add_column("task", justify="right")
+    table.add_column("reason", overflow="fold")
+    for name, error in found:
+        place = [name, error.component] if several else [error.component]
+        when = error.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        # As text: what looks like rich's markup in a reason belongs to the reason.
+        table.add_row(when, *map(Text, place), str(error.task), Text(redact(error.message)))
+    return table
