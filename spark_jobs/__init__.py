@@ -7,7 +7,8 @@ grouping    which task receives a tuple                 collector  what it emits
 levels      the topology cut into Spark stages          outputs    where emissions are recorded
 runner      one level of a micro-batch, plain Python    execution  one bolt in it
 instances   the bolts' working copies                   departures what leaves it, and what stays behind
-reasons     why a tuple failed, in one line             queue_sink  the built-in bolt: into a RabbitMQ queue
+snapshots   the copies between two micro-batches        reasons    why a tuple failed, in one line
+queue_sink  the built-in bolt: into a RabbitMQ queue
 fold        what a task did to the trees, in numpy
 emission    the spout's side of emitting                job        what travels to the Spark tasks
 source      the relay as a Spark source                 query      the Structured Streaming query

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NoReturn
 
 from acker.ids import mix
 from spark_jobs.bolt import DEFAULT_STREAM
@@ -30,7 +30,11 @@ class Record:
         self.salt = salt
         """Differs from micro-batch to micro-batch."""
         self.tuples: list[Tuple] = []
-        """The task's input."""
+        """The tuples that the task holds from before, then its input."""
+        self.held = 0
+        """How many it holds from before."""
+        self.aborted = False
+        """Nothing of what it did counts: it is again what it was before the micro-batch."""
         self.reasons: dict[int, str] = {}
         """Row of each failed tuple to why."""
         self.resets: list[int] = []
@@ -39,6 +43,24 @@ class Record:
         self.emitted = 0
         self.transferred = 0
         self.execute_ns = 0
+
+    @property
+    def fresh(self) -> list[Tuple]:
+        """The task's input."""
+        return self.tuples[self.held :] if self.held else self.tuples
+
+    def abort(self, reason: str) -> None:
+        """The input fails, and what the task held it still holds."""
+        self.aborted = True
+        for tup in self.tuples[: self.held]:
+            tup.state = OPEN
+            self.reasons.pop(tup.row, None)
+        self.resets.clear()
+        self.outputs.clear()
+        self.emitted = self.transferred = 0
+        for tup in self.fresh:
+            if tup.state != FAILED:
+                self.fail(tup, reason)
 
     def fail(self, tup: Tuple, reason: str) -> None:
         """The tuple failed, whatever it was before."""
@@ -61,6 +83,9 @@ class _Collector:
     def report_error(self, error: BaseException | str) -> None:
         """Show an error to whoever watches the topology; the tuple is not affected."""
         self._record.report(reason_of(error))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a collector is handed in and never stored: it is another one in each micro-batch")
 
 
 class BasicCollector(_Collector):
@@ -196,9 +221,7 @@ class OutputCollector(_Collector):
         if not isinstance(tup, Tuple):
             raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r:.60}, which is no tuple")
         if tup.record is not self._record:
-            raise ForeignTupleError(
-                f"{self._record.component!r} {verb} {tup!r}, which this task did not receive in this micro-batch"
-            )
+            raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r}, which this task does not hold")
         if tup.state != OPEN:
             done = "acked" if tup.state == ACKED else "failed"
             raise AlreadySettledError(f"{self._record.component!r} {verb} {tup!r}, which it has {done} before")

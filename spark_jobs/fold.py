@@ -94,11 +94,14 @@ def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -
     )
 
 
-def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage]) -> Updates:
-    """One XOR a root: of the acked tuples' own edges and of all edges anchored below; every input root is there."""
-    mine = _pairs(lineage, acked)
-    roots = np.concatenate([lineage.roots, lineage.roots[mine], *(child.roots for child in children)])
-    xors = np.concatenate([np.zeros(len(lineage.roots), np.uint64), lineage.edges[mine], *(child.edges for child in children)])
+def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
+    """One XOR a root: of the acked tuples' own edges and of all edges anchored below.
+
+    Every root is there, but for those of the first ``held`` tuples to which nothing happened.
+    """
+    mine, fresh = _pairs(lineage, acked), lineage.roots[lineage.offsets[held] :]
+    roots = np.concatenate([fresh, lineage.roots[mine], *(child.roots for child in children)])
+    xors = np.concatenate([np.zeros(len(fresh), np.uint64), lineage.edges[mine], *(child.edges for child in children)])
     if not len(roots):
         return Updates(roots=roots, xors=xors)
     order = np.argsort(roots, kind="stable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,27 +17,42 @@ from spark_jobs.collector import Record
 from spark_jobs.departures import departures
 from spark_jobs.execution import execute_bolt, fail_all
 from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
-from spark_jobs.instances import Instances
+from spark_jobs.instances import Copy, Instances
 from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outputs
-from spark_jobs.reasons import RAISED
-from spark_jobs.tuples import ACKED, Origin, Tuple
+from spark_jobs.snapshots.memory import MemorySnapshots
+from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.tuples import ACKED, Tuple, tuples_of
 
 
 class LevelRunner:
     """One level of one run in one process; keeps the bolts' copies between micro-batches. One thread only."""
 
-    def __init__(self, *, plan: Plan, level: int, ledger: Ledger | None, metrics: Metrics, config: Mapping[str, Any]) -> None:
-        """Without a ledger nothing is told to one: for topologies in which nothing is tracked."""
+    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
+        self,
+        *,
+        plan: Plan,
+        level: int,
+        ledger: Ledger | None,
+        metrics: Metrics,
+        config: Mapping[str, Any],
+        snapshots: SnapshotStore | None = None,
+        key: bytes = b"",
+    ) -> None:
+        """Without a ledger nothing is told to one: for topologies in which nothing is tracked.
+
+        ``snapshots`` keeps the bolts' state for other processes, sealed with ``key``; without it this is the only one.
+        """
         self._plan, self._level, self._ledger, self._metrics = plan, level, ledger, metrics
-        self._instances = Instances(plan, config)
+        self._instances = Instances(plan, config, MemorySnapshots() if snapshots is None else snapshots, key)
         self._outputs: dict[int, Outputs] = {}
 
     def run(self, token: Token, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
         """Run the bolts on these chunks; returns (lane, chunk) rows for the next level.
 
-        The updates take effect in the ledger once a token, however often this is called with it. Raises AckerError if the
-        ledger cannot be reached; the whole call may then be repeated.
+        The updates take effect in the ledger once a token, however often this is called with it, and each call begins with
+        what the bolts were before the token's micro-batch. Raises AckerError if the ledger cannot be reached; the whole call
+        may then be repeated.
         """
         rows: list[tuple[int, bytes]] = []
         chunks: list[Chunk] = []
@@ -58,6 +73,10 @@ class LevelRunner:
             raise
         return rows
 
+    def close(self) -> None:
+        """Clean the bolts' copies up."""
+        self._instances.drop_all()
+
     def outputs(self, task_id: int) -> Outputs:
         """The recording lists of a task, empty."""
         found = self._outputs.get(task_id)
@@ -74,49 +93,55 @@ class _Work:
         self._runner, self._token = runner, token
         self._plan, self._ledger, self._metrics = runner._plan, runner._ledger, runner._metrics  # noqa: SLF001 - its other half
         self._level, self._instances = runner._level, runner._instances  # noqa: SLF001 - its other half
-        self._lineage = join_lineages([chunk.lineage for chunk in chunks])
+        by_task: dict[int, list[Chunk]] = {}
+        for chunk in chunks:
+            by_task.setdefault(chunk.route.target_task, []).append(chunk)
+        self._copies = self._instances.take(sorted(by_task), token.batch)
+        held = {task_id: copy.held for task_id, copy in self._copies.items() if isinstance(copy, Copy)}
+        self._held_rows = sum(len(each.tuples) for each in held.values())
+        self._lineage = join_lineages([each.lineage for each in held.values()] + [chunk.lineage for chunk in chunks])
         self._seeds = row_seeds(self._lineage)
-        self._records: dict[int, Record] = {}
         self._children: list[Lineage] = []
-        self._load(chunks)
+        self._records = self._load({task_id: each.tuples for task_id, each in held.items()}, chunks)
 
     def run(self) -> list[tuple[int, bytes]]:
-        for task_id, record in sorted(self._records.items()):
+        for task_id, record in self._records.items():
             self._execute(task_id, record)
         rows = [row for task_id, record in self._records.items() for row in self._emit(task_id, record)]
+        worked = {task_id: record for task_id, record in self._records.items() if not record.aborted}
+        self._instances.keep(self._token.batch, worked, self._lineage)
         self._settle()
         return rows
 
-    def _load(self, chunks: list[Chunk]) -> None:
-        """Make the tuples of each task."""
+    def _load(self, held: Mapping[int, Sequence[Tuple]], chunks: Sequence[Chunk]) -> dict[int, Record]:
+        """Bring in what each task holds, and its input, in the order of the lineage."""
         salt = _salt(self._token)
         untracked = np.flatnonzero(np.diff(self._lineage.offsets) == 0)
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         identities, no_tree = seeds.tolist(), frozenset(untracked.tolist())
+        records = {
+            task_id: Record(self._plan.places[task_id].component, self._runner.outputs(task_id), no_tree, salt)
+            for task_id in self._copies
+        }
+        arrivals = [(task_id, tuples) for task_id, tuples in held.items()]
+        arrivals += [(chunk.route.target_task, tuples_of(chunk)) for chunk in chunks]
         row = 0
-        topology = self._plan.topology
-        for chunk in chunks:
-            route = chunk.route
-            record = self._records.get(route.target_task)
-            if record is None:
-                component = self._plan.places[route.target_task].component
-                record = Record(component, self._runner.outputs(route.target_task), no_tree, salt)
-                self._records[route.target_task] = record
-            schema = topology.spec(route.component).streams[route.stream]
-            origin = Origin(route.component, route.stream, route.source_task, schema.names)
-            columns = [column.to_pylist() for column in chunk.values.columns]
-            for values in zip(*columns, strict=True):
-                record.tuples.append(Tuple(values, origin, row, identities[row], record))
+        for number, (task_id, tuples) in enumerate(arrivals):
+            record = records[task_id]
+            for tup in tuples:
+                tup.row, tup.seed, tup.record = row, identities[row], record
                 row += 1
+            record.tuples += tuples
+            if number < len(held):
+                record.held = len(tuples)
+        return records
 
     def _execute(self, task_id: int, record: Record) -> None:
-        try:
-            bolt = self._instances.get(task_id)
-        except RAISED as error:
-            fail_all(record, error, "prepare")
-            return
-        if not execute_bolt(bolt, record):
+        copy = self._copies[task_id]
+        if not isinstance(copy, Copy):
+            fail_all(record, copy, "prepare")
+        elif not execute_bolt(copy.bolt, record):
             self._instances.drop(task_id)
 
     def _emit(self, task_id: int, record: Record) -> list[tuple[int, bytes]]:
@@ -136,7 +161,7 @@ class _Work:
         acked = np.array(
             [tup.row for record in self._records.values() for tup in record.tuples if tup.state == ACKED], np.int64
         )
-        updates = fold(self._lineage, acked, self._children)
+        updates = fold(self._lineage, acked, self._children, self._held_rows)
         failures = [
             Failure(root=root, component=record.component, task=task_id, reason=reason)
             for task_id, record in self._records.items()
@@ -156,7 +181,7 @@ class _Work:
         failed = len(record.reasons)
         acked = sum(tup.state == ACKED for tup in record.tuples)
         counts = {
-            "executed": len(record.tuples),
+            "executed": len(record.fresh),
             "emitted": record.emitted,
             "transferred": record.transferred,
             "acked": acked,

@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -27,6 +27,9 @@ from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.query import RunningQuery
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.session import SparkUnit
+from spark_jobs.snapshots.packing import held_roots
+from spark_jobs.snapshots.sealing import body_of
+from spark_jobs.snapshots.store import SnapshotStore
 from spark_jobs.topology import Topology
 from workers.errors import SupersededError
 from workers.outcomes import say_once, sleep_until
@@ -155,14 +158,10 @@ def _take_turns(relay: Relay, run: str) -> None:
 
 
 def _release(job: Job) -> None:
-    """Give back whatever is in the relay."""
-    relay, ledger = job.open_relay(), open_ledger(job.ledger)
-    try:
+    """Give back whatever is in the relay, and what bolts hold."""
+    with closing(job.open_relay()) as relay, closing(open_ledger(job.ledger)) as ledger, closing(job.open_snapshots()) as held:
         relay.leave()
-        released = release_leftovers(relay, ledger)
-    finally:
-        relay.close()
-        ledger.close()
+        released = release_leftovers(relay, ledger) + release_held(held, ledger)
     if released:
         log.info("released %d messages that were on their way", released, extra={"event": "messages_released"})
 
@@ -173,4 +172,15 @@ def release_leftovers(relay: Relay, ledger: Ledger) -> int:
     while payloads := relay.drain():
         roots = np.unique(np.concatenate([decode(payload).lineage.roots for payload in payloads]))
         released += ledger.release(roots.tolist())
+    return released
+
+
+def release_held(snapshots: SnapshotStore, ledger: Ledger) -> int:
+    """Forget the bolts' state and release the roots of the tuples that they held; returns how many were pending."""
+    released = 0
+    for sealed in snapshots.drain():
+        try:
+            released += ledger.release(sorted(set(held_roots(body_of(sealed)))))
+        except ValueError as error:
+            log.warning("a bolt's state could not be read: %s", error, extra={"event": "snapshot_unreadable"})
     return released

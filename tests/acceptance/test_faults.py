@@ -21,6 +21,7 @@ from queues.errors import QueuesError, RelayUnavailableError
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
 from tests.acceptance import numbered
+from tests.children import kill, python_workers
 from tests.waiting import wait_until
 from workers.config import Settings
 from workers.local import LocalRun
@@ -114,13 +115,6 @@ def depths_known(services) -> bool:
         return False
 
 
-def kill(child, number) -> None:
-    pid = child.pid
-    assert pid is not None, f"{child.name} does not run"
-    os.kill(pid, number)
-    wait_until(lambda: child.pid not in (pid, None), 60, f"{child.name} to be started again")
-
-
 def test_a_spout_worker_that_is_killed(stack):
     stack.survives(lambda: kill(stack.run.spout("numbers", 0), signal.SIGKILL))
 
@@ -160,25 +154,3 @@ def test_a_python_worker_of_spark_that_is_killed(stack):
         os.kill(workers[-1], signal.SIGKILL)
 
     stack.survives(fault)
-
-
-def python_workers(driver: int) -> list[int]:
-    """Processes below the driver that were forked from PySpark's daemon."""
-    parents = {}
-    commands = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                status = (folder / "stat").read_text()
-                commands[int(folder.name)] = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
-
-    def below(pid: int) -> bool:
-        while pid in parents and pid != driver:
-            pid = parents[pid]
-        return pid == driver
-
-    daemons = {pid for pid, command in commands.items() if b"pyspark.daemon" in command and below(pid)}
-    return sorted(pid for pid in daemons if parents[pid] in daemons)
