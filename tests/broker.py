@@ -1,14 +1,11 @@
-"""RabbitMQ as the tests use it: a second, plain client beside the code under test, and a wire that can be cut."""
+"""RabbitMQ as the tests use it: a second, plain client beside the code under test."""
 
 from __future__ import annotations
 
-import socket
-import threading
 import uuid
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 import pika
 
@@ -105,51 +102,3 @@ class Desk:
     def on_channel(self, function):
         """Call it with the pika channel, on its thread."""
         self.consumer._link.call(lambda: function(self.consumer._epoch._channel))
-
-
-class Wire:
-    """A TCP relay to RabbitMQ that can be cut; what is connected afterwards goes through again."""
-
-    def __init__(self, amqp_url):
-        parts = urlsplit(amqp_url)
-        self._target = (parts.hostname, parts.port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        port = self._listener.getsockname()[1]
-        self.url = amqp_url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{port}")
-        self._sockets = []
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-
-    def cut(self):
-        """Break all connections as they are."""
-        with self._lock:
-            sockets, self._sockets = self._sockets, []
-        for each in sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
-                with self._lock:
-                    self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
-
-    def _pump(self, source, sink):
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,8 @@ import pytest
 
 from queues import MessageId, QueueSpout, RetryPolicy, SpoutContext
 from queues.errors import BrokerRefusedError
-from tests.broker import Wire, put, ready, take_all, unique
+from tests.broker import put, ready, take_all, unique
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 QUICK = RetryPolicy(first=timedelta(0), longest=timedelta(0))
@@ -124,7 +125,7 @@ def test_a_message_that_always_fails_ends_in_the_dead_letters(amqp_url):
 
 def test_an_outcome_of_an_older_epoch_is_dropped(amqp_url):
     queue = unique()
-    with Wire(amqp_url) as wire, Stage(wire.url, QueueSpout(queue)) as stage:
+    with Proxy(amqp_url) as wire, Stage(wire.url, QueueSpout(queue)) as stage:
         wait_until(lambda: stage.counts["channels"])
         put(amqp_url, queue, b"a")
         ((_, before),) = stage.run(1)
