@@ -21,6 +21,7 @@ from compose.server import EmbeddedServer
 _USER = "tiercel"
 _NODE = f"{_USER}@localhost"
 _CONTROL_TIMEOUT_S = 60
+_CONTROL_TIMEOUT_S = 60
 _CONFIG = """\
 listeners.tcp.1 = {host}:{port}
 default_user = {user}
@@ -83,8 +84,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             "ERL_FLAGS": f"-dist_listen false -start_epmd false -erl_epmd_port {self._dist_port}",
         }
         command = [str(program), "--quiet", "-n", _NODE, *arguments]
-        done = subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=60
+        done = subprocess.run(  # noqa: S603 - the broker's own program
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=_CONTROL_TIMEOUT_S
         )
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
