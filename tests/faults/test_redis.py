@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_connections_to_redis_are_half_open(stack: Stack) -> None:
 
 
 def test_a_failover_to_a_replica_that_is_empty(stack: Stack) -> None:
-    with EmbeddedRedis() as replica:
+    with EmbeddedRedis(urlsplit(stack.services.redis_url).password) as replica:
 
         def fault() -> None:
             stack.services.redis.pause()
