@@ -22,6 +22,7 @@ from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outputs
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.ticks import without_old_ticks
 from spark_jobs.tuples import ACKED, Tuple, tuples_of
 
 
@@ -66,7 +67,7 @@ class LevelRunner:
         if not chunks:
             return rows
         try:
-            rows += _Work(self, chunks, token).run()
+            rows += _Work(self, without_old_ticks(chunks), token).run()
         except BaseException:
             # The attempt ends in the middle: bolts may hold what was never flushed or acked.
             self._instances.drop_all()

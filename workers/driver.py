@@ -30,9 +30,11 @@ from spark_jobs.session import SparkUnit
 from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 from workers.errors import SupersededError
 from workers.outcomes import say_once, sleep_until
+from workers.ticker import Ticker
 
 log = logging.getLogger(__name__)
 
@@ -115,12 +117,14 @@ class Driver:
 
     def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay) -> None:
         """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
-        attend_at = warm_at = time.monotonic()
+        attend_at = warm_at = began = time.monotonic()
+        ticker = Ticker(Ticks(job.plan, began), relay)
         while query.active and not self._stop.wait(_LOOK):
             now = time.monotonic()
             if now >= attend_at:
                 attend_at = now + _ATTENDANCE.total_seconds() / 4
                 _take_turns(relay, job.run)
+            ticker.look(now)
             if not query.idle:
                 warm_at = now + _KEEP_WARM_S
             elif now >= warm_at:
