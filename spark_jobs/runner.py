@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from acker import Applied, ErrorReport, Failure, Ledger, Metrics, Token
+from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError, Metrics, Token
 from acker.ids import mix, mix_array
 from queues.chunk import Chunk, Lineage, Route, decode, encode
 from spark_jobs.bolt import BasicBolt
@@ -125,6 +125,8 @@ class _Work:
             task_id: Record(self._plan.places[task_id].component, self._runner.outputs(task_id), no_tree, salt)
             for task_id in self._copies
         }
+        for record in records.values():
+            record.tell_resets = self._tell_resets
         arrivals = [(task_id, tuples) for task_id, tuples in held.items()]
         arrivals += [(chunk.route.target_task, tuples_of(chunk)) for chunk in chunks]
         row = 0
@@ -169,14 +171,25 @@ class _Work:
             for row, reason in record.reasons.items()
             for root in roots_of(self._lineage, row)
         ]
-        resets = [root for record in self._records.values() for row in record.resets for root in roots_of(self._lineage, row)]
-        if self._ledger is not None and len(updates.roots):
-            if resets:
-                self._ledger.reset_timeout(resets)
+        self._reset([row for record in self._records.values() for row in record.resets])
+        # A tick may be all the input there is, and what fails was held: then nothing is updated.
+        if self._ledger is not None and (len(updates.roots) or failures):
             if self._ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
                 return
         for task_id, record in self._records.items():
             self._count(task_id, record)
+
+    def _tell_resets(self, rows: Sequence[int]) -> bool:
+        try:
+            self._reset(rows)
+        except LedgerUnavailableError:
+            return False  # not the bolt's affair: they are told when the task ends
+        return True
+
+    def _reset(self, rows: Sequence[int]) -> None:
+        roots = [root for row in rows for root in roots_of(self._lineage, row)]
+        if self._ledger is not None and roots:
+            self._ledger.reset_timeout(roots)
 
     def _count(self, task_id: int, record: Record) -> None:
         failed = len(record.reasons)
