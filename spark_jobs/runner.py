@@ -173,9 +173,9 @@ class _Work:
         ]
         self._reset([row for record in self._records.values() for row in record.resets])
         # A tick may be all the input there is, and what fails was held: then nothing is updated.
-        if self._ledger is not None and (len(updates.roots) or failures):
-            if self._ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
-                return
+        ledger = self._ledger if len(updates.roots) or failures else None
+        if ledger is not None and ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
+            return
         for task_id, record in self._records.items():
             self._count(task_id, record)
 

@@ -13,7 +13,7 @@ from queues.depths import depths
 from tests.broker import put, unique
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 

@@ -159,7 +159,8 @@ def test_what_a_bolt_does_with_a_tick_concerns_no_message(call):
                 raise ValueError("no ticks, please")
             if tup.is_tick:
                 getattr(collector, call)(tup)
-            # A word is neither acked nor failed: its tree stays pending.
+            else:
+                self.held = tup
 
     builder = TopologyBuilder("does")
     builder.set_spout("words", Source())
@@ -172,6 +173,33 @@ def test_what_a_bolt_does_with_a_tick_concerns_no_message(call):
     assert (pump.acked, pump.failed, pump.reset) == ([], {}, [])
     assert pump.ledger.pending() == (call != "raise")
     assert [error.message for error in pump.metrics.errors()] == (["ValueError: no ticks, please"] if call == "raise" else [])
+
+
+@pytest.mark.parametrize("call", ["ack", "fail", "reset_timeout"])
+def test_what_a_bolt_held_is_settled_on_a_tick_that_comes_alone(call):
+    class Holds(Bolt):
+        def prepare(self, config, context):
+            self.words = []
+
+        def execute(self, tup, collector):
+            if not tup.is_tick:
+                self.words.append(tup)
+                return
+            for word in self.words:
+                getattr(collector, call)(word)
+
+    builder = TopologyBuilder("holds")
+    builder.set_spout("words", Source())
+    builder.set_bolt("holds", Holds(), config={"tick_tuple_freq_secs": 1}).shuffle_grouping("words")
+    pump = Ticking(builder.build())
+    roots = pump.feed(["one"], ["two"])
+    pump.run()
+    pump.tick(1)
+    pump.run()
+    told = {"ack": sorted(pump.acked), "fail": sorted(pump.failed), "reset_timeout": sorted(pump.reset)}
+    assert told.pop(call) == sorted(roots)
+    assert list(told.values()) == [[], []]
+    assert pump.metrics.errors() == [], "a tick that is not acked is nobody's loss"
 
 
 def test_a_queue_sink_publishes_no_ticks():
