@@ -11,6 +11,7 @@ snapshots   the copies between two micro-batches        reasons    why a tuple f
 queue_sink  the built-in bolt: into a RabbitMQ queue
 fold        what a task did to the trees, in numpy
 emission    the spout's side of emitting                job        what travels to the Spark tasks
+ticks       tick tuples                                 system     the names of what the system emits
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
 testing     the test kit: a topology without services

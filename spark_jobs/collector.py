@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _SPREAD = 0xBF58476D1CE4E5B9
 _ERRORS_KEPT = 5
+_TELL_RESETS_S = 1.0
 _PLAIN = (list, tuple)
 
 
@@ -38,6 +40,10 @@ class Record:
         self.reasons: dict[int, str] = {}
         """Row of each failed tuple to why."""
         self.resets: list[int] = []
+        """Rows of tuples whose timeouts begin again, and that nobody was told of yet."""
+        self.tell_resets: Callable[[Sequence[int]], bool] | None = None
+        """Passes rows on to the spouts at once; False if that has to wait."""
+        self._told_at = time.monotonic()
         self.errors: list[str] = []
         """The first five."""
         self.emitted = 0
@@ -66,6 +72,15 @@ class Record:
         """The tuple failed, whatever it was before."""
         tup.state = FAILED
         self.reasons.setdefault(tup.row, reason)
+
+    def reset(self, tup: Tuple) -> None:
+        """The timeout of the tuple begins again: about once a second that is told while the bolt works, which may be long."""
+        self.resets.append(tup.row)
+        now = time.monotonic()
+        if self.tell_resets is not None and now - self._told_at >= _TELL_RESETS_S:
+            self._told_at = now
+            if self.tell_resets(self.resets):
+                self.resets = []
 
     def report(self, message: str) -> bool:
         """Show an error to whoever watches; False if there are enough of them already."""
@@ -182,7 +197,7 @@ class OutputCollector(_Collector):
     def reset_timeout(self, tup: Tuple) -> None:
         """The timeout of the tuple's messages begins again. Raises AlreadySettledError, ForeignTupleError."""
         self._check(tup, "resets the timeout of")
-        self._record.resets.append(tup.row)
+        self._record.reset(tup)
 
     def _anchors(self, anchors: Tuple | Iterable[Tuple]) -> tuple[Tuple, ...]:
         anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)

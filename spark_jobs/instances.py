@@ -138,7 +138,8 @@ class Instances:
         for name, why in packed.stuck.items():
             record.report(f"attribute {name!r} cannot travel ({why}): make it in prepare, or name it in transient")
         mine.local |= packed.stuck.keys()
-        forgotten = sum(tup.state == OPEN for tup in record.tuples) - len(packed.held.tuples)
+        held = sum(not tup.is_tick for tup in packed.held.tuples)
+        forgotten = sum(tup.state == OPEN and not tup.is_tick for tup in record.tuples) - held
         if forgotten:
             record.report(f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: their messages time out")
         return packed

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from acker import Applied, ErrorReport, Failure, Ledger, Metrics, Token
+from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError, Metrics, Token
 from acker.ids import mix, mix_array
 from queues.chunk import Chunk, Lineage, Route, decode, encode
 from spark_jobs.bolt import BasicBolt
@@ -22,6 +22,7 @@ from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outputs
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.ticks import without_old_ticks
 from spark_jobs.tuples import ACKED, Tuple, tuples_of
 
 
@@ -66,7 +67,7 @@ class LevelRunner:
         if not chunks:
             return rows
         try:
-            rows += _Work(self, chunks, token).run()
+            rows += _Work(self, without_old_ticks(chunks), token).run()
         except BaseException:
             # The attempt ends in the middle: bolts may hold what was never flushed or acked.
             self._instances.drop_all()
@@ -124,6 +125,8 @@ class _Work:
             task_id: Record(self._plan.places[task_id].component, self._runner.outputs(task_id), no_tree, salt)
             for task_id in self._copies
         }
+        for record in records.values():
+            record.tell_resets = self._tell_resets
         arrivals = [(task_id, tuples) for task_id, tuples in held.items()]
         arrivals += [(chunk.route.target_task, tuples_of(chunk)) for chunk in chunks]
         row = 0
@@ -168,14 +171,25 @@ class _Work:
             for row, reason in record.reasons.items()
             for root in roots_of(self._lineage, row)
         ]
-        resets = [root for record in self._records.values() for row in record.resets for root in roots_of(self._lineage, row)]
-        if self._ledger is not None and len(updates.roots):
-            if resets:
-                self._ledger.reset_timeout(resets)
-            if self._ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
-                return
+        self._reset([row for record in self._records.values() for row in record.resets])
+        # A tick may be all the input there is, and what fails was held: then nothing is updated.
+        ledger = self._ledger if len(updates.roots) or failures else None
+        if ledger is not None and ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
+            return
         for task_id, record in self._records.items():
             self._count(task_id, record)
+
+    def _tell_resets(self, rows: Sequence[int]) -> bool:
+        try:
+            self._reset(rows)
+        except LedgerUnavailableError:
+            return False  # not the bolt's affair: they are told when the task ends
+        return True
+
+    def _reset(self, rows: Sequence[int]) -> None:
+        roots = [root for row in rows for root in roots_of(self._lineage, row)]
+        if self._ledger is not None and roots:
+            self._ledger.reset_timeout(roots)
 
     def _count(self, task_id: int, record: Record) -> None:
         failed = len(record.reasons)

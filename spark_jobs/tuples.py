@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from queues.chunk import Chunk
+from spark_jobs.system import SYSTEM, TICK
 
 OPEN, ACKED, FAILED = range(3)
 
@@ -71,6 +72,11 @@ class Tuple:
     def source_task(self) -> int:
         """The task that emitted it."""
         return self.origin.task
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether it says that ``tick_tuple_freq_secs`` went by. It is in no tree: to ack or fail it does nothing."""
+        return self.origin.component == SYSTEM and self.origin.stream == TICK
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r:.60}" for name, value in zip(self.fields, self.values, strict=True))

@@ -30,9 +30,13 @@ from spark_jobs.session import SparkUnit
 from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
+from workers.control import State
 from workers.errors import SupersededError
 from workers.outcomes import say_once, sleep_until
+from workers.redis_control import RedisControl
+from workers.ticker import Ticker
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Driver:
             raise TopologyError(no_address(sinks[0]))
         self._topology, self._redis_urls, self._master = topology, redis_urls, master
         self._amqp_url = amqp_url
+        self._control = RedisControl(redis_urls[0], topology.name)
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -67,6 +72,9 @@ class Driver:
 
     def run(self) -> None:
         """Start Spark and work until ``stop``. Raises SparkUnavailableError if Spark does not start."""
+        if self._killed():
+            log.info("tiercel activate %s lets it start again", self._topology.name, extra={"event": "start_refused"})
+            return
         # Spark takes seconds to start. What a killed driver left behind need not wait for that, nor time out meanwhile.
         self._begin(self._job(plan_topology(self._topology, max_lanes=1)))
         spark = SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
@@ -115,17 +123,29 @@ class Driver:
 
     def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay) -> None:
         """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
-        attend_at = warm_at = time.monotonic()
+        attend_at = warm_at = began = time.monotonic()
+        ticker = Ticker(Ticks(job.plan, began), relay)
         while query.active and not self._stop.wait(_LOOK):
             now = time.monotonic()
             if now >= attend_at:
                 attend_at = now + _ATTENDANCE.total_seconds() / 4
                 _take_turns(relay, job.run)
+                if self._killed():
+                    self._stop.set()
+            ticker.look(now)
             if not query.idle:
                 warm_at = now + _KEEP_WARM_S
             elif now >= warm_at:
                 warm_at = now + _KEEP_WARM_S
                 spark.keep_warm(job)
+
+    def _killed(self) -> bool:
+        """Whether somebody wants the topology to end; a Redis that does not answer says nothing."""
+        with suppress(LedgerUnavailableError):
+            if self._control.state() is State.KILLED:
+                log.info("%s was killed: ending", self._topology.name, extra={"event": "killed"})
+                return True
+        return False
 
     def _watch(self, spark: SparkUnit, query: RunningQuery, job: Job) -> None:
         """Return when the query has ended: by ``stop`` after the running micro-batch, or by a fault."""

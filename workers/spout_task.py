@@ -21,6 +21,7 @@ from queues import MsgId, Spout, SpoutContext
 from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from workers.admission import Admission
+from workers.orders import Orders
 from workers.outbox import Outbox, Sent
 from workers.outcomes import OutcomeReader
 from workers.pending import InFlight, Pending
@@ -52,10 +53,18 @@ class SpoutTask:
     """One task of one spout; also the collector that its spout emits with."""
 
     def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
-        self, *, spout: Spout, emitter: SpoutEmitter, ledger: Ledger, outbox: Outbox, tally: Tally, settings: SpoutSettings
+        self,
+        *,
+        spout: Spout,
+        emitter: SpoutEmitter,
+        ledger: Ledger,
+        outbox: Outbox,
+        tally: Tally,
+        orders: Orders,
+        settings: SpoutSettings,
     ) -> None:
         self._spout, self._emitter, self._ledger, self._outbox, self._tally = spout, emitter, ledger, outbox, tally
-        self._settings = settings
+        self._orders, self._settings = orders, settings
         self._admission = settings.admission
         self._pending = Pending(settings.message_timeout)
         self._root_ids = RootIds(settings.message_timeout or timedelta(seconds=30))
@@ -86,7 +95,6 @@ class SpoutTask:
             self._outcomes.start()
         self._spout.open(config, context)
         try:
-            self._spout.activate()
             while not self._stop.is_set():
                 self._step(emitting=True)
         finally:
@@ -100,7 +108,8 @@ class SpoutTask:
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._spout.check()
-        if emitting and self._outbox.may_fill(now):
+            self._orders.obey(self._spout, len(self._pending) + len(self._emitted), self.stop)
+        if emitting and self._orders.active and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
             worked |= self._send(now)
@@ -262,7 +271,7 @@ class SpoutTask:
 
     def _end(self) -> None:
         deadline = time.monotonic() + self._settings.grace.total_seconds()
-        self._spout.deactivate()
+        self._orders.end(self._spout)
         while (self._pending or self._outbox.holds) and time.monotonic() < deadline:
             self._step(emitting=False)
         self._give_back_all("shutting down")
@@ -273,3 +282,4 @@ class SpoutTask:
         if self._outcomes is not None:
             self._outcomes.close()
         self._tally.flush(now=True)
+        self._orders.leave()
