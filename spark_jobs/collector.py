@@ -15,8 +15,9 @@ from spark_jobs.reasons import reason_of
 from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
 
 _MASK = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15
-_SPREAD = 0xBF58476D1CE4E5B9
+STEP = 0x9E3779B97F4A7C15
+SPREAD = 0xBF58476D1CE4E5B9
+"""Identities of a tuple's emissions: STEP apart and then spread, where a whole ``mix`` would be slow."""
 _ERRORS_KEPT = 5
 _TELL_RESETS_S = 1.0
 _PLAIN = (list, tuple)
@@ -82,6 +83,16 @@ class Record:
             if self.tell_resets(self.resets):
                 self.resets = []
 
+    @property
+    def executed(self) -> int:
+        """How many tuples the input had."""
+        return len(self.fresh)
+
+    @property
+    def acked(self) -> list[int]:
+        """The rows of the acked tuples."""
+        return [tup.row for tup in self.tuples if tup.state == ACKED]
+
     def report(self, message: str) -> bool:
         """Show an error to whoever watches; False if there are enough of them already."""
         if len(self.errors) >= _ERRORS_KEPT:
@@ -121,7 +132,7 @@ class BasicCollector(_Collector):
             raise self._nothing_to_anchor_to()
         position = tup.emitted
         tup.emitted = position + 1
-        identity = ((tup.seed + position * _STEP) * _SPREAD) & _MASK
+        identity = ((tup.seed + position * STEP) * SPREAD) & _MASK
         values = outlet.keep(values) if outlet.mutable else tuple(values)
         # All choices first: if one raises and the bolt goes on nevertheless, nobody has received the tuple.
         chosen: list[Outgoing] = []
@@ -215,7 +226,7 @@ class OutputCollector(_Collector):
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
         # A sum, because the order of the anchors may differ at a retry, and the same anchor twice must not cancel out.
-        return sum(mix(anchor.seed + anchor.emitted * _STEP & _MASK) for anchor in tracked) & _MASK
+        return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:
         """Record the emission. A position an anchor: the same anchor twice gives two edges."""

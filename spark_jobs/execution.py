@@ -22,11 +22,11 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record) -> bool:
         _execute_basic(bolt, basic, record)
         record.execute_ns += time.perf_counter_ns() - began
         basic.current = None
-        return _flush(lambda: bolt.flush(basic), record)
+        return flush_bolt(lambda: bolt.flush(basic), record)
     output = OutputCollector(record)
     _execute_rich(bolt, output, record)
     record.execute_ns += time.perf_counter_ns() - began
-    return _flush(lambda: bolt.flush(output), record)
+    return flush_bolt(lambda: bolt.flush(output), record)
 
 
 def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -> None:
@@ -49,7 +49,8 @@ def _execute_rich(bolt: Bolt, collector: OutputCollector, record: Record) -> Non
             _fail(tup, error, record)
 
 
-def _flush(flush: Callable[[], None], record: Record) -> bool:
+def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
+    """Flush; if that raises, everything fails that did not yet. Returns whether the bolt's state can still be trusted."""
     try:
         flush()
     except RAISED as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queues.chunk import Lineage
-from spark_jobs.bolt import BasicBolt, Bolt
+from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.collector import Record
 from spark_jobs.levels import Plan
 from spark_jobs.reasons import RAISED, reason_of
@@ -31,7 +31,7 @@ _LIMIT = 256 * _MIB
 class Copy:
     """One prepared copy of a bolt, and the tuples it holds."""
 
-    bolt: Bolt | BasicBolt
+    bolt: AnyBolt
     held: Held = field(default_factory=Held)
     snapshot: int | None = None
     """The micro-batch whose snapshot it is equal to between micro-batches; None: it is as ``prepare`` left it."""

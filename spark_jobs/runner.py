@@ -5,16 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError, Metrics, Token
 from acker.ids import mix, mix_array
 from queues.chunk import Chunk, Lineage, Route, decode, encode
+from spark_jobs.arrow_bolt import ArrowBolt
+from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
 from spark_jobs.bolt import BasicBolt
 from spark_jobs.collector import Record
-from spark_jobs.departures import departures
+from spark_jobs.departures import Departure, departures
 from spark_jobs.execution import execute_bolt, fail_all
 from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
 from spark_jobs.instances import Copy, Instances
@@ -23,7 +25,7 @@ from spark_jobs.outputs import Outputs
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.snapshots.store import SnapshotStore
 from spark_jobs.ticks import without_old_ticks
-from spark_jobs.tuples import ACKED, Tuple, tuples_of
+from spark_jobs.tuples import Tuple, tuples_of
 
 
 class LevelRunner:
@@ -121,17 +123,25 @@ class _Work:
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         identities, no_tree = seeds.tolist(), frozenset(untracked.tolist())
-        records = {
-            task_id: Record(self._plan.places[task_id].component, self._runner.outputs(task_id), no_tree, salt)
-            for task_id in self._copies
-        }
+        records: dict[int, Record] = {}
+        for task_id in self._copies:
+            component, outputs = self._plan.places[task_id].component, self._runner.outputs(task_id)
+            if isinstance(self._plan.topology.bolts[component].bolt, ArrowBolt):
+                records[task_id] = ArrowRecord(component, outputs, no_tree, salt, seeds)
+            else:
+                records[task_id] = Record(component, outputs, no_tree, salt)
         for record in records.values():
             record.tell_resets = self._tell_resets
-        arrivals = [(task_id, tuples) for task_id, tuples in held.items()]
-        arrivals += [(chunk.route.target_task, tuples_of(chunk)) for chunk in chunks]
+        arrivals: list[tuple[int, Sequence[Tuple] | Chunk]] = list(held.items())
+        arrivals += [(chunk.route.target_task, chunk) for chunk in chunks]
         row = 0
-        for number, (task_id, tuples) in enumerate(arrivals):
+        for number, (task_id, arrived) in enumerate(arrivals):
             record = records[task_id]
+            if isinstance(record, ArrowRecord) and isinstance(arrived, Chunk):
+                record.receive(arrived, row)
+                row += arrived.values.num_rows
+                continue
+            tuples = tuples_of(arrived) if isinstance(arrived, Chunk) else arrived
             for tup in tuples:
                 tup.row, tup.seed, tup.record = row, identities[row], record
                 row += 1
@@ -144,14 +154,18 @@ class _Work:
         copy = self._copies[task_id]
         if not isinstance(copy, Copy):
             fail_all(record, copy, "prepare")
-        elif not execute_bolt(copy.bolt, record):
+            return
+        if isinstance(copy.bolt, ArrowBolt):
+            trusted = execute_arrow(copy.bolt, cast("ArrowRecord", record))
+        else:
+            trusted = execute_bolt(copy.bolt, record)
+        if not trusted:
             self._instances.drop(task_id)
 
     def _emit(self, task_id: int, record: Record) -> list[tuple[int, bytes]]:
         """The chunks that a task emitted, each with the lane that it goes to."""
         rows = []
-        basic = isinstance(self._plan.topology.bolts[record.component].bolt, BasicBolt)
-        for departure in departures(record, self._lineage, self._seeds, basic=basic):
+        for departure in self._departures(record):
             self._children.append(departure.lineage)
             target = departure.target
             route = Route(component=record.component, stream=departure.stream, source_task=task_id, target_task=target)
@@ -159,11 +173,15 @@ class _Work:
             rows.append((self._plan.lane_after(self._level, target), payload))
         return rows
 
+    def _departures(self, record: Record) -> Iterable[Departure]:
+        if isinstance(record, ArrowRecord):
+            return arrow_departures(record, self._lineage, self._seeds)
+        basic = isinstance(self._plan.topology.bolts[record.component].bolt, BasicBolt)
+        return departures(record, self._lineage, self._seeds, basic=basic)
+
     def _settle(self) -> None:
         """Tell the ledger, once, what became of the trees; and count it if it was the first time."""
-        acked = np.array(
-            [tup.row for record in self._records.values() for tup in record.tuples if tup.state == ACKED], np.int64
-        )
+        acked = np.array([row for record in self._records.values() for row in record.acked], np.int64)
         updates = fold(self._lineage, acked, self._children, self._held_rows)
         failures = [
             Failure(root=root, component=record.component, task=task_id, reason=reason)
@@ -192,14 +210,12 @@ class _Work:
             self._ledger.reset_timeout(roots)
 
     def _count(self, task_id: int, record: Record) -> None:
-        failed = len(record.reasons)
-        acked = sum(tup.state == ACKED for tup in record.tuples)
         counts = {
-            "executed": len(record.fresh),
+            "executed": record.executed,
             "emitted": record.emitted,
             "transferred": record.transferred,
-            "acked": acked,
-            "failed": failed,
+            "acked": len(record.acked),
+            "failed": len(record.reasons),
             "execute_ns": record.execute_ns,
         }
         self._metrics.add(record.component, task_id, {name: count for name, count in counts.items() if count})

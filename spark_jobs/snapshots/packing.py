@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from queues.chunk import Chunk, Lineage, Route, decode, encode
-from spark_jobs.bolt import BasicBolt, Bolt
+from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.collector import Record
 from spark_jobs.fold import join_lineages, select
 from spark_jobs.reasons import RAISED, reason_of
@@ -45,7 +45,7 @@ class Packed:
     """Attributes that cannot travel, and why."""
 
 
-def pack(bolt: Bolt | BasicBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None) -> Packed:
+def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None) -> Packed:
     """Take a snapshot of a copy, without its attributes ``local``, after the micro-batch that ``record`` is of.
 
     ``lineage`` is of all input of the micro-batch. A tuple is held if it is open and can be reached from the attributes:
@@ -64,7 +64,7 @@ def pack(bolt: Bolt | BasicBolt, local: set[str], record: Record | None = None, 
     return Packed(content=b"".join(_framed([pickled, *_held_frames(held)])), held=held, stuck=stuck)
 
 
-def unpack(bolt: Bolt | BasicBolt, content: bytes) -> Held:
+def unpack(bolt: AnyBolt, content: bytes) -> Held:
     """Give a prepared copy the attributes of a snapshot; returns the tuples it holds. Only for bytes that we wrote."""
     frames = list(_frames(content))
     chunks = [decode(frame) for frame in frames[_CHUNKS_FROM:]]
