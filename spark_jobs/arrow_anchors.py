@@ -75,7 +75,7 @@ def _array(given: Any) -> pa.Array:
     try:
         array = pa.chunked_array(given) if hasattr(given, "__arrow_c_stream__") else pa.array(given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadAnchorsError(f"{given!r:.50} are no row numbers ({one_line(str(error))}): {_WANTED}") from error
+        raise BadAnchorsError(f"{one_line(repr(given)):.50} names no rows ({one_line(str(error))}): {_WANTED}") from error
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     inner = array.type.value_type if _is_list(array.type) else array.type

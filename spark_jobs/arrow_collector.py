@@ -19,7 +19,7 @@ from spark_jobs.collector import SPREAD, STEP, Record
 from spark_jobs.errors import AlreadySettledError, BadAnchorsError, BadValuesError
 from spark_jobs.fold import Anchors, Rows
 from spark_jobs.outputs import Outlet
-from spark_jobs.reasons import reason_of
+from spark_jobs.reasons import one_line, reason_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,8 +189,9 @@ class ArrowCollector:
             return {tasks: np.arange(outputs)}
         found = np.asarray(tasks)
         if found.shape != (outputs,) or found.dtype.kind not in "iu":
+            shown = f"{one_line(repr(tasks)):.50}"
             raise BadValuesError(
-                f"{self._record.component!r} emits directly to {tasks!r:.50}: give a task id, or one for each of {outputs} rows"
+                f"{self._record.component!r} emits directly to {shown}: give a task id, or one for each of {outputs} rows"
             )
         return rows_by_task(found)
 

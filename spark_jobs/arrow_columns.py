@@ -58,7 +58,7 @@ def _table(data: Any, schema: Schema) -> pa.RecordBatch | pa.Table:
         raise BadValuesError(f"these are no columns for ({schema}): {one_line(str(error))}") from error
     raise BadValuesError(
         f"give a RecordBatch, a Table, a data frame, or a mapping of ({', '.join(schema.names)}) to arrays,"
-        f" not the {type(data).__name__} {data!r:.50}"
+        f" not the {type(data).__name__} {one_line(repr(data)):.50}"
     )
 
 
@@ -85,7 +85,7 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_list(wanted):
         listed = pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given)
         return listed and _same_kind(given.value_type, wanted.value_type)
-    if pa.types.is_integer(given) and (pa.types.is_floating(wanted) or pa.types.is_decimal(wanted)):
+    if pa.types.is_integer(given) and pa.types.is_floating(wanted):
         return True
     return any(kind(given) and kind(wanted) for kind in _KINDS)
 

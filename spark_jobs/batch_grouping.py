@@ -28,8 +28,8 @@ def batch_chooser(grouping: Grouping, stream: Stream) -> ChooseBatch:
 
     def choose_all(batch: pa.RecordBatch, identities: Ids) -> dict[int, Rows]:
         chosen: dict[int, list[int]] = {}
-        columns = [column.to_pylist() for column in batch.columns]
-        for row, (identity, *values) in enumerate(zip(identities.tolist(), *columns, strict=True)):
+        tuples = zip(*[column.to_pylist() for column in batch.columns], strict=True)
+        for row, (values, identity) in enumerate(zip(tuples, identities.tolist(), strict=True)):
             for task in choose(values, identity):
                 chosen.setdefault(task, []).append(row)
         return {task: np.array(rows, np.int64) for task, rows in chosen.items()}
@@ -84,6 +84,8 @@ def rows_by_task(tasks: NDArray[np.int64]) -> dict[int, Rows]:
 
 def _split(numbers: Ids, tasks: Sequence[int]) -> dict[int, Rows]:
     """Row i goes to ``tasks[numbers[i]]``."""
+    if not len(numbers):
+        return {}
     if len(tasks) == 1:
         return {tasks[0]: np.arange(len(numbers))}
     # numpy sorts 16 bits by radix, in a tenth of the time.

@@ -92,9 +92,9 @@ def test_no_output_rows_need_no_anchors(nothing: Any) -> None:
         ([0.0, 1.0], "rows are named by whole numbers, not by double"),
         (pd.Series([0, None]), "by whole numbers, not by double|null for an anchor"),
         (["0", "1"], "rows are named by whole numbers, not by string"),
-        (0, "0 are no row numbers"),
-        (np.zeros((2, 2), np.int64), "are no row numbers"),
-        ([0, [1]], "are no row numbers"),
+        (0, "0 names no rows"),
+        (np.zeros((2, 2), np.int64), "names no rows"),
+        ([0, [1]], "names no rows"),
     ],
 )
 def test_what_names_no_rows_is_refused_in_one_line(anchors: Any, message: str) -> None:

@@ -55,7 +55,6 @@ def test_columns_of_the_right_types_are_not_copied() -> None:
     [
         ("x double", pa.array([1, 2]), [1.0, 2.0]),
         ("x double", pa.array([1.5], pa.float32()), [1.5]),
-        ("x decimal(9,2)", pa.array([3]), [Decimal("3.00")]),
         ("x decimal(9,2)", pa.array([Decimal("1.5")]), [Decimal("1.50")]),
         ("x timestamp", pa.array([NOON], pa.timestamp("ns", "Europe/Berlin")), [NOON]),
         ("x timestamp", pa.array([NOON.replace(tzinfo=None)]), [NOON]),
@@ -83,6 +82,7 @@ def test_a_column_of_the_same_kind_is_cast(ddl: str, given: pa.Array, expected: 
         ("x long", ["7"], "field 'x' is a long, the column is string"),
         ("x long", [7.0], "field 'x' is a long, the column is double"),
         ("x long", [True], "field 'x' is a long, the column is bool"),
+        ("x decimal(9,2)", [7], r"field 'x' is a decimal\(9,2\), the column is int64"),
         ("x string", [7], "field 'x' is a string, the column is int64"),
         ("x string", [b"a"], "field 'x' is a string, the column is binary"),
         ("x date", [NOON], r"field 'x' is a date, the column is timestamp\[us, tz=UTC\]"),
@@ -140,5 +140,5 @@ def test_what_is_no_columns_of_the_stream_is_refused_in_one_line(data: Any, mess
 
 def test_text_that_is_none_is_refused_before_a_receiver_stumbles_over_it() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
-    with pytest.raises(BadValuesError, match="the columns are damaged: .*UTF8"):
+    with pytest.raises(BadValuesError, match=r"the columns are damaged: .*UTF8"):
         conform({"word": broken, "n": [1]}, SCHEMA)

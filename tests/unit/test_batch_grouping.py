@@ -65,13 +65,14 @@ ALL_VALUES = {
 
 
 class BySize:
-    """Some tasks, or none: by what the values look like."""
+    """Some tasks, or none: by what is null and how long the others are."""
 
     def prepare(self, context, stream, target_tasks):
         self.tasks = target_tasks
 
     def choose_tasks(self, task_id, values):
-        size = len(repr(values))
+        assert isinstance(values, tuple)
+        size = sum(len(value) if isinstance(value, (str, bytes, list)) else value is not None for value in values)
         return self.tasks[: size % (len(self.tasks) + 1)]
 
 
