@@ -15,7 +15,7 @@ from spark_jobs.arrow_anchors import Given, occurrences, read_anchors, read_rows
 from spark_jobs.arrow_columns import conform
 from spark_jobs.batch_grouping import rows_by_task
 from spark_jobs.bolt import DEFAULT_STREAM
-from spark_jobs.collector import SPREAD, STEP, Record
+from spark_jobs.collector import SPREAD, STEP, Record, _Collector
 from spark_jobs.errors import AlreadySettledError, BadAnchorsError, BadValuesError
 from spark_jobs.fold import Anchors, Rows
 from spark_jobs.outputs import Outlet
@@ -60,18 +60,19 @@ class Sent:
     """Rows of the level's input."""
 
 
-class ArrowCollector:
+class ArrowCollector(_Collector):
     """For one call of ``execute``, or for ``flush``; what it was told counts only if the call returns."""
 
     def __init__(self, record: Record, seeds: Ids, portion: Portion) -> None:
         """``seeds`` are the identities of the level's input, as the tuples of other bolts have them."""
+        super().__init__(record)
         self.sent: list[Sent] = []
         self.failed: dict[int, str] = {}
         """Row of the level's input to why."""
         self.emitted = 0
         self.transferred = 0
         self.closed = False
-        self._record, self._outputs, self._portion = record, record.outputs, portion
+        self._outputs, self._portion = record.outputs, portion
         self._seeds = seeds[portion.rows]
         self._counts = np.zeros(len(portion.rows), np.int64)
         """Emissions anchored to each row so far."""
@@ -141,10 +142,6 @@ class ArrowCollector:
         text = (reason_of(reason) if reason else "") or "failed by the bolt"
         for row in self._portion.rows[found].tolist():
             self.failed.setdefault(row, text)
-
-    def report_error(self, error: BaseException | str) -> None:
-        """Show an error to whoever watches the topology; no row is affected."""
-        self._record.report(reason_of(error))
 
     def _check_open(self) -> None:
         if self.closed:
