@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -182,8 +183,8 @@ class ArrowCollector(_Collector):
         return np.where(np.logical_or.reduceat(anchored, starts), sums, identities)
 
     def _named(self, tasks: Any, outputs: int) -> dict[int, Rows]:
-        if isinstance(tasks, int):
-            return {tasks: np.arange(outputs)}
+        if isinstance(tasks, Integral):
+            return {int(tasks): np.arange(outputs)}
         found = np.asarray(tasks)
         if found.shape != (outputs,) or found.dtype.kind not in "iu":
             shown = f"{one_line(repr(tasks)):.50}"

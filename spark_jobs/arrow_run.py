@@ -87,7 +87,7 @@ class ArrowRecord(Record):
 
     @property
     def acked(self) -> list[int]:
-        rows = np.concatenate([received.rows for received in self._received])
+        rows = np.concatenate([np.zeros(0, np.int64), *(received.rows for received in self._received)])
         acked: list[int] = rows[~np.isin(rows, list(self.reasons))].tolist()
         return acked
 

@@ -108,7 +108,9 @@ def test_where_there_are_no_rows_there_is_nothing_to_anchor_to() -> None:
         read_anchors([0], 1, 0)
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(1, [1]), ([2, 0], [2, 0]), ([], []), (np.array([1, 1]), [1, 1])])
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(1, [1]), (np.int64(1), [1]), ([2, 0], [2, 0]), ([], []), (np.array([1, 1]), [1, 1])]
+)
 def test_rows_are_named_one_or_many(rows: Any, expected: list[int]) -> None:
     assert read_rows(rows, 3).tolist() == expected
 

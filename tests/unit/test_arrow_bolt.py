@@ -440,6 +440,29 @@ def test_a_retry_that_meets_its_chunks_in_another_order_does_the_same_work() -> 
     assert sorted(pump.acked) == sorted(roots)
 
 
+class Totals(ArrowBolt):
+    """How often each word came so far."""
+
+    output_fields = "word string, n long"
+
+    def prepare(self, config, context):
+        self.counts: Counter[str] = Counter()
+
+    def execute(self, batch, collector):
+        words = batch["word"].to_pylist()
+        self.counts.update(words)
+        collector.emit({"word": words, "n": [self.counts[word] for word in words]}, np.arange(len(words)))
+
+
+def test_its_attributes_go_with_it_to_another_process() -> None:
+    pump = Pump(topology(Totals()))
+    for _ in range(3):
+        pump.feed(["a"])
+        pump.run()
+        pump.runners[0] = pump.runner(1)
+    assert sorted(Sink.seen) == [("a", 1), ("a", 2), ("a", 3)]
+
+
 # -- among other bolts -------------------------------------------------------------------------------------------------------
 
 
