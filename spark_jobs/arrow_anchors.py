@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:
 
 def read_rows(rows: Any, inputs: int) -> Rows:
     """Check some of ``inputs`` row numbers; raises BadAnchorsError."""
-    array = _array([int(rows)] if isinstance(rows, Integral) and not isinstance(rows, bool) else rows)
+    array = _array([rows] if isinstance(rows, (int, np.integer)) else rows)
     if _is_list(array.type) or array.null_count:
         raise BadAnchorsError(f"rows are named by number, not by {array.type} with {array.null_count} nulls")
     return _rows(array, inputs)

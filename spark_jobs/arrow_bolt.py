@@ -35,8 +35,9 @@ class ArrowBolt(_Component):
     def flush(self, collector: ArrowCollector) -> None:
         """Called after the last batch of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
 
-        If it raises, every row of the micro-batch fails, and the next one has a fresh copy. There are no rows to anchor to
-        here: what it emits must be in no tree (``anchors=None``).
+        If it raises, every row of the micro-batch fails, nothing that was emitted since its beginning leaves, and the next one
+        begins with the attributes from before. There are no rows to anchor to here: what it emits must be in no tree
+        (``anchors=None``).
         """
 
 

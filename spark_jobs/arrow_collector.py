@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -183,7 +182,7 @@ class ArrowCollector(_Collector):
         return np.where(np.logical_or.reduceat(anchored, starts), sums, identities)
 
     def _named(self, tasks: Any, outputs: int) -> dict[int, Rows]:
-        if isinstance(tasks, Integral):
+        if isinstance(tasks, (int, np.integer)):
             return {int(tasks): np.arange(outputs)}
         found = np.asarray(tasks)
         if found.shape != (outputs,) or found.dtype.kind not in "iu":
