@@ -28,7 +28,8 @@ class ArrowBolt(_Component):
         """Process the tuples of one stream of one component: once a micro-batch for each stream that has any, unless it raises.
 
         ``batch`` has the stream's columns and at least one row; ``collector`` tells where the rows come from. A micro-batch
-        is no unit of meaning: its size follows the load, and a replayed row comes among others.
+        is no unit of meaning: its size follows the load, and a replayed row comes among others. With ``tick_tuple_freq_secs``
+        a tick comes by itself, after the others: ``collector.is_tick``.
         """
         raise NotImplementedError
 

@@ -20,6 +20,7 @@ from spark_jobs.errors import AlreadySettledError, BadAnchorsError, BadValuesErr
 from spark_jobs.fold import Anchors, Rows
 from spark_jobs.outputs import Outlet
 from spark_jobs.reasons import one_line, reason_of
+from spark_jobs.system import SYSTEM, TICK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +92,11 @@ class ArrowCollector(_Collector):
     def source_tasks(self) -> pa.Int32Array:
         """The task that emitted each row."""
         return pa.array(self._portion.tasks, pa.int32())
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether the batch is a tick: one row in no tree, which says that ``tick_tuple_freq_secs`` went by."""
+        return (self._portion.component, self._portion.stream) == (SYSTEM, TICK)
 
     def emit(self, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple for each row of ``batch``, anchored to the input rows that ``anchors`` names.

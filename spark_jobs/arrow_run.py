@@ -21,6 +21,7 @@ from spark_jobs.execution import flush_bolt
 from spark_jobs.fold import Anchors, Rows, child_lineage, join_anchors
 from spark_jobs.outputs import Outputs
 from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.system import is_system
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +52,12 @@ class ArrowRecord(Record):
         self._received.append(_Received(chunk=chunk, first=first))
 
     def portions(self) -> Iterator[Portion]:
-        """The input, by source. Ordered by that, and not as the chunks came: a retry meets another order of those."""
+        """The input, by source, a tick last. Not in the order of the chunks: a retry meets these in another one."""
         sources: dict[tuple[str, str], list[_Received]] = {}
         for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
             route = received.chunk.route
             sources.setdefault((route.component, route.stream), []).append(received)
-        for (component, stream), parts in sorted(sources.items()):
+        for (component, stream), parts in sorted(sources.items(), key=lambda one: (is_system(one[0][0]), one[0])):
             tasks = np.array([part.chunk.route.source_task for part in parts], np.int32)
             yield Portion(
                 component=component,

@@ -11,6 +11,7 @@ import numpy as np
 
 from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError, Metrics, Token
 from acker.ids import mix, mix_array
+from acker.ledger import Ids
 from queues.chunk import Chunk, Lineage, Route, decode, encode
 from spark_jobs.arrow_bolt import ArrowBolt
 from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
@@ -123,15 +124,7 @@ class _Work:
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         identities, no_tree = seeds.tolist(), frozenset(untracked.tolist())
-        records: dict[int, Record] = {}
-        for task_id in self._copies:
-            component, outputs = self._plan.places[task_id].component, self._runner.outputs(task_id)
-            if isinstance(self._plan.topology.bolts[component].bolt, ArrowBolt):
-                records[task_id] = ArrowRecord(component, outputs, no_tree, salt, seeds)
-            else:
-                records[task_id] = Record(component, outputs, no_tree, salt)
-        for record in records.values():
-            record.tell_resets = self._tell_resets
+        records = {task_id: self._record(task_id, seeds, no_tree, salt) for task_id in self._copies}
         arrivals: list[tuple[int, Sequence[Tuple] | Chunk]] = list(held.items())
         arrivals += [(chunk.route.target_task, chunk) for chunk in chunks]
         row = 0
@@ -149,6 +142,14 @@ class _Work:
             if number < len(held):
                 record.held = len(tuples)
         return records
+
+    def _record(self, task_id: int, seeds: Ids, no_tree: frozenset[int], salt: int) -> Record:
+        component, outputs = self._plan.places[task_id].component, self._runner.outputs(task_id)
+        if isinstance(self._plan.topology.bolts[component].bolt, ArrowBolt):
+            return ArrowRecord(component, outputs, no_tree, salt, seeds)
+        record = Record(component, outputs, no_tree, salt)
+        record.tell_resets = self._tell_resets
+        return record
 
     def _execute(self, task_id: int, record: Record) -> None:
         copy = self._copies[task_id]

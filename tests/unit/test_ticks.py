@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from queues.chunk import decode
-from spark_jobs import BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
+from spark_jobs import ArrowBolt, BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
 from spark_jobs.levels import plan_topology
 from spark_jobs.ticks import Ticks
 from tests.pump import Pump, Source
@@ -212,3 +212,30 @@ def test_a_queue_sink_publishes_no_ticks():
     pump.run()
     assert pump.metrics.totals()["sink"][2]["acked"] == 1
     assert pump.metrics.errors() == []
+
+
+class ArrowWindows(ArrowBolt):
+    """Says on each tick how many rows came since the last one."""
+
+    output_fields = "count long"
+    count = 0
+
+    def execute(self, batch, collector):
+        if collector.is_tick:
+            collector.emit({"count": [self.count]}, [0])
+            self.count = 0
+        else:
+            self.count += batch.num_rows
+
+
+def test_a_bolt_over_batches_has_its_tick_by_itself_after_the_rows_of_the_micro_batch():
+    pump = Ticking(windowed(ArrowWindows()))
+    for second, words in enumerate((["one", "two", "three"], [], ["four"]), start=1):
+        pump.feed(*([word] for word in words))
+        pump.tick(second)
+        pump.run()
+    # The first bolt passes words on in the micro-batch in which the ticks come: they are in time for these.
+    counts = [count for _, (count,) in Told.seen]
+    assert [sum(counts[at : at + 2]) for at in (0, 2, 4)] == [3, 0, 1]
+    assert len(pump.acked) == 4
+    assert not pump.failed
