@@ -103,7 +103,7 @@ class Stack:
     def at_rest(self) -> bool:
         """Whether queue, relay and ledger are empty."""
         plan = plan_topology(numbered.topology(), max_lanes=1_000)
-        url = self.services.redis_url
+        url = self.redis_wire.url
         try:
             relay, ledger = open_relay(url, plan), open_ledger(ledger_spec_of(plan, (url,)))
             left = relay.length() + ledger.pending()
