@@ -2,6 +2,6 @@
 
 numbered    the topology, and effects that survive      stack    it all running, with proxies before the servers
 load        a steady stream of numbers                  meter    effects over time: repeats and recovery
-report      the table that is printed at the end
-test_*      the faults, by what fails
+report      the table that is printed at the end        catalogue  the faults by name
+memory      of the processes, for the soak
 """

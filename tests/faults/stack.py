@@ -6,12 +6,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
@@ -31,6 +31,7 @@ from workers.config import Settings, python_path
 from workers.local import LocalRun
 from workers.processes import Child
 
+Server = TypeVar("Server")
 NAME = "tests.faults.numbered:topology"
 RATE = 500
 """Messages a second."""
@@ -120,6 +121,27 @@ class Stack:
         if name in self._successors:
             return self._successors[name]
         return self.run.driver if name == "driver" else self.run.spout("numbers", int(name))
+
+    def keep(self, server: AbstractContextManager[Server]) -> Server:
+        """Start a server that lives as long as this stack."""
+        return self._exits.enter_context(server)
+
+    @contextmanager
+    def ordered(self, *names: str) -> Iterator[None]:
+        """Orders for the bolts, which stand until they are carried out or the block ends."""
+        place = numbered.Order.place(self.folder)
+        place.mkdir(exist_ok=True)
+        for name in names:
+            (place / name).touch()
+        yield
+        for name in names:
+            (place / name).unlink(missing_ok=True)
+
+    def carried_out(self, *names: str) -> None:
+        """Give orders, and wait until somebody has carried them all out."""
+        with self.ordered(*names):
+            place = numbered.Order.place(self.folder)
+            wait_until(lambda: not list(place.iterdir()), 60, f"{', '.join(names)} to be carried out")
 
     def start_again(self, name: str) -> None:
         """Start a driver or spout worker that has ended, as an operator would."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.faults.numbered import Order
 from tests.faults.stack import Stack
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -18,15 +16,6 @@ pytestmark = pytest.mark.timeout(600)
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with Stack(tmp_path_factory.mktemp("effects"), master="local-cluster[2,1,1024]") as running:
         yield running
-
-
-def order(folder: Path, *names: str) -> None:
-    """Give the orders, and wait until somebody has taken them all."""
-    place = Order.place(folder)
-    place.mkdir(exist_ok=True)
-    for name in names:
-        (place / name).touch()
-    wait_until(lambda: not list(place.iterdir()), 60, f"{', '.join(names)} to be carried out")
 
 
 @pytest.mark.parametrize(
@@ -39,4 +28,4 @@ def order(folder: Path, *names: str) -> None:
     ],
 )
 def test_an_executor_is_killed(stack: Stack, names: list[str], said: str) -> None:
-    stack.survives(said, lambda: order(stack.folder, *names))
+    stack.survives(said, lambda: stack.carried_out(*names))
