@@ -31,7 +31,6 @@ ONLY_IN = {
         "queues/redis_relay.py",
         "spark_jobs/snapshots/redis_store.py",
         "spark_jobs/state/redis_store.py",
-        "examples/word_count.py",
     ),
     "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py"),
     "pydantic": ("workers/config.py",),
