@@ -101,7 +101,7 @@ class MemoryStateTurn:
 
 def _sum(current: bytes | None, by: int) -> bytes:
     try:
-        total = int(current or b"0") + by
+        total = int(b"0" if current is None else current) + by
     except ValueError:
         total = _LIMIT
     if not -_LIMIT <= total < _LIMIT:

@@ -19,7 +19,7 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
     if kind == b"-":
         return None
     try:
-        number = int(current or b"0") - int(rest)
+        number = int(b"0" if current is None else current) - int(rest)
     except ValueError:  # another task has put something else there: there is nothing to take back any more
         return current
     return None if kind == b"*" and number == 0 else b"%d" % number
