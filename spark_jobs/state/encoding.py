@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from spark_jobs.errors import BadStateError
+from spark_jobs.reasons import RAISED
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 
@@ -26,7 +27,7 @@ def encode_key(key: Key) -> bytes:
         return _dumps(plain).encode()
     except (TypeError, ValueError) as error:
         raise BadStateError(
-            f"{key!r:.60} cannot be a key of a state ({error}): use str, int, bytes or a tuple of them"
+            f"{_shown(key)} cannot be a key of a state ({error}): use str, int, bytes or a tuple of them"
         ) from None
 
 
@@ -43,7 +44,7 @@ def encode_value(value: Any) -> bytes:
         return _dumps(_plain(value)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BadStateError(
-            f"{value!r:.60} cannot be put into a state ({error}): use None, bool, int, float, str, bytes, and lists and dicts"
+            f"{_shown(value)} cannot be put into a state ({error}): use None, bool, int, float, str, bytes, and lists and dicts"
             " of them"
         ) from None
 
@@ -51,6 +52,13 @@ def encode_value(value: Any) -> bytes:
 def decode_value(raw: bytes) -> Any:
     """The value that ``encode_value`` made this of; a new object at each call."""
     return _object(_loads(raw.decode()))
+
+
+def _shown(thing: object) -> str:
+    try:
+        return f"{thing!r:.60}"
+    except RAISED:  # a __repr__ of the user's, or a number of thousands of digits
+        return f"a {type(thing).__name__}"
 
 
 def _key_part(part: object) -> object:
