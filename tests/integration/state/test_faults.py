@@ -9,7 +9,7 @@ from acker.redis_client import connect
 from spark_jobs.errors import StaleTurnError, StateLayoutError
 from spark_jobs.state import RedisStateStore, Writes, draw_epoch, redis_store
 from spark_jobs.state.redis_keys import StateKeys
-from tests.proxy import LosingProxy
+from tests.proxy import Proxy
 
 FIELDS = [b"%d" % n for n in range(12)]
 
@@ -24,7 +24,7 @@ def now(store):
 
 @pytest.fixture
 def proxy(redis_url):
-    with LosingProxy(redis_url) as running:
+    with Proxy(redis_url) as running:
         yield running
 
 
