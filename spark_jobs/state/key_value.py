@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from acker import AckerError, Applied
 from spark_jobs.errors import BadStateError
@@ -16,18 +15,15 @@ from spark_jobs.state.store import StateTurn, Writes
 _LIMIT = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
+class _Put(NamedTuple):
     raw: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Delete:
+class _Delete(NamedTuple):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Increment:
+class _Increment(NamedTuple):
     by: int
     total: int
 
