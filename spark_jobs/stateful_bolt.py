@@ -32,7 +32,8 @@ class StatefulBolt(BasicBolt):
     def state_keys(self, tup: Tuple) -> Iterable[Any]:
         """The keys that ``execute`` will use for this tuple, read in bulk beforehand; others are read one by one when used.
 
-        By default what the tuple was grouped by: the value of the one field, or the tuple of the values of several.
+        By default what the tuple was grouped by: the value of the one field, or the tuple of the values of several. Not called
+        for ticks.
         """
         fields = self.key_fields.get((tup.source_component, tup.source_stream), ())
         if not fields:

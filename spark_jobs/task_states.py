@@ -71,6 +71,8 @@ class TaskStates:
 
 def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
     for tup in record.fresh:
+        if tup.is_tick:
+            continue
         try:
             yield from bolt.state_keys(tup)
         except RAISED as error:

@@ -11,11 +11,12 @@ import pytest
 
 from acker import LedgerUnavailableError
 from examples.word_count import SplitSentence, WordCount
-from spark_jobs import BasicBolt, StatefulBolt, Topology, TopologyBuilder
+from spark_jobs import BasicBolt, Config, StatefulBolt, Topology, TopologyBuilder
 from spark_jobs.errors import BadStateError
 from spark_jobs.state import KeyValueState, MemoryStateStore, Writes
 from spark_jobs.state.encoding import decode_key, decode_value
 from spark_jobs.testing import FeederSpout, LocalCluster
+from spark_jobs.ticks import Ticks
 from tests.pump import Pump, Source
 
 
@@ -276,6 +277,32 @@ def test_a_bolt_may_say_which_keys_to_read_and_a_mistake_there_costs_only_time()
     reads = reads_of(stateful(Asking(), parallelism=1), *rows)
     assert reads[0] == ["a", "b"]
     assert sorted(map(repr, reads[1:])) == sorted(map(repr, [[("other", "a")], ["bad"], [("other", "bad")], [("other", "b")]]))
+
+
+class OnTick(Asking):
+    """At a tick, clears what it has counted."""
+
+    def execute(self, tup, collector):
+        if tup.is_tick:
+            for key, _ in self.state.iterate():
+                self.state.delete(key)
+        else:
+            self.state.increment(tup["word"])
+
+
+def test_a_tick_may_go_over_the_state():
+    builder = TopologyBuilder("ticking", Config(tick_tuple_freq_secs=10))
+    builder.set_spout("spout", Source("word string"))
+    builder.set_bolt("bolt", OnTick(), parallelism=2).fields_grouping("spout", "word")
+    pump = Pump(builder.build())
+    pump.feed(*(list(word) for word in "abcdefgh"))
+    pump.run()
+    assert entries(pump) == dict.fromkeys("abcdefgh", 1)
+    ticks = [(entry.lane % pump.plan.lanes(1), entry.payload) for entry in Ticks(pump.plan).due(10)]
+    for _ in range(2):
+        pump.level(1, ticks)
+        assert entries(pump) == {}
+    assert pump.metrics.errors() == []
 
 
 def test_a_key_that_a_state_cannot_hold_fails_its_tuple_and_no_other():
