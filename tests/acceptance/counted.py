@@ -1,45 +1,53 @@
-"""Words counted in a state, while executors die behind the counting bolt: its tasks are repeated after they committed."""
+"""Words counted in a state, by tasks that are killed, when ordered to, between their commit and their end."""
 
 import os
 import signal
+import threading
 from pathlib import Path
 
+from acker.redis_client import connect
 from examples.word_count import SplitSentence
 from queues import QueueSpout
 from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from spark_jobs.state.redis_keys import StateKeys
 
 NAME = "counted"
 QUEUE = "counted"
-ORDERS = "TIERCEL_TEST_ORDERS"
-"""Names the folder in which a file is an order to kill, once: ``executor`` or ``worker``."""
+FOLDER = "TIERCEL_TEST_ORDERS"
+"""Names a folder: the file ``kill`` in it is an order, ``repeated-…`` says that a task met its own commit."""
 
 
 class Count(StatefulBolt):
     output_fields = "word string, n long"
 
+    def prepare(self, config, context):
+        self.redis = connect(config["redis_url"])
+        shard = context.task_index % config["ackers"]
+        self.turn = StateKeys(NAME, shard, context.component).of(context.task_index)[2]
+
     def execute(self, tup, collector):
         collector.emit([tup["word"], self.state.increment(tup["word"])])
 
-
-class Killer(BasicBolt):
     def flush(self, collector):
-        if taken("worker"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if taken("executor"):
-            # The parent of the daemon that forked this Python worker; the shuffle files of the level before go with it.
-            status = Path(f"/proc/{os.getppid()}/stat").read_text()
-            os.kill(int(status.rpartition(")")[2].split()[1]), signal.SIGKILL)
+        folder = Path(os.environ[FOLDER])
+        if self.state.sealed:
+            (folder / f"repeated-{os.getpid()}").touch()
+        try:
+            (folder / "kill").unlink()
+        except FileNotFoundError:
+            return
+        sealed = self.redis.hget(self.turn, "sealed")
+        threading.Thread(target=self.die_once_committed, args=(sealed,), daemon=True).start()
 
+    def die_once_committed(self, before):
+        while self.redis.hget(self.turn, "sealed") == before:
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Forget(BasicBolt):
     def execute(self, tup, collector):
         pass
-
-
-def taken(order: str) -> bool:
-    try:
-        (Path(os.environ[ORDERS]) / order).unlink()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def topology():
@@ -47,5 +55,5 @@ def topology():
     builder.set_spout("sentences", QueueSpout(QUEUE, fields="sentence string"))
     builder.set_bolt("split", SplitSentence(), parallelism=2).shuffle_grouping("sentences")
     builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")
-    builder.set_bolt("killer", Killer(), parallelism=2).shuffle_grouping("count")
+    builder.set_bolt("forget", Forget(), parallelism=2).shuffle_grouping("count")
     return builder.build()
