@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from compose import EmbeddedRabbitMQ, EmbeddedRedis, EmbeddedServices
 from compose.install import install_missing
 from tests.waiting import wait_until as _wait_until
+
+# A slow example says that the machine is busy, and nothing else.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

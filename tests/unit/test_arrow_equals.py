@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.ids import mix
@@ -185,14 +185,12 @@ def same(pumps: list[Pump], rows: Iterable[tuple], level: int) -> None:
     assert counted[0] == counted[1]
 
 
-@settings(deadline=None)
 @given(INPUT, st.tuples(GROUPINGS, GROUPINGS), st.integers(1, 3))
 def test_filter_and_explode_equal_those_of_a_basic_bolt(rows, groupings, lanes) -> None:
     pumps = [Pump(topology(bolt, groupings, between=False), max_lanes=lanes) for bolt in (ExplodeTuple(), ExplodeBatch())]
     same(pumps, rows, 1)
 
 
-@settings(deadline=None)
 @given(INPUT, GROUPINGS, st.integers(1, 3))
 def test_a_fold_equals_that_of_a_bolt(rows, grouping, lanes) -> None:
     tracked = [(word, copies, action, spout, True) for word, copies, action, spout, _ in rows]

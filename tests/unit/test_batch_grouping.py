@@ -9,7 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.ids import mix
@@ -97,7 +97,6 @@ def stream_of(schema: Schema, tasks: int) -> Stream:
     return Stream(schema=schema, tasks=range(11, 11 + tasks), name="default", context=CONTEXT)
 
 
-@settings(deadline=None)
 @given(emissions())
 def test_each_row_goes_to_the_tasks_that_its_tuple_would_go_to(emission) -> None:
     schema, rows, identities, grouping, tasks = emission

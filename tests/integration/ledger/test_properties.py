@@ -22,7 +22,7 @@ from acker.layout import shards_of
 from tests.ledgers import NOW
 from tests.trees import Attempt, Expectation, make_run
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 SEEDS = st.integers(0, 2**32)
 
 

@@ -18,7 +18,7 @@ from spark_jobs.errors import StaleTurnError
 from spark_jobs.state import KeyValueState, MemoryStateStore, RedisStateStore, redis_store
 from spark_jobs.state.encoding import decode_key, decode_value
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TASKS = 2
 SHARED = "counted by all"
 KEYS = [["a", 1, b"\xff", ("x", 1), "é"], ["b", 2, b"", ("x", 2), ""]]
