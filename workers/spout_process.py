@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
-from queues import QueueSpout, SpoutContext
+from queues import QueueSpout
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
@@ -34,7 +34,7 @@ class SpoutProcess:
     ) -> None:
         """Raises UsageError if the topology has no such spout task."""
         self._spec = _spout_spec(topology, component, task_index)
-        self._topology, self._component, self._task_index = topology, component, task_index
+        self._topology, self._component = topology, component
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = QueueRegistry(redis_urls[0])
@@ -50,15 +50,7 @@ class SpoutProcess:
             self._registry.announce(self._topology.name, queues)
         except LedgerUnavailableError as error:
             log.warning("%s; tiercel depths will not know its queues", error, extra={"event": "queues_not_noted"})
-        context = SpoutContext(
-            topology=self._topology.name,
-            component=self._component,
-            task_id=self._task_id,
-            task_index=self._task_index,
-            parallelism=self._spec.parallelism,
-            wake=self.task.wake,
-            count=self._tally.add,
-        )
+        context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
         self.task.run(self._config, context)
 
     def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
