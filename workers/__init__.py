@@ -5,8 +5,8 @@ queue_commands, topology_commands        its parts
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                processes        children that are restarted and end with us
-collector      what its spout emits with
-outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run
+collector      what its spout emits with               addresses        finds the private servers of tiercel run
+outbox         into the ledger and the relay
 outcomes       out of the feed                         registry         which queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment

@@ -237,7 +237,7 @@ class SpoutTask:
         self._forget(roots)
 
     def _give_back_unsent(self) -> None:
-        """A spout may emit at once what it is given back. That goes nowhere, and is not given back in turn."""
+        """What a spout then emits, because something was given back, goes nowhere, and is not given back in turn."""
         _, waiting = self._collector.take()
         for _, msg_id in [*self._outgoing.tuples, *waiting.tuples]:
             if msg_id is not None:
@@ -256,8 +256,8 @@ class SpoutTask:
         self._spout.deactivate()
         while (self._pending or self._outbox.holds) and time.monotonic() < deadline:
             self._step(emitting=False)
-        self._give_back_all("shutting down")
         self._give_back_unsent()
+        self._give_back_all("shutting down")
         self._spout.close(self._settings.grace)
         if self._outcomes is not None:
             self._outcomes.close()
