@@ -40,7 +40,8 @@ class SpoutProcess:
         self._registry = QueueRegistry(redis_urls[0])
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
-        self._config = {**settings, "amqp_url": amqp_url, "redis_url": redis_urls[0]}
+        # The spout's own settings lie over the addresses too, as a bolt's do: it may have a broker of its own.
+        self._config = {"amqp_url": amqp_url, "redis_url": redis_urls[0], **settings}
 
     def run(self) -> None:
         """Work until ``task.stop()``; raises what a person must act on."""

@@ -206,6 +206,86 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_others_go_on()
     assert sum(task.get("failed", 0) for task in pump.metrics.totals()["b0"].values()) == 1
 
 
+class Repeating(BasicBolt):
+    """Says each word once more on a second stream; a ``bad`` word fails after that, a ``wrong`` one has a value of a wrong type."""
+
+    output_streams = {"default": "word string", "again": "word string"}  # noqa: RUF012 - as users write it
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+        collector.emit([7 if tup[0] == "wrong" else tup[0]], stream="again")
+        if tup[0] == "bad":
+            raise ValueError
+
+
+def repeating(bolt: Any) -> Topology:
+    builder = TopologyBuilder("repeating")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("repeat", bolt).shuffle_grouping("spout")
+    builder.set_bolt("all", Count(), parallelism=3).all_grouping("repeat")
+    builder.set_bolt("one", Count()).shuffle_grouping("repeat").shuffle_grouping("repeat", "again")
+    return builder.build()
+
+
+def test_what_failed_tuples_had_emitted_is_not_counted() -> None:
+    pump = Pump(repeating(Repeating()))
+    pump.feed(["good"], ["bad"], ["wrong"], ["fine"])
+    pump.run()
+    counted = pump.metrics.totals()["repeat"][2]
+    assert (counted["executed"], counted["acked"], counted["failed"]) == (4, 2, 2)
+    assert (counted["emitted"], counted["transferred"]) == (2 * 2, 2 * 5)
+    assert sum(Count.totals.values()) == 2 * 5
+
+
+class RepeatingByHand(Bolt):
+    """The same by hand: what a failed tuple had emitted belongs to other trees too, and goes."""
+
+    output_streams = Repeating.output_streams
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]], tup)
+        collector.emit([7 if tup[0] == "wrong" else tup[0]], tup, stream="again")
+        collector.emit([7 if tup[0] == "wrong" else tup[0]], tup)
+        if tup[0] == "bad":
+            collector.fail(tup)
+        else:
+            collector.ack(tup)
+
+
+def test_of_what_a_bolt_by_hand_emits_only_values_of_a_wrong_type_are_not_counted() -> None:
+    pump = Pump(repeating(RepeatingByHand()))
+    pump.feed(["good"], ["bad"], ["wrong"])
+    pump.run()
+    counted = pump.metrics.totals()["repeat"][2]
+    assert (counted["acked"], counted["failed"]) == (1, 2)
+    assert counted["emitted"] == 3 + 3 + 1
+    assert counted["transferred"] == sum(Count.totals.values()) == 2 * (4 + 1 + 4) + 4
+
+
+def test_a_flush_that_raises_leaves_nothing_to_count() -> None:
+    Flushing.life.clear()
+    pump = Pump(chain(Flushing(), Count(), fields="word string", parallelism=1))
+    pump.feed(["a"], ["b"])
+    pump.run()
+    counted = pump.metrics.totals()["b0"][2]
+    assert (counted["failed"], counted.get("emitted", 0), counted.get("transferred", 0)) == (2, 0, 0)
+
+
+class Reporting(BasicBolt):
+    def execute(self, tup, collector):
+        collector.report_error(f"error {tup[0]}")
+
+
+def test_a_task_reports_five_errors_in_ten_seconds_over_all_micro_batches() -> None:
+    pump = Pump(chain(Reporting(), fields="word string"), max_lanes=1)
+    for batch in range(6):
+        pump.feed(*([f"{batch}.{number}"] for number in range(10)))
+        pump.run()
+    reported = Counter(error.task for error in pump.metrics.errors())
+    assert reported == {2: 5, 3: 5}
+    assert all(error.message.startswith("error 0.") for error in pump.metrics.errors())
+
+
 def test_a_thousand_exceptions_fail_a_thousand_tuples_and_report_five() -> None:
     pump = Pump(chain(Raising("no"), fields="word string", parallelism=1))
     roots = pump.feed(*([str(number)] for number in range(1000)))

@@ -147,7 +147,42 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ),
     ("a cycle of two", lambda: two_bolts("two", "one"), r"the bolts (one -> two -> one|two -> one -> two) are a cycle"),
     ("a cycle of one", lambda: bolt(source="bolt"), "the bolts bolt -> bolt are a cycle"),
-    ("a component's bad setting", lambda: bolt(config={"ackers": -1}), "config of 'bolt': ackers must be"),
+    (
+        "a component's bad setting",
+        lambda: bolt(config={"tick_tuple_freq_secs": 0}),
+        "config of 'bolt': tick_tuple_freq_secs must",
+    ),
+    (
+        "ackers of a bolt's own",
+        lambda: bolt(config={"ackers": 2}),
+        "config of 'bolt': ackers is a setting of the whole topology",
+    ),
+    (
+        "a spout's message timeout",
+        lambda: spout(Source(), config={"message_timeout_secs": 5}),
+        "config of 'spout': message_time",
+    ),
+    (
+        "a spout's timeouts",
+        lambda: spout(Source(), config={"enable_message_timeouts": False}),
+        "of the whole topology: set it in",
+    ),
+    ("a spout's grace", lambda: spout(Source(), config={"shutdown_grace_secs": 5}), "of the whole topology: set it in Config"),
+    (
+        "a bolt's Spark",
+        lambda: bolt(config={"spark_options": {}}),
+        "spark_options is a setting of the whole topology: set it in",
+    ),
+    (
+        "a bolt's pending",
+        lambda: bolt(config={"max_spout_pending": 5}),
+        "max_spout_pending is a setting of spouts, and this is a",
+    ),
+    ("ticks of a spout", lambda: spout(Source(), config={"tick_tuple_freq_secs": 5}), "of bolts, and this is a spout"),
+    ("a component's extra", lambda: bolt(config={"extra": {"a": 1}}), "put its keys among the component's settings themselves"),
+    ("a whole Config", lambda: bolt(config=Config()), "config of 'bolt': give only the settings that differ, as a mapping"),
+    ("settings that are none", lambda: bolt(config=["a"]), "config of 'bolt': give a mapping with string keys, not"),
+    ("a setting without a name", lambda: bolt(config={1: 2}), "config of 'bolt': give a mapping with string keys, not {1: 2}"),
 ]
 
 
