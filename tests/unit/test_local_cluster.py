@@ -353,6 +353,35 @@ def test_a_spout_has_at_most_max_spout_pending_trees_in_flight():
         assert (cluster.pending("s"), cluster.failed("s")) == (2, [0, 1])
 
 
+def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cluster():
+    told = {}
+
+    class Asked(FeederSpout):
+        def open(self, config, context):
+            told[context.component] = (config["max_spout_pending"], config["colour"], config["message_timeout_secs"])
+
+    class Asking(Bolt):
+        def prepare(self, config, context):
+            told[context.component] = (config["tick_tuple_freq_secs"], config["colour"], config["message_timeout_secs"])
+
+        def execute(self, tup, collector):
+            pass
+
+    own, other = Asked("x long"), Asked("x long")
+    builder = TopologyBuilder("own", Config(max_spout_pending=9))
+    builder.set_spout("own", own, config={"max_spout_pending": 2, "colour": "red"})
+    builder.set_spout("other", other)
+    builder.set_bolt("bolt", Asking(), config={"colour": "blue"}).shuffle_grouping("own").shuffle_grouping("other")
+    for feeder in (own, other):
+        for number in range(5):
+            feeder.feed([number], number)
+    config = Config(max_spout_pending=3, message_timeout_secs=5, extra={"colour": "grey"})
+    with LocalCluster(builder.build(), config) as cluster:
+        cluster.settle()
+        assert (cluster.pending("own"), cluster.pending("other")) == (2, 3)
+    assert told == {"own": (2, "red", 5), "other": (3, "grey", 5), "bolt": (None, "blue", 5)}
+
+
 def test_every_stream_can_be_read_also_a_direct_one_and_each_tuple_once():
     class Both(BasicBolt):
         output_streams = MappingProxyType({"seen": "x long", "own": "y string", "nobody": "z long"})

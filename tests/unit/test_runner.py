@@ -207,7 +207,7 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_others_go_on()
 
 
 class Repeating(BasicBolt):
-    """Says each word once more on a second stream; a ``bad`` word fails after that, a ``wrong`` one has a value of a wrong type."""
+    """Says each word on a second stream too; a ``bad`` one fails after that, a ``wrong`` one has a value of a wrong type."""
 
     output_streams = {"default": "word string", "again": "word string"}  # noqa: RUF012 - as users write it
 
