@@ -113,17 +113,26 @@ class Wire:
     def __init__(self, amqp_url):
         parts = urlsplit(amqp_url)
         self._target = (parts.hostname, parts.port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        port = self._listener.getsockname()[1]
-        self.url = amqp_url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{port}")
+        self._port = 0
         self._sockets = []
         self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.open()
+        self.url = amqp_url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{self._port}")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def open(self):
+        """Let connections through, again after ``close``."""
+        self._listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
+
+    def close(self):
+        """Break all connections, and let no more through."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -138,10 +147,10 @@ class Wire:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    def _accept(self):
+    def _accept(self, listener):
         with suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
+                near, _ = listener.accept()
                 far = socket.create_connection(self._target)
                 with self._lock:
                     self._sockets += [near, far]
