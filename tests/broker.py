@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import uuid
 from collections import Counter
@@ -17,6 +18,9 @@ from queues.consumer import Consumer, ConsumerSettings
 from queues.declare import WorkQueue
 from queues.retry import NO_WAIT
 from tests.waiting import wait_until
+
+_BASIC_ACK = struct.pack(">HH", 60, 80)
+"""Class and method of AMQP 0-9-1."""
 
 
 def unique(what="queue"):
@@ -114,6 +118,8 @@ class Wire:
         parts = urlsplit(amqp_url)
         self._target = (parts.hostname, parts.port)
         self._port = 0
+        self.forgetful = 0
+        """So many connections, the next ones, lose all confirms."""
         self._sockets = []
         self._lock = threading.Lock()
         self.open()
@@ -154,11 +160,22 @@ class Wire:
                 far = socket.create_connection(self._target)
                 with self._lock:
                     self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._pump, args=(near, far), daemon=True).start()
+                back = self._pump_but_confirms if self.forgetful else self._pump
+                self.forgetful = max(0, self.forgetful - 1)
+                threading.Thread(target=back, args=(far, near), daemon=True).start()
 
     def _pump(self, source, sink):
         with suppress(OSError):
             while data := source.recv(65536):
                 sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def _pump_but_confirms(self, source, sink):
+        """What the broker says, frame by frame, but for its confirms."""
+        with suppress(OSError), source.makefile("rb") as stream:
+            while len(head := stream.read(7)) == 7:
+                frame = head + stream.read(struct.unpack(">I", head[3:])[0] + 1)
+                if head[0] != 1 or frame[7:11] != _BASIC_ACK:
+                    sink.sendall(frame)
             sink.shutdown(socket.SHUT_RDWR)

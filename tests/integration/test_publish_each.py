@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from queues import outlet
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import BrokerRefusedError, BrokerUnavailableError, MessageTooLargeError, PublishRefusedError
 from queues.limits import MAX_BODY_BYTES
@@ -104,7 +105,6 @@ def test_of_a_queue_that_is_deleted_meanwhile_the_rest_is_returned(amqp_url, que
     messages.interrupt = lambda: wait_until(lambda: ready(amqp_url, queue)) and delete(amqp_url, queue)
     fates = publisher.publish_each(messages)
     assert all(fate is None or isinstance(fate, PublishRefusedError) for fate in fates)
-    assert fates[0] is None
     assert all(f"there is no queue '{queue}'" in str(fate) for fate in fates[2_000:])
 
 
@@ -129,6 +129,20 @@ def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url, queue)
     assert set(bodies(amqp_url, queue)) == {body for _, body in messages}
 
 
+def test_a_confirm_that_never_comes_is_not_waited_for_for_ever(amqp_url, queue, monkeypatch):
+    monkeypatch.setattr(outlet, "_STALL_S", 0.3)
+    other = unique()
+    declare_queue(amqp_url, WorkQueue(name=other))
+    with Wire(amqp_url) as wire:
+        wire.forgetful = 2
+        with Publisher(wire.url) as publisher:
+            # The window is full of messages whose confirms do not come: what waits behind them must get through.
+            messages = [(queue, b"%d" % number) for number in range(1_100)] + [(other, b"b")]
+            assert publisher.publish_each(messages) == [None] * 1_101
+    assert set(bodies(amqp_url, queue)) == {body for _, body in messages[:-1]}
+    assert set(bodies(amqp_url, other)) == {b"b"}
+
+
 def test_a_broker_that_is_away_is_told_after_the_patience_and_nothing_comes_later(amqp_url, queue):
     with Wire(amqp_url) as wire, Publisher(wire.url, patience=timedelta(milliseconds=500)) as publisher:
         assert publisher.publish_each([(queue, b"first")]) == [None]
@@ -144,7 +158,9 @@ def test_a_broker_that_is_away_is_told_after_the_patience_and_nothing_comes_late
 def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
     broker = rabbitmq()
     queue = unique()
-    declare_queue(broker.url, WorkQueue(name=queue))
+    with plain_channel(broker.url) as channel:
+        # A quorum queue that is killed within seconds of its declaration does not come back, in RabbitMQ 3.10.
+        channel.queue_declare(queue, durable=True)
     with Publisher(broker.url, patience=timedelta(seconds=60)) as publisher:
         assert publisher.publish_each([(queue, b"before")]) == [None]
         broker.kill()
