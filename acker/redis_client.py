@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from weakref import WeakValueDictionary
 
 import redis
 from redis import exceptions
@@ -27,17 +29,32 @@ _PASSING = (
     exceptions.TimeoutError,
 )
 _PASSING_CODES = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_pools: WeakValueDictionary[tuple[str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
+"""Of this process; each lives as long as a client uses it."""
+_pools_lock = threading.Lock()
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
 def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
     """A client that returns bytes; connects on its first call. Thread-safe, and safe to make before a fork.
 
+    The clients of one process share their connections to a server. So a connection that went dead without a word costs a
+    process one timeout, and not one for the ledger, one for the relay, one for the counters.
+
     No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call may take effect more than
     once on its way to one reply; whoever uses this must be able to bear that. Raises LedgerRefusedError for a malformed URL.
     """
+    key = (url, socket_timeout)
+    with _pools_lock:
+        pool = _pools.get(key)
+        if pool is None:
+            pool = _pools[key] = _pool(url, socket_timeout)
+        return redis.Redis(connection_pool=pool)
+
+
+def _pool(url: str, socket_timeout: timedelta) -> redis.ConnectionPool:
     try:
-        return redis.Redis.from_url(
+        return redis.ConnectionPool.from_url(
             url,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),

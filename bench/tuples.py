@@ -22,11 +22,24 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from acker import Applied, Failure, MemoryMetrics, Reply, RootIds, Token, Updates
 from queues import Spout
-from spark_jobs import BasicBolt, BasicCollector, Bolt, OutputCollector, TopologyBuilder, Tuple
+from spark_jobs import (
+    ArrowBolt,
+    ArrowCollector,
+    BasicBolt,
+    BasicCollector,
+    Bolt,
+    OutputCollector,
+    TopologyBuilder,
+    Tuple,
+)
+from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.runner import LevelRunner
@@ -56,12 +69,29 @@ class SplitByHand(Bolt):
         collector.ack(tup)
 
 
+class SplitBatch(ArrowBolt):
+    output_fields = "word string"
+
+    def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:
+        words = pc.utf8_split_whitespace(batch["sentence"])
+        collector.emit({"word": words.flatten()}, pc.list_parent_indices(words))
+
+
 class Count(BasicBolt):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
         self.counts[tup["word"]] += 1
+
+
+class CountBatch(ArrowBolt):
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:  # noqa: ARG002 - nothing to emit
+        counted = batch["word"].value_counts()
+        self.counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
 
 
 class Nothing:
@@ -71,17 +101,17 @@ class Nothing:
         return Reply(applied=Applied.FRESH)
 
 
-def plan_of(split: BasicBolt | Bolt) -> Plan:
+def plan_of(split: AnyBolt, count: AnyBolt) -> Plan:
     builder = TopologyBuilder("bench")
     builder.set_spout("sentences", Sentences())
     builder.set_bolt("split", split).shuffle_grouping("sentences")
-    builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
+    builder.set_bolt("count", count, parallelism=2).fields_grouping("split", "word")
     return plan_topology(builder.build(), 1)
 
 
-def measure(split: BasicBolt | Bolt, sentences: int, rounds: int) -> dict[str, float]:
+def measure(split: AnyBolt, count: AnyBolt, sentences: int, rounds: int) -> dict[str, float]:
     """Median seconds of each step."""
-    plan = plan_of(split)
+    plan = plan_of(split, count)
     emitter = SpoutEmitter(plan, "sentences", 1)
     runners = [LevelRunner(plan=plan, level=level, ledger=Nothing(), metrics=MemoryMetrics(), config={}) for level in (1, 2)]
     drawn = RootIds(timedelta(hours=1))
@@ -113,13 +143,19 @@ def main() -> None:
     gc.freeze()  # as a Spark worker does once it has its imports
     if arguments.profile:
         with cProfile.Profile() as profile:
-            measure(Split(), arguments.sentences, arguments.rounds)
+            measure(Split(), Count(), arguments.sentences, arguments.rounds)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         return
-    count, figures = arguments.sentences, {}
-    for name, split in (("BasicBolt", Split()), ("Bolt", SplitByHand())):
-        seconds = measure(split, count, arguments.rounds)
+    count, figures, splits = arguments.sentences, dict[str, float](), dict[str, float]()
+    kinds: list[tuple[str, AnyBolt, AnyBolt]] = [
+        ("BasicBolt", Split(), Count()),
+        ("Bolt", SplitByHand(), Count()),
+        ("ArrowBolt", SplitBatch(), CountBatch()),
+    ]
+    for name, split, counter in kinds:
+        seconds = measure(split, counter, count, arguments.rounds)
         words = count * WORDS
+        splits[name] = seconds["split"]
         print(f"{name}, {count} sentences of {WORDS} words a micro-batch, median of {arguments.rounds}")
         print(f"  spout  {seconds['spout'] / count * 1e6:6.2f} us a sentence emitted")
         print(f"  split  {seconds['split'] / (count + words) * 1e6:6.2f} us a tuple in or out")
@@ -127,6 +163,8 @@ def main() -> None:
         total = seconds["split"] + seconds["count"]
         print(f"  both   {total / words * 1e6:6.2f} us a word, {words / total:9.0f} words a second on one core")
         figures[f"{name}_words_per_s"] = round(words / total)
+    figures["split_ArrowBolt_times_BasicBolt"] = round(splits["BasicBolt"] / splits["ArrowBolt"], 1)
+    print(f"an ArrowBolt splits {figures['split_ArrowBolt_times_BasicBolt']} times as fast as a BasicBolt")
     print(json.dumps(figures))
 
 

@@ -10,13 +10,18 @@ from __future__ import annotations
 import secrets
 import shutil
 import socket
+import subprocess
 
+from compose.errors import ServiceError
 from compose.guard import Launch
 from compose.install import PLAIN_ENVIRONMENT, find_rabbitmq, require
 from compose.ports import LOOPBACK, free_port
 from compose.server import EmbeddedServer
 
 _USER = "tiercel"
+_NODE = f"{_USER}@localhost"
+_CONTROL_TIMEOUT_S = 60
+_CONTROL_TIMEOUT_S = 60
 _CONFIG = """\
 listeners.tcp.1 = {host}:{port}
 default_user = {user}
@@ -67,6 +72,26 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         """The HTTP API, password included: never log it."""
         return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
 
+    def control(self, *arguments: str) -> str:
+        """Run ``rabbitmqctl`` on the running broker, such as ``control("list_queues")``; returns what it prints.
+
+        Raises ServiceError with its last line.
+        """
+        program = self._program.with_name("rabbitmqctl")
+        environment = {
+            **PLAIN_ENVIRONMENT,
+            "HOME": str(self.folder),  # the Erlang cookie is there
+            "ERL_FLAGS": f"-dist_listen false -start_epmd false -erl_epmd_port {self._dist_port}",
+        }
+        command = [str(program), "--quiet", "-n", _NODE, *arguments]
+        done = subprocess.run(  # noqa: S603 - the broker's own program
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=_CONTROL_TIMEOUT_S
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ServiceError(f"rabbitmqctl {arguments[0]}: {said[-1]}")
+        return done.stdout
+
     def _configure(self) -> None:
         self._port, self._management_port, self._dist_port = free_port(), free_port(), free_port()
         text = _CONFIG.format(
@@ -76,7 +101,6 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
 
     def _launch(self) -> Launch:
-        node = f"{_USER}@localhost"
         settings = {
             "HOME": str(self.folder),  # the Erlang cookie is made there
             "RUNNING_UNDER_SYSTEMD": "true",  # the script then becomes the broker, without a shell in between
@@ -88,9 +112,9 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
-            "RABBITMQ_NODENAME": node,
+            "RABBITMQ_NODENAME": _NODE,
             "RABBITMQ_DIST_PORT": str(self._dist_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(_ERL_ARGS.format(node=node, dist_port=self._dist_port).split()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(_ERL_ARGS.format(node=_NODE, dist_port=self._dist_port).split()),
         }
         return Launch(
             argv=[str(self._program)],

@@ -30,10 +30,11 @@ class EmbeddedRedis(EmbeddedServer):
 
     name = "Redis"
 
-    def __init__(self) -> None:
+    def __init__(self, password: str | None = None) -> None:
+        """With a password of its own unless one is given: a replica has that of its primary."""
         super().__init__()
         self._program = require("redis-server", find_redis)
-        self._password = secrets.token_urlsafe(24)
+        self._password = password or secrets.token_urlsafe(24)
         self._port = 0
 
     @property

@@ -82,6 +82,7 @@ class QueueSpout(Spout):
             prefetch=self._prefetch,
         )
         self._consumer = Consumer(Address.parse(config["amqp_url"]), settings)
+        self._consumer.pause()  # until it is activated
         self._consumer.start()
 
     def activate(self) -> None:

@@ -1,7 +1,8 @@
 """The contract of a spout: where the messages of a topology come from.
 
 One instance runs in one spout worker process (one process a task), and all its methods are called on one thread, in this
-order: ``open``, ``activate``, then ``next_tuple``, ``ack``, ``fail`` and ``release`` as they come, ``deactivate``, ``close``.
+order: ``open``, then ``activate`` and ``deactivate`` in turn, with ``next_tuple`` between these two only, then ``close``.
+``ack``, ``fail`` and ``release`` come at any time before ``close``.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Spout:
         """Called once in the worker process, before anything else: connect here, not in ``__init__``."""
 
     def activate(self) -> None:
-        """Called after ``open``, and when the topology is activated again."""
+        """Begin to take messages. Called after ``open``, unless the topology is deactivated, and when it is activated again."""
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emit the next tuple or several, or return at once if there is none. Must not block.
@@ -122,9 +123,9 @@ class Spout:
         self.fail(msg_id)
 
     def deactivate(self) -> None:
-        """``next_tuple`` will not be called any more; acks and fails still come.
+        """``next_tuple`` will not be called until ``activate`` is, if ever; acks and fails still come.
 
-        Stop taking messages, give back unopened ones.
+        Stop taking messages, give back unopened ones. Called before ``close`` too, unless it was called last.
         """
 
     def close(self, grace: timedelta) -> None:

@@ -7,14 +7,21 @@ grouping    which task receives a tuple                 collector  what it emits
 levels      the topology cut into Spark stages          outputs    where emissions are recorded
 runner      one level of a micro-batch, plain Python    execution  one bolt in it
 instances   the bolts' working copies                   departures what leaves it, and what stays behind
-reasons     why a tuple failed, in one line             queue_sink  the built-in bolt: into a RabbitMQ queue
+snapshots   the copies between two micro-batches        reasons    why a tuple failed, in one line
+queue_sink  the built-in bolt: into a RabbitMQ queue
 fold        what a task did to the trees, in numpy
+arrow_bolt  the contract of a bolt over whole batches   arrow_collector  what that emits and fails with
+arrow_columns  what it emitted, as the stream's types   arrow_anchors  what that is anchored to
+arrow_run   one ArrowBolt in a micro-batch              batch_grouping  groupings without a Python loop
 emission    the spout's side of emitting                job        what travels to the Spark tasks
+ticks       tick tuples                                 system     the names of what the system emits
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
 testing     the test kit: a topology without services
 """
 
+from spark_jobs.arrow_bolt import ArrowBolt
+from spark_jobs.arrow_collector import ArrowCollector
 from spark_jobs.bolt import BasicBolt, Bolt, TopologyContext
 from spark_jobs.builder import TopologyBuilder
 from spark_jobs.collector import BasicCollector, OutputCollector
@@ -26,6 +33,8 @@ from spark_jobs.topology import Topology
 from spark_jobs.tuples import Tuple
 
 __all__ = [
+    "ArrowBolt",
+    "ArrowCollector",
     "BasicBolt",
     "BasicCollector",
     "Bolt",

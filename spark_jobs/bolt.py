@@ -1,7 +1,9 @@
 """The contract of a bolt: what it is given, what it owes.
 
-A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, in whatever
-process Spark runs the task in, so attributes set in ``prepare`` may be connections and caches. One thread calls it.
+A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, and one thread
+calls it. Spark may run a task in another process in each micro-batch, so the copy's attributes travel: they are pickled when
+a micro-batch ends and they have changed. What cannot be pickled (connections, locks) and what is named in ``transient`` stays
+where it is, and ``prepare`` makes it again in the next process. A driver that starts anew begins with fresh copies.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ class _Component:
     direct_streams: AbstractSet[str] = frozenset()
     """Streams on which only ``emit_direct`` emits."""
 
+    transient: AbstractSet[str] = frozenset()
+    """Attributes that stay in their process: models, caches, whatever ``prepare`` can make again."""
+
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
         """Called once for each copy, before its first tuple: connect here, not in ``__init__``."""
 
@@ -50,6 +55,10 @@ class Bolt(_Component):
     Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the tuple and the whole tree is
     done. Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
     exception out of ``execute`` fails the tuple; the worker goes on.
+
+    A tuple may be held over any number of micro-batches, to be joined or counted with later ones: keep it in an attribute,
+    and ack it, fail it or anchor to it when its time has come. What it holds survives a retry of the Spark task and the loss
+    of its process; when the driver starts anew, the messages of held tuples are delivered again.
     """
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
@@ -59,7 +68,8 @@ class Bolt(_Component):
     def flush(self, collector: OutputCollector) -> None:
         """Called after the last tuple of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
 
-        If it raises, every tuple that this copy acked or holds fails, and the next micro-batch has a fresh copy.
+        If it raises, the micro-batch's tuples fail and nothing that was emitted, acked or kept since its beginning counts: the
+        next one begins with what the task was before, tuples that it held among it.
         """
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from queues.errors import SchemaError
 from queues.schema import Schema
 from queues.spout import Spout
-from spark_jobs.bolt import DEFAULT_STREAM, BasicBolt, Bolt
+from spark_jobs.arrow_bolt import AnyBolt
+from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.config import Config
 from spark_jobs.errors import ConfigValueError, TopologyError
 from spark_jobs.grouping import (
@@ -109,12 +110,10 @@ class TopologyBuilder:
             raise TopologyError(f"spout {id_!r} is a {type(spout).__name__}, not a Spout")
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
-    def set_bolt(
-        self, id_: str, bolt: Bolt | BasicBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
-    ) -> BoltDeclarer:
+    def set_bolt(self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None) -> BoltDeclarer:
         """Add a bolt; subscribe it by chaining groupings. ``config`` lies over the topology's; see ``Config``."""
-        if not isinstance(bolt, (Bolt, BasicBolt)):
-            raise TopologyError(f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt or BasicBolt")
+        if not isinstance(bolt, AnyBolt):
+            raise TopologyError(f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt or ArrowBolt")
         _check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
         return BoltDeclarer(self._bolts[id_])
@@ -169,7 +168,7 @@ class TopologyBuilder:
             raise TopologyError(f"config of {id_!r}: {error}") from error
 
 
-def _check_methods(id_: str, bolt: Bolt | BasicBolt) -> None:
+def _check_methods(id_: str, bolt: AnyBolt) -> None:
     """A call of a generator or a coroutine function runs nothing, and the tuple would be acked."""
     for method in (bolt.prepare, bolt.execute, bolt.flush, bolt.cleanup):
         for lazy, what in _NEVER_RUN.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NoReturn
 
 from acker.ids import mix
 from spark_jobs.bolt import DEFAULT_STREAM
@@ -14,9 +15,11 @@ from spark_jobs.reasons import reason_of
 from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
 
 _MASK = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15
-_SPREAD = 0xBF58476D1CE4E5B9
+STEP = 0x9E3779B97F4A7C15
+SPREAD = 0xBF58476D1CE4E5B9
+"""Identities of a tuple's emissions: STEP apart and then spread, where a whole ``mix`` would be slow."""
 _ERRORS_KEPT = 5
+_TELL_RESETS_S = 1.0
 _PLAIN = (list, tuple)
 
 
@@ -30,20 +33,65 @@ class Record:
         self.salt = salt
         """Differs from micro-batch to micro-batch."""
         self.tuples: list[Tuple] = []
-        """The task's input."""
+        """The tuples that the task holds from before, then its input."""
+        self.held = 0
+        """How many it holds from before."""
+        self.aborted = False
+        """Nothing of what it did counts: it is again what it was before the micro-batch."""
         self.reasons: dict[int, str] = {}
         """Row of each failed tuple to why."""
         self.resets: list[int] = []
+        """Rows of tuples whose timeouts begin again, and that nobody was told of yet."""
+        self.tell_resets: Callable[[Sequence[int]], bool] | None = None
+        """Passes rows on to the spouts at once; False if that has to wait."""
+        self._told_at = time.monotonic()
         self.errors: list[str] = []
         """The first five."""
         self.emitted = 0
         self.transferred = 0
         self.execute_ns = 0
 
+    @property
+    def fresh(self) -> list[Tuple]:
+        """The task's input."""
+        return self.tuples[self.held :] if self.held else self.tuples
+
+    def abort(self, reason: str) -> None:
+        """The input fails, and what the task held it still holds."""
+        self.aborted = True
+        for tup in self.tuples[: self.held]:
+            tup.state = OPEN
+            self.reasons.pop(tup.row, None)
+        self.resets.clear()
+        self.outputs.clear()
+        self.emitted = self.transferred = 0
+        for tup in self.fresh:
+            if tup.state != FAILED:
+                self.fail(tup, reason)
+
     def fail(self, tup: Tuple, reason: str) -> None:
         """The tuple failed, whatever it was before."""
         tup.state = FAILED
         self.reasons.setdefault(tup.row, reason)
+
+    def reset(self, tup: Tuple) -> None:
+        """The timeout of the tuple begins again: about once a second that is told while the bolt works, which may be long."""
+        self.resets.append(tup.row)
+        now = time.monotonic()
+        if self.tell_resets is not None and now - self._told_at >= _TELL_RESETS_S:
+            self._told_at = now
+            if self.tell_resets(self.resets):
+                self.resets = []
+
+    @property
+    def executed(self) -> int:
+        """How many tuples the input had."""
+        return len(self.fresh)
+
+    @property
+    def acked(self) -> list[int]:
+        """The rows of the acked tuples."""
+        return [tup.row for tup in self.tuples if tup.state == ACKED]
 
     def report(self, message: str) -> bool:
         """Show an error to whoever watches; False if there are enough of them already."""
@@ -61,6 +109,9 @@ class _Collector:
     def report_error(self, error: BaseException | str) -> None:
         """Show an error to whoever watches the topology; the tuple is not affected."""
         self._record.report(reason_of(error))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a collector is handed in and never stored: it is another one in each micro-batch")
 
 
 class BasicCollector(_Collector):
@@ -81,7 +132,7 @@ class BasicCollector(_Collector):
             raise self._nothing_to_anchor_to()
         position = tup.emitted
         tup.emitted = position + 1
-        identity = ((tup.seed + position * _STEP) * _SPREAD) & _MASK
+        identity = ((tup.seed + position * STEP) * SPREAD) & _MASK
         values = outlet.keep(values) if outlet.mutable else tuple(values)
         # All choices first: if one raises and the bolt goes on nevertheless, nobody has received the tuple.
         chosen: list[Outgoing] = []
@@ -157,7 +208,7 @@ class OutputCollector(_Collector):
     def reset_timeout(self, tup: Tuple) -> None:
         """The timeout of the tuple's messages begins again. Raises AlreadySettledError, ForeignTupleError."""
         self._check(tup, "resets the timeout of")
-        self._record.resets.append(tup.row)
+        self._record.reset(tup)
 
     def _anchors(self, anchors: Tuple | Iterable[Tuple]) -> tuple[Tuple, ...]:
         anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
@@ -175,7 +226,7 @@ class OutputCollector(_Collector):
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
         # A sum, because the order of the anchors may differ at a retry, and the same anchor twice must not cancel out.
-        return sum(mix(anchor.seed + anchor.emitted * _STEP & _MASK) for anchor in tracked) & _MASK
+        return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:
         """Record the emission. A position an anchor: the same anchor twice gives two edges."""
@@ -197,9 +248,7 @@ class OutputCollector(_Collector):
         if not isinstance(tup, Tuple):
             raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r:.60}, which is no tuple")
         if tup.record is not self._record:
-            raise ForeignTupleError(
-                f"{self._record.component!r} {verb} {tup!r}, which this task did not receive in this micro-batch"
-            )
+            raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r}, which this task does not hold")
         if tup.state != OPEN:
             done = "acked" if tup.state == ACKED else "failed"
             raise AlreadySettledError(f"{self._record.component!r} {verb} {tup!r}, which it has {done} before")

@@ -43,6 +43,8 @@ def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> 
     reason, stays behind too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees
     as well, which count on it, so it goes. The record then counts what leaves.
     """
+    if record.aborted:
+        return []
     # All types first: a bad value on one stream fails its tuple, and what that emitted on the others must stay.
     typed = [_typed(record, outgoing) for outgoing in record.outputs.outgoing if outgoing.values]
     failed = np.array(list(record.reasons) if basic else [], np.int64)

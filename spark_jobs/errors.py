@@ -10,6 +10,7 @@ SparkJobsError
     ├── UnknownStreamError    emitted on a stream that is not declared
     ├── DirectStreamError     emit on a direct stream, emit_direct on another, or to a task that does not receive it
     ├── GroupingError         a custom grouping chose a task that does not receive the stream
+    ├── BadAnchorsError       anchors of an ArrowBolt that are not rows of its input, or not one for each output row
     └── BadValuesError        the wrong number or type of values
 """
 
@@ -52,6 +53,10 @@ class DirectStreamError(TupleError):
 
 class GroupingError(TupleError):
     """A grouping chose a task that it may not choose."""
+
+
+class BadAnchorsError(TupleError, ValueError):
+    """Anchors that are not rows of the input."""
 
 
 class BadValuesError(TupleError, ValueError):

@@ -9,29 +9,29 @@ from collections.abc import Callable
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.collector import BasicCollector, OutputCollector, Record
 from spark_jobs.reasons import RAISED, reason_of
-from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
+from spark_jobs.tuples import ACKED, Tuple
 
 log = logging.getLogger(__name__)
 
 
 def execute_bolt(bolt: Bolt | BasicBolt, record: Record) -> bool:
-    """Execute all tuples, then flush; returns whether the bolt's state can still be trusted."""
+    """Execute all of the input, then flush; returns whether the copy can still be trusted."""
     began = time.perf_counter_ns()
     if isinstance(bolt, BasicBolt):
         basic = BasicCollector(record)
         _execute_basic(bolt, basic, record)
         record.execute_ns += time.perf_counter_ns() - began
         basic.current = None
-        return _flush(lambda: bolt.flush(basic), record)
+        return flush_bolt(lambda: bolt.flush(basic), record)
     output = OutputCollector(record)
     _execute_rich(bolt, output, record)
     record.execute_ns += time.perf_counter_ns() - began
-    return _flush(lambda: bolt.flush(output), record)
+    return flush_bolt(lambda: bolt.flush(output), record)
 
 
 def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -> None:
     execute = bolt.execute
-    for tup in record.tuples:
+    for tup in record.fresh:
         collector.current = tup
         try:
             execute(tup, collector)
@@ -42,24 +42,22 @@ def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -
 
 
 def _execute_rich(bolt: Bolt, collector: OutputCollector, record: Record) -> None:
-    for tup in record.tuples:
+    for tup in record.fresh:
         try:
             bolt.execute(tup, collector)
         except RAISED as error:
             _fail(tup, error, record)
 
 
-def _flush(flush: Callable[[], None], record: Record) -> bool:
+def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
+    """Flush; if that raises, everything fails that did not yet. Returns whether the bolt's state can still be trusted."""
     try:
         flush()
     except RAISED as error:
         reason = f"flush: {reason_of(error)}"
         log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
         record.report(reason)
-        for tup in record.tuples:
-            # What it held goes with the copy: nobody could ack it any more.
-            if tup.state != FAILED:
-                record.fail(tup, reason)
+        record.abort(reason)
         return False
     return True
 
@@ -69,9 +67,7 @@ def fail_all(record: Record, error: BaseException, where: str) -> None:
     reason = f"{where}: {reason_of(error)}"
     log.warning("%s: %s", record.component, reason, extra={"event": "bolt_unusable"})
     record.report(reason)
-    for tup in record.tuples:
-        if tup.state == OPEN:
-            record.fail(tup, reason)
+    record.abort(reason)
 
 
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:

@@ -26,6 +26,24 @@ class Anchors:
     positions: Ids
     """Which of the emissions anchored to that row this is."""
 
+    def select(self, emissions: Rows) -> Anchors:
+        """Those of some of the emissions."""
+        kept = emissions
+        if len(self.rows) != len(self.counts) or not np.all(self.counts == 1):
+            kept = _expand((np.cumsum(self.counts) - self.counts)[emissions], self.counts[emissions])
+        return Anchors(counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept])
+
+
+def join_anchors(parts: Sequence[Anchors]) -> Anchors:
+    """The anchors of all emissions, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Anchors(
+        counts=np.concatenate([part.counts for part in parts]),
+        rows=np.concatenate([part.rows for part in parts]),
+        positions=np.concatenate([part.positions for part in parts]),
+    )
+
 
 def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
     """One lineage of all tuples, in order, each with each of its roots once."""
@@ -94,11 +112,14 @@ def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -
     )
 
 
-def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage]) -> Updates:
-    """One XOR a root: of the acked tuples' own edges and of all edges anchored below; every input root is there."""
-    mine = _pairs(lineage, acked)
-    roots = np.concatenate([lineage.roots, lineage.roots[mine], *(child.roots for child in children)])
-    xors = np.concatenate([np.zeros(len(lineage.roots), np.uint64), lineage.edges[mine], *(child.edges for child in children)])
+def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
+    """One XOR a root: of the acked tuples' own edges and of all edges anchored below.
+
+    Every root is there, but for those of the first ``held`` tuples to which nothing happened.
+    """
+    mine, fresh = _pairs(lineage, acked), lineage.roots[lineage.offsets[held] :]
+    roots = np.concatenate([fresh, lineage.roots[mine], *(child.roots for child in children)])
+    xors = np.concatenate([np.zeros(len(fresh), np.uint64), lineage.edges[mine], *(child.edges for child in children)])
     if not len(roots):
         return Updates(roots=roots, xors=xors)
     order = np.argsort(roots, kind="stable")
@@ -123,7 +144,7 @@ def _pairs(lineage: Lineage, rows: Rows) -> Rows:
     return _expand(lineage.offsets[:-1][rows], np.diff(lineage.offsets)[rows])
 
 
-def _expand(starts: NDArray[np.int32], counts: NDArray[np.int32]) -> Rows:
+def _expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
     """The numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0

@@ -13,6 +13,8 @@ from acker.redis_client import connect
 from queues import RedisRelay
 from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
+from spark_jobs.snapshots.redis_store import RedisSnapshots
+from spark_jobs.snapshots.sealing import new_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class Job:
     ledger: LedgerSpec
     amqp_url: str | None = field(default=None, repr=False)
     """For bolts that publish."""
+    key: bytes = field(default_factory=new_key, repr=False)
+    """Seals what is pickled into Redis."""
 
     @property
     def redis_url(self) -> str:
@@ -43,6 +47,10 @@ class Job:
     def open_relay(self) -> RedisRelay:
         """A relay of its own connection."""
         return open_relay(self.redis_url, self.plan)
+
+    def open_snapshots(self) -> RedisSnapshots:
+        """The bolts' state between micro-batches, with a connection of its own."""
+        return RedisSnapshots(connect(self.redis_url), self.plan.topology.name, self.run)
 
 
 def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
@@ -91,6 +99,8 @@ def _runner(key: _Key, level: int) -> LevelRunner:
         ledger=open_ledger(job.ledger),
         metrics=RedisMetrics(job.redis_url, job.plan.topology.name),
         config=config,
+        snapshots=job.open_snapshots(),
+        key=job.key,
     )
     gc.collect()
     gc.freeze()

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from queues.schema import Schema
+from spark_jobs.batch_grouping import ChooseBatch, batch_chooser
 from spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from spark_jobs.fold import Anchors
 from spark_jobs.grouping import Choose, Stream
@@ -50,12 +51,14 @@ class Outgoing:
 class Outlet:
     """One stream of a component: its fields, and who receives what."""
 
-    __slots__ = ("direct", "mutable", "schema", "subscribers", "width")
+    __slots__ = ("batch_choosers", "direct", "mutable", "schema", "subscribers", "width")
 
     def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
         self.subscribers: list[tuple[Choose, dict[int, Outgoing]]] = []
         """Of a stream that is not direct."""
+        self.batch_choosers: list[ChooseBatch] = []
+        """What ``subscribers`` choose, for those who emit whole batches."""
         self.direct = direct
         """Target task to what was emitted to it, if the stream is direct."""
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
@@ -86,24 +89,40 @@ class Outputs:
                 if outlet.direct is None:
                     stream = Stream(schema=schema, tasks=tasks, name=name, context=context)
                     outlet.subscribers.append((subscription.grouping.chooser(stream), made))
+                    outlet.batch_choosers.append(batch_chooser(subscription.grouping, stream))
                 else:
                     outlet.direct.update(made)
 
     def outlet(self, stream: str, values: Sequence[Any]) -> Outlet:
         """The outlet of a stream for ``emit``; raises UnknownStreamError, DirectStreamError, BadValuesError."""
-        outlet = self._find(stream, values)
-        if outlet.direct is not None:
-            raise DirectStreamError(f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct")
+        outlet = self.find(stream)
+        self._check_width(outlet, stream, values)
         return outlet
 
     def direct(self, task: int, stream: str, values: Sequence[Any]) -> Outgoing:
         """Where ``emit_direct`` records; raises UnknownStreamError, DirectStreamError, BadValuesError."""
-        made = self._find(stream, values).direct
-        if made is None:
+        outlet = self.find(stream, direct=True)
+        self._check_width(outlet, stream, values)
+        return self.receiver(outlet, stream, task)
+
+    def find(self, stream: str, *, direct: bool = False) -> Outlet:
+        """The outlet of a stream; raises UnknownStreamError, and DirectStreamError if it is not of this kind."""
+        outlet = self.outlets.get(stream)
+        if outlet is None:
+            known = ", ".join(self.outlets) or "none: set output_fields"
+            raise UnknownStreamError(f"{self._component!r} emits on stream {stream!r}; its streams are {known}")
+        if outlet.direct is not None and not direct:
+            raise DirectStreamError(f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct")
+        if outlet.direct is None and direct:
             raise DirectStreamError(
                 f"{self._component!r} emits directly on stream {stream!r}, which is not direct:"
                 " use emit, or name the stream in direct_streams"
             )
+        return outlet
+
+    def receiver(self, outlet: Outlet, stream: str, task: int) -> Outgoing:
+        """What is emitted to a task on a direct stream; raises DirectStreamError for a task that does not receive it."""
+        made = outlet.direct or {}
         try:
             return made[task]
         except (KeyError, TypeError):
@@ -117,18 +136,13 @@ class Outputs:
         for outgoing in self.outgoing:
             outgoing.clear()
 
-    def _find(self, stream: str, values: Sequence[Any]) -> Outlet:
-        outlet = self.outlets.get(stream)
-        if outlet is None:
-            known = ", ".join(self.outlets) or "none: set output_fields"
-            raise UnknownStreamError(f"{self._component!r} emits on stream {stream!r}; its streams are {known}")
+    def _check_width(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> None:
         listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview))
         if not listed or len(values) != outlet.width:
             raise BadValuesError(
                 f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list with one value for each of"
                 f" ({outlet.schema})"
             )
-        return outlet
 
 
 def _may_change(column: pa.DataType) -> bool:

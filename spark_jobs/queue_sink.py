@@ -75,8 +75,11 @@ class QueueSink(Bolt):
             raise TopologyError(no_address(context.component))
         self._publisher = Publisher(self._amqp_url, self._patience)
 
-    def execute(self, tup: Tuple, collector: OutputCollector) -> None:  # noqa: ARG002 - settled in flush
-        """Keep it until ``flush``; a tuple that is no message fails here."""
+    def execute(self, tup: Tuple, collector: OutputCollector) -> None:
+        """Keep it until ``flush``; a tuple that is no message fails here. A tick publishes nothing."""
+        if tup.is_tick:
+            collector.ack(tup)
+            return
         self._held.append((tup, (self._queue_of(tup), self._body_of(tup))))
 
     def flush(self, collector: OutputCollector) -> None:

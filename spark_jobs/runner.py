@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from acker import Applied, ErrorReport, Failure, Ledger, Metrics, Token
+from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError, Metrics, Token
 from acker.ids import mix, mix_array
+from acker.ledger import Ids
 from queues.chunk import Chunk, Lineage, Route, decode, encode
+from spark_jobs.arrow_bolt import ArrowBolt
+from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
 from spark_jobs.bolt import BasicBolt
 from spark_jobs.collector import Record
-from spark_jobs.departures import departures
+from spark_jobs.departures import Departure, departures
 from spark_jobs.execution import execute_bolt, fail_all
 from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
-from spark_jobs.instances import Instances
+from spark_jobs.instances import Copy, Instances
 from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outputs
-from spark_jobs.reasons import RAISED
-from spark_jobs.tuples import ACKED, Origin, Tuple
+from spark_jobs.snapshots.memory import MemorySnapshots
+from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.ticks import without_old_ticks
+from spark_jobs.tuples import Tuple, tuples_of
 
 
 class LevelRunner:
     """One level of one run in one process; keeps the bolts' copies between micro-batches. One thread only."""
 
-    def __init__(self, *, plan: Plan, level: int, ledger: Ledger | None, metrics: Metrics, config: Mapping[str, Any]) -> None:
-        """Without a ledger nothing is told to one: for topologies in which nothing is tracked."""
+    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
+        self,
+        *,
+        plan: Plan,
+        level: int,
+        ledger: Ledger | None,
+        metrics: Metrics,
+        config: Mapping[str, Any],
+        snapshots: SnapshotStore | None = None,
+        key: bytes = b"",
+    ) -> None:
+        """Without a ledger nothing is told to one: for topologies in which nothing is tracked.
+
+        ``snapshots`` keeps the bolts' state for other processes, sealed with ``key``; without it this is the only one.
+        """
         self._plan, self._level, self._ledger, self._metrics = plan, level, ledger, metrics
-        self._instances = Instances(plan, config)
+        self._instances = Instances(plan, config, MemorySnapshots() if snapshots is None else snapshots, key)
         self._outputs: dict[int, Outputs] = {}
 
     def run(self, token: Token, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
         """Run the bolts on these chunks; returns (lane, chunk) rows for the next level.
 
-        The updates take effect in the ledger once a token, however often this is called with it. Raises AckerError if the
-        ledger cannot be reached; the whole call may then be repeated.
+        The updates take effect in the ledger once a token, however often this is called with it, and each call begins with
+        what the bolts were before the token's micro-batch. Raises AckerError if the ledger cannot be reached; the whole call
+        may then be repeated.
         """
         rows: list[tuple[int, bytes]] = []
         chunks: list[Chunk] = []
@@ -51,12 +70,16 @@ class LevelRunner:
         if not chunks:
             return rows
         try:
-            rows += _Work(self, chunks, token).run()
+            rows += _Work(self, without_old_ticks(chunks), token).run()
         except BaseException:
             # The attempt ends in the middle: bolts may hold what was never flushed or acked.
             self._instances.drop_all()
             raise
         return rows
+
+    def close(self) -> None:
+        """Clean the bolts' copies up."""
+        self._instances.drop_all()
 
     def outputs(self, task_id: int) -> Outputs:
         """The recording lists of a task, empty."""
@@ -74,56 +97,76 @@ class _Work:
         self._runner, self._token = runner, token
         self._plan, self._ledger, self._metrics = runner._plan, runner._ledger, runner._metrics  # noqa: SLF001 - its other half
         self._level, self._instances = runner._level, runner._instances  # noqa: SLF001 - its other half
-        self._lineage = join_lineages([chunk.lineage for chunk in chunks])
+        by_task: dict[int, list[Chunk]] = {}
+        for chunk in chunks:
+            by_task.setdefault(chunk.route.target_task, []).append(chunk)
+        self._copies = self._instances.take(sorted(by_task), token.batch)
+        held = {task_id: copy.held for task_id, copy in self._copies.items() if isinstance(copy, Copy)}
+        self._held_rows = sum(len(each.tuples) for each in held.values())
+        self._lineage = join_lineages([each.lineage for each in held.values()] + [chunk.lineage for chunk in chunks])
         self._seeds = row_seeds(self._lineage)
-        self._records: dict[int, Record] = {}
         self._children: list[Lineage] = []
-        self._load(chunks)
+        self._records = self._load({task_id: each.tuples for task_id, each in held.items()}, chunks)
 
     def run(self) -> list[tuple[int, bytes]]:
-        for task_id, record in sorted(self._records.items()):
+        for task_id, record in self._records.items():
             self._execute(task_id, record)
         rows = [row for task_id, record in self._records.items() for row in self._emit(task_id, record)]
+        worked = {task_id: record for task_id, record in self._records.items() if not record.aborted}
+        self._instances.keep(self._token.batch, worked, self._lineage)
         self._settle()
         return rows
 
-    def _load(self, chunks: list[Chunk]) -> None:
-        """Make the tuples of each task."""
+    def _load(self, held: Mapping[int, Sequence[Tuple]], chunks: Sequence[Chunk]) -> dict[int, Record]:
+        """Bring in what each task holds, and its input, in the order of the lineage."""
         salt = _salt(self._token)
         untracked = np.flatnonzero(np.diff(self._lineage.offsets) == 0)
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         identities, no_tree = seeds.tolist(), frozenset(untracked.tolist())
+        records = {task_id: self._record(task_id, seeds, no_tree, salt) for task_id in self._copies}
+        arrivals: list[tuple[int, Sequence[Tuple] | Chunk]] = list(held.items())
+        arrivals += [(chunk.route.target_task, chunk) for chunk in chunks]
         row = 0
-        topology = self._plan.topology
-        for chunk in chunks:
-            route = chunk.route
-            record = self._records.get(route.target_task)
-            if record is None:
-                component = self._plan.places[route.target_task].component
-                record = Record(component, self._runner.outputs(route.target_task), no_tree, salt)
-                self._records[route.target_task] = record
-            schema = topology.spec(route.component).streams[route.stream]
-            origin = Origin(route.component, route.stream, route.source_task, schema.names)
-            columns = [column.to_pylist() for column in chunk.values.columns]
-            for values in zip(*columns, strict=True):
-                record.tuples.append(Tuple(values, origin, row, identities[row], record))
+        for number, (task_id, arrived) in enumerate(arrivals):
+            record = records[task_id]
+            if isinstance(record, ArrowRecord) and isinstance(arrived, Chunk):
+                record.receive(arrived, row)
+                row += arrived.values.num_rows
+                continue
+            tuples = tuples_of(arrived) if isinstance(arrived, Chunk) else arrived
+            for tup in tuples:
+                tup.row, tup.seed, tup.record = row, identities[row], record
                 row += 1
+            record.tuples += tuples
+            if number < len(held):
+                record.held = len(tuples)
+        return records
+
+    def _record(self, task_id: int, seeds: Ids, no_tree: frozenset[int], salt: int) -> Record:
+        component, outputs = self._plan.places[task_id].component, self._runner.outputs(task_id)
+        if isinstance(self._plan.topology.bolts[component].bolt, ArrowBolt):
+            return ArrowRecord(component, outputs, no_tree, salt, seeds)
+        record = Record(component, outputs, no_tree, salt)
+        record.tell_resets = self._tell_resets
+        return record
 
     def _execute(self, task_id: int, record: Record) -> None:
-        try:
-            bolt = self._instances.get(task_id)
-        except RAISED as error:
-            fail_all(record, error, "prepare")
+        copy = self._copies[task_id]
+        if not isinstance(copy, Copy):
+            fail_all(record, copy, "prepare")
             return
-        if not execute_bolt(bolt, record):
+        if isinstance(copy.bolt, ArrowBolt):
+            trusted = execute_arrow(copy.bolt, cast("ArrowRecord", record))
+        else:
+            trusted = execute_bolt(copy.bolt, record)
+        if not trusted:
             self._instances.drop(task_id)
 
     def _emit(self, task_id: int, record: Record) -> list[tuple[int, bytes]]:
         """The chunks that a task emitted, each with the lane that it goes to."""
         rows = []
-        basic = isinstance(self._plan.topology.bolts[record.component].bolt, BasicBolt)
-        for departure in departures(record, self._lineage, self._seeds, basic=basic):
+        for departure in self._departures(record):
             self._children.append(departure.lineage)
             target = departure.target
             route = Route(component=record.component, stream=departure.stream, source_task=task_id, target_task=target)
@@ -131,36 +174,49 @@ class _Work:
             rows.append((self._plan.lane_after(self._level, target), payload))
         return rows
 
+    def _departures(self, record: Record) -> Iterable[Departure]:
+        if isinstance(record, ArrowRecord):
+            return arrow_departures(record, self._lineage, self._seeds)
+        basic = isinstance(self._plan.topology.bolts[record.component].bolt, BasicBolt)
+        return departures(record, self._lineage, self._seeds, basic=basic)
+
     def _settle(self) -> None:
         """Tell the ledger, once, what became of the trees; and count it if it was the first time."""
-        acked = np.array(
-            [tup.row for record in self._records.values() for tup in record.tuples if tup.state == ACKED], np.int64
-        )
-        updates = fold(self._lineage, acked, self._children)
+        acked = np.array([row for record in self._records.values() for row in record.acked], np.int64)
+        updates = fold(self._lineage, acked, self._children, self._held_rows)
         failures = [
             Failure(root=root, component=record.component, task=task_id, reason=reason)
             for task_id, record in self._records.items()
             for row, reason in record.reasons.items()
             for root in roots_of(self._lineage, row)
         ]
-        resets = [root for record in self._records.values() for row in record.resets for root in roots_of(self._lineage, row)]
-        if self._ledger is not None and len(updates.roots):
-            if resets:
-                self._ledger.reset_timeout(resets)
-            if self._ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
-                return
+        self._reset([row for record in self._records.values() for row in record.resets])
+        # A tick may be all the input there is, and what fails was held: then nothing is updated.
+        ledger = self._ledger if len(updates.roots) or failures else None
+        if ledger is not None and ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
+            return
         for task_id, record in self._records.items():
             self._count(task_id, record)
 
+    def _tell_resets(self, rows: Sequence[int]) -> bool:
+        try:
+            self._reset(rows)
+        except LedgerUnavailableError:
+            return False  # not the bolt's affair: they are told when the task ends
+        return True
+
+    def _reset(self, rows: Sequence[int]) -> None:
+        roots = [root for row in rows for root in roots_of(self._lineage, row)]
+        if self._ledger is not None and roots:
+            self._ledger.reset_timeout(roots)
+
     def _count(self, task_id: int, record: Record) -> None:
-        failed = len(record.reasons)
-        acked = sum(tup.state == ACKED for tup in record.tuples)
         counts = {
-            "executed": len(record.tuples),
+            "executed": record.executed,
             "emitted": record.emitted,
             "transferred": record.transferred,
-            "acked": acked,
-            "failed": failed,
+            "acked": len(record.acked),
+            "failed": len(record.reasons),
             "execute_ns": record.execute_ns,
         }
         self._metrics.add(record.component, task_id, {name: count for name, count in counts.items() if count})

@@ -10,7 +10,8 @@ from typing import Any
 
 from queues.schema import Schema
 from queues.spout import Spout, SpoutContext, TaskContext
-from spark_jobs.bolt import BasicBolt, Bolt, TopologyContext
+from spark_jobs.arrow_bolt import AnyBolt
+from spark_jobs.bolt import TopologyContext
 from spark_jobs.config import Config
 from spark_jobs.errors import TopologyError
 from spark_jobs.grouping import Grouping
@@ -41,7 +42,7 @@ class SpoutSpec:
 class BoltSpec:
     """A bolt in a topology."""
 
-    bolt: Bolt | BasicBolt
+    bolt: AnyBolt
     parallelism: int
     overrides: Mapping[str, Any]
     streams: Mapping[str, Schema]

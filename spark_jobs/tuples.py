@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from queues.chunk import Chunk
+from spark_jobs.system import SYSTEM, TICK
+
 OPEN, ACKED, FAILED = range(3)
 
 
 class Origin:
     """Where the tuples of one chunk come from; shared by all of them."""
 
-    __slots__ = ("component", "fields", "positions", "stream", "task")
+    __slots__ = ("component", "fields", "positions", "schema", "stream", "task")
 
-    def __init__(self, component: str, stream: str, task: int, fields: Sequence[str]) -> None:
-        self.component, self.stream, self.task = component, stream, task
-        self.fields = tuple(fields)
+    def __init__(self, component: str, stream: str, task: int, schema: pa.Schema) -> None:
+        self.component, self.stream, self.task, self.schema = component, stream, task, schema
+        self.fields = tuple(schema.names)
         self.positions = {name: position for position, name in enumerate(self.fields)}
 
 
@@ -28,11 +33,11 @@ class Tuple:
         self.values = values
         self.origin = origin
         self.row = row
-        """Its number in the task's input: the collector's business."""
+        """Its number in the task's input in this micro-batch: the collector's business."""
         self.seed = seed
         """A well-mixed number of its identity, the same in each attempt at the task if the tuple is tracked."""
         self.record = record
-        """The micro-batch of the task that received it."""
+        """The micro-batch of the task that has it."""
         self.emitted = 0
         """Emissions anchored to it so far."""
         self.state = OPEN
@@ -68,6 +73,19 @@ class Tuple:
         """The task that emitted it."""
         return self.origin.task
 
+    @property
+    def is_tick(self) -> bool:
+        """Whether it says that ``tick_tuple_freq_secs`` went by. It is in no tree: to ack or fail it does nothing."""
+        return self.origin.component == SYSTEM and self.origin.stream == TICK
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r:.60}" for name, value in zip(self.fields, self.values, strict=True))
         return f"Tuple({self.source_component}:{self.source_stream}, {shown})"
+
+
+def tuples_of(chunk: Chunk) -> list[Tuple]:
+    """The tuples of a chunk; whoever takes them into a micro-batch sets their row, seed and record."""
+    route = chunk.route
+    origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
+    columns = [column.to_pylist() for column in chunk.values.columns]
+    return [Tuple(values, origin, 0, 0) for values in zip(*columns, strict=True)]

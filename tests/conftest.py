@@ -12,6 +12,11 @@ from compose.install import install_missing
 from tests.waiting import wait_until as _wait_until
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak-minutes", type=float, default=1, help="how long tests/faults/test_soak.py goes on")
+    parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
+
+
 @pytest.fixture(scope="session")
 def services() -> Iterator[EmbeddedServices]:
     """One RabbitMQ and one Redis for the whole session. Nobody stops them, and each test uses names of its own."""

@@ -1,81 +1,139 @@
-"""A TCP proxy that loses replies: the server has done what it was told, and the client cannot know."""
+"""A TCP proxy that does to connections what networks do: cuts them, slows them down, lets them fall silent, loses replies."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 
-class LosingProxy:
-    """Passes everything on until ``lose_next``; then it swallows the next reply and breaks that connection."""
+class Proxy:
+    """Passes everything on between its own ``url`` and a server's, until it is told otherwise."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
+        self._target = (self._parts.hostname, self._parts.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads: list[threading.Thread] = []
-        self._sockets: list[socket.socket] = []
+        self._links: list[_Link] = []
+        self._lock = threading.Lock()
         self._to_lose = 0
+        self.delay_s = 0.0
+        """How much later everything arrives, in both directions."""
         self.lost = 0
+        threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def url(self) -> str:
         credentials, _, _ = self._parts.netloc.rpartition("@")
         return urlunsplit(self._parts._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}"))
 
+    def cut(self) -> None:
+        """Break all connections as they are."""
+        for link in self._take_links():
+            link.hang_up()
+
+    def mute(self) -> None:
+        """All connections as they are stay open, and nothing passes any more; new ones work: the half-open connection."""
+        for link in self._take_links(keep=True):
+            link.muted = True
+
     def lose_next(self, replies: int = 1) -> None:
+        """Swallow the server's next replies, each with its connection: it has done what it was told, the client cannot know."""
         self._to_lose = replies
 
+    def retarget(self, url: str) -> None:
+        """Break all connections; new ones go to another server, as after a failover."""
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
+        self.cut()
+
     def __enter__(self) -> Self:
-        self._start(self._accept)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Break all connections and accept no more."""
         # shutdown wakes the thread in accept; close alone would not.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for one in self._sockets:
-            _hang_up(one)
-        for thread in self._threads:
-            thread.join(timeout=10)
+        self.cut()
 
-    def _start(self, target, *args) -> None:
-        thread = threading.Thread(target=target, args=args)
-        self._threads.append(thread)
-        thread.start()
+    def loses(self) -> bool:
+        """Whether to lose this reply."""
+        with self._lock:
+            if not self._to_lose:
+                return False
+            self._to_lose -= 1
+            self.lost += 1
+            return True
+
+    def _take_links(self, *, keep: bool = False) -> list[_Link]:
+        with self._lock:
+            links = self._links
+            self._links = list(links) if keep else []
+        return links
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection((self._parts.hostname, self._parts.port))
-                self._sockets += [client, server]
-                self._start(self._pass_on, client, server)
-                self._start(self._pass_back, client, server)
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(self._target)
+                except OSError:
+                    near.close()
+                    continue
+                link = _Link(self, near, far)
+                with self._lock:
+                    self._links.append(link)
+                link.start()
 
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                server.sendall(data)
-        _hang_up(server)
 
-    def _pass_back(self, client: socket.socket, server: socket.socket) -> None:
+class _Link:
+    """One connection: a reader and a writer a direction, so that a delay does not limit the rate."""
+
+    def __init__(self, proxy: Proxy, near: socket.socket, far: socket.socket) -> None:
+        self._proxy, self._near, self._far = proxy, near, far
+        self.muted = False
+
+    def start(self) -> None:
+        for source, sink, replies in ((self._near, self._far, False), (self._far, self._near, True)):
+            waiting: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+            threading.Thread(target=self._read, args=(source, waiting, replies), daemon=True).start()
+            threading.Thread(target=self._write, args=(sink, waiting), daemon=True).start()
+
+    def hang_up(self) -> None:
+        for one in (self._near, self._far):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _read(self, source: socket.socket, waiting: SimpleQueue[tuple[float, bytes]], replies: bool) -> None:
         with suppress(OSError):
-            while data := server.recv(65536):
-                if self._to_lose:
-                    self._to_lose -= 1
-                    self.lost += 1
+            while data := source.recv(65536):
+                if self.muted:
+                    continue
+                if replies and self._proxy.loses():
+                    self.hang_up()
                     break
-                client.sendall(data)
-        _hang_up(client)
-        _hang_up(server)
+                waiting.put((time.monotonic() + self._proxy.delay_s, data))
+        waiting.put((0, b""))
 
-
-def _hang_up(one: socket.socket) -> None:
-    with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+    def _write(self, sink: socket.socket, waiting: SimpleQueue[tuple[float, bytes]]) -> None:
+        with suppress(OSError):
+            while True:
+                due, data = waiting.get()
+                if not data:
+                    break
+                time.sleep(max(0.0, due - time.monotonic()))
+                if not self.muted:
+                    sink.sendall(data)
+        if not self.muted:
+            self.hang_up()

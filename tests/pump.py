@@ -11,6 +11,7 @@ from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
 from spark_jobs.runner import LevelRunner
+from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.topology import Topology
 
 Row = tuple[int, bytes]
@@ -34,6 +35,7 @@ class Pump:
         )
         self.ledger = MemoryLedger(spec)
         self.metrics = MemoryMetrics()
+        self.snapshots = MemorySnapshots()
         self.feeds = [self.ledger.feed(owner) for owner in range(1, topology.spout_tasks + 1)]
         self.acked: list[int] = []
         self.failed: dict[int, str] = {}
@@ -50,7 +52,15 @@ class Pump:
 
     def runner(self, level: int) -> LevelRunner:
         """As a process that has not run anything yet has one."""
-        return LevelRunner(plan=self.plan, level=level, ledger=self._ledger, metrics=self.metrics, config={"redis_url": "none"})
+        return LevelRunner(
+            plan=self.plan,
+            level=level,
+            ledger=self._ledger,
+            metrics=self.metrics,
+            config={"redis_url": "none"},
+            snapshots=self.snapshots,
+            key=b"key",
+        )
 
     def feed(self, *rows: Sequence[Any], spout: str | None = None, tracked: bool = True, stream: str = "default") -> list[int]:
         """Emit and register these tuples; returns their roots."""

@@ -4,12 +4,15 @@ cli, options, __main__                   the command line
 queue_commands, topology_commands        its parts
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
-spout_task     its loop                                processes        children that are restarted and end with us
-collector      what its spout emits with               addresses        finds the private servers of tiercel run
-outbox         into the ledger and the relay
-outcomes       out of the feed                         registry         which queues there are
+spout_task     its loop                                ticker           ticks into the relay
+collector      what its spout emits with               processes        children that are restarted and end with us
+outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run
+outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment
+orders         whether it may emit
+control        the contract: active, deactivated, killed
+redis_control  in Redis                                steering         what activate, deactivate and kill do
 jvm_output     Spark's stderr as log records
 progress       what tiercel run says
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords

@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -27,9 +27,16 @@ from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.query import RunningQuery
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.session import SparkUnit
+from spark_jobs.snapshots.packing import held_roots
+from spark_jobs.snapshots.sealing import body_of
+from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
+from workers.control import State
 from workers.errors import SupersededError
 from workers.outcomes import say_once, sleep_until
+from workers.redis_control import RedisControl
+from workers.ticker import Ticker
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +63,7 @@ class Driver:
             raise TopologyError(no_address(sinks[0]))
         self._topology, self._redis_urls, self._master = topology, redis_urls, master
         self._amqp_url = amqp_url
+        self._control = RedisControl(redis_urls[0], topology.name)
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -64,6 +72,9 @@ class Driver:
 
     def run(self) -> None:
         """Start Spark and work until ``stop``. Raises SparkUnavailableError if Spark does not start."""
+        if self._killed():
+            log.info("tiercel activate %s lets it start again", self._topology.name, extra={"event": "start_refused"})
+            return
         # Spark takes seconds to start. What a killed driver left behind need not wait for that, nor time out meanwhile.
         self._begin(self._job(plan_topology(self._topology, max_lanes=1)))
         spark = SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
@@ -112,17 +123,29 @@ class Driver:
 
     def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay) -> None:
         """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
-        attend_at = warm_at = time.monotonic()
+        attend_at = warm_at = began = time.monotonic()
+        ticker = Ticker(Ticks(job.plan, began), relay)
         while query.active and not self._stop.wait(_LOOK):
             now = time.monotonic()
             if now >= attend_at:
                 attend_at = now + _ATTENDANCE.total_seconds() / 4
                 _take_turns(relay, job.run)
+                if self._killed():
+                    self._stop.set()
+            ticker.look(now)
             if not query.idle:
                 warm_at = now + _KEEP_WARM_S
             elif now >= warm_at:
                 warm_at = now + _KEEP_WARM_S
                 spark.keep_warm(job)
+
+    def _killed(self) -> bool:
+        """Whether somebody wants the topology to end; a Redis that does not answer says nothing."""
+        with suppress(LedgerUnavailableError):
+            if self._control.state() is State.KILLED:
+                log.info("%s was killed: ending", self._topology.name, extra={"event": "killed"})
+                return True
+        return False
 
     def _watch(self, spark: SparkUnit, query: RunningQuery, job: Job) -> None:
         """Return when the query has ended: by ``stop`` after the running micro-batch, or by a fault."""
@@ -155,14 +178,10 @@ def _take_turns(relay: Relay, run: str) -> None:
 
 
 def _release(job: Job) -> None:
-    """Give back whatever is in the relay."""
-    relay, ledger = job.open_relay(), open_ledger(job.ledger)
-    try:
+    """Give back whatever is in the relay, and what bolts hold."""
+    with closing(job.open_relay()) as relay, closing(open_ledger(job.ledger)) as ledger, closing(job.open_snapshots()) as held:
         relay.leave()
-        released = release_leftovers(relay, ledger)
-    finally:
-        relay.close()
-        ledger.close()
+        released = release_leftovers(relay, ledger) + release_held(held, ledger)
     if released:
         log.info("released %d messages that were on their way", released, extra={"event": "messages_released"})
 
@@ -173,4 +192,15 @@ def release_leftovers(relay: Relay, ledger: Ledger) -> int:
     while payloads := relay.drain():
         roots = np.unique(np.concatenate([decode(payload).lineage.roots for payload in payloads]))
         released += ledger.release(roots.tolist())
+    return released
+
+
+def release_held(snapshots: SnapshotStore, ledger: Ledger) -> int:
+    """Forget the bolts' state and release the roots of the tuples that they held; returns how many were pending."""
+    released = 0
+    for sealed in snapshots.drain():
+        try:
+            released += ledger.release(sorted(set(held_roots(body_of(sealed)))))
+        except ValueError as error:
+            log.warning("a bolt's state could not be read: %s", error, extra={"event": "snapshot_unreadable"})
     return released

@@ -74,11 +74,15 @@ class LocalRun:
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event) -> None:
-        """Return when ``stopped`` is set or a process has refused to work; says now and then how far the topology is."""
+        """Return when ``stopped`` is set, the topology was killed, or a process has refused to work.
+
+        Says now and then how far the topology is.
+        """
         spouts = self._topology.spouts
         progress = Progress(RedisMetrics(self._settings.redis_urls[0], self._topology.name), spouts, time.monotonic())
         look_at = time.monotonic() + _PROGRESS_S
-        while not self.refused and not stopped.wait(0.5):
+        # The driver alone tells that it was killed: a spout worker may die just then, and be started again to wait in vain.
+        while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
             if time.monotonic() >= look_at:
                 look_at += _PROGRESS_S
                 progress.look(time.monotonic())

@@ -148,9 +148,9 @@ def _with_broker(amqp: str | None, **given: str | None) -> Settings:
 
 
 def _known_queues(settings: Settings) -> list[str]:
-    from workers.registry import QueueRegistry  # noqa: PLC0415 - `--help` should not wait for it
+    from workers.registry import Registry  # noqa: PLC0415 - `--help` should not wait for it
 
-    known = list(QueueRegistry(settings.redis_urls[0]).queues()) if settings.redis else []
+    known = list(Registry(settings.redis_urls[0]).queues()) if settings.redis else []
     if not known:
         raise UsageError("no topology has run here yet: name the queues, tiercel depths QUEUE ...")
     return known

@@ -1,38 +1,58 @@
-"""Which topologies ran on a Redis server, and on which queues, so that ``depths`` and ``errors`` need not be told."""
+"""Which topologies and queues there are, so that commands need not be told."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from dataclasses import dataclass
 
 from acker.redis_client import connect, translated
+from queues import QueueSpout
+from spark_jobs.topology import Topology
 
-_KEY = "tiercel:queues"
+_QUEUES = "tiercel:queues"
 """A hash: queue name to topology name."""
 _TOPOLOGIES = "tiercel:topologies"
-"""A set of names: not every topology reads a queue."""
+"""A hash: topology name to what a command must know of it."""
 
 
-class QueueRegistry:
-    """Remembered by the spout workers as they start; best effort."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopologyNote:
+    """What a command knows of a topology."""
+
+    name: str
+    spout_tasks: int
+    """Their ids are 1 .. this."""
+    message_timeout_secs: float
+
+
+class Registry:
+    """Remembered by the processes as they start; best effort. Raises LedgerUnavailableError, LedgerRefusedError."""
 
     def __init__(self, redis_url: str) -> None:
         self._client = connect(redis_url)
 
-    def announce(self, topology: str, queues: Sequence[str]) -> None:
-        """Say that a topology runs here, and that these queues belong to it. Idempotent."""
-        with translated("note the queues"):
-            self._client.sadd(_TOPOLOGIES, topology)
+    def announce(self, topology: Topology) -> None:
+        """There is this topology, with these queues. Idempotent."""
+        note = json.dumps([topology.spout_tasks, topology.config.message_timeout_secs])
+        queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
+        with translated("note the topology"):
+            self._client.hset(_TOPOLOGIES, topology.name, note)
             if queues:
-                self._client.hset(_KEY, mapping=dict.fromkeys(queues, topology))
+                self._client.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
-    def topologies(self) -> list[str]:
+    def topologies(self) -> dict[str, TopologyNote]:
         """The topologies that ran here, in the order of their names."""
         with translated("look up the topologies"):
-            known: set[bytes] = self._client.smembers(_TOPOLOGIES)  # type: ignore[assignment]
-        return sorted(topology.decode() for topology in known)
+            known: dict[bytes, bytes] = self._client.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
+        return {name.decode(): _note(name.decode(), said) for name, said in sorted(known.items())}
 
     def queues(self) -> dict[str, str]:
         """Queue name to topology name."""
         with translated("look up the queues"):
-            known: dict[bytes, bytes] = self._client.hgetall(_KEY)  # type: ignore[assignment]
+            known: dict[bytes, bytes] = self._client.hgetall(_QUEUES)  # type: ignore[assignment]
         return {queue.decode(): topology.decode() for queue, topology in sorted(known.items())}
+
+
+def _note(name: str, said: bytes) -> TopologyNote:
+    spout_tasks, message_timeout_secs = json.loads(said)
+    return TopologyNote(name=name, spout_tasks=spout_tasks, message_timeout_secs=message_timeout_secs)

@@ -8,15 +8,16 @@ import sys
 from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
-from queues import QueueSpout
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
 from spark_jobs.topology import SpoutSpec, Topology
 from workers.admission import Admission
 from workers.errors import UsageError
+from workers.orders import Orders
 from workers.outbox import Outbox
-from workers.registry import QueueRegistry
+from workers.redis_control import RedisControl
+from workers.registry import Registry
 from workers.spout_task import SpoutSettings, SpoutTask
 from workers.tally import Tally
 
@@ -37,7 +38,7 @@ class SpoutProcess:
         self._topology, self._component = topology, component
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
-        self._registry = QueueRegistry(redis_urls[0])
+        self._registry = Registry(redis_urls[0])
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
         # The spout's own settings lie over the addresses too, as a bolt's do: it may have a broker of its own.
@@ -45,14 +46,15 @@ class SpoutProcess:
 
     def run(self) -> None:
         """Work until ``task.stop()``; raises what a person must act on."""
-        spout = self._spec.spout
-        queues = [spout.queue.name] if isinstance(spout, QueueSpout) else []
         try:
-            self._registry.announce(self._topology.name, queues)
+            self._announce()
         except LedgerUnavailableError as error:
-            log.warning("%s; tiercel depths will not know its queues", error, extra={"event": "queues_not_noted"})
+            log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
         context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
         self.task.run(self._config, context)
+
+    def _announce(self) -> None:
+        self._registry.announce(self._topology)
 
     def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
         config = self._topology.config_of(self._component)
@@ -65,6 +67,7 @@ class SpoutProcess:
             ledger=ledger,
             outbox=Outbox(ledger, open_relay(redis_urls[0], plan), self._task_id),
             tally=self._tally,
+            orders=Orders(RedisControl(redis_urls[0], self._topology.name), self._task_id, self._announce),
             settings=SpoutSettings(
                 message_timeout=ledger_spec.message_timeout,
                 admission=Admission.for_topology(config.max_spout_pending, ledger_spec.message_timeout),

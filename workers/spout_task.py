@@ -22,6 +22,7 @@ from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from workers.admission import Admission
 from workers.collector import Emitted, TaskCollector
+from workers.orders import Orders
 from workers.outbox import Outbox, Sent
 from workers.outcomes import OutcomeReader
 from workers.pending import InFlight, Pending
@@ -53,10 +54,18 @@ class SpoutTask:
     """One task of one spout."""
 
     def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
-        self, *, spout: Spout, emitter: SpoutEmitter, ledger: Ledger, outbox: Outbox, tally: Tally, settings: SpoutSettings
+        self,
+        *,
+        spout: Spout,
+        emitter: SpoutEmitter,
+        ledger: Ledger,
+        outbox: Outbox,
+        tally: Tally,
+        orders: Orders,
+        settings: SpoutSettings,
     ) -> None:
         self._spout, self._ledger, self._outbox, self._tally = spout, ledger, outbox, tally
-        self._settings = settings
+        self._orders, self._settings = orders, settings
         self._admission = settings.admission
         self._pending = Pending(settings.message_timeout)
         root_ids = RootIds(settings.message_timeout or timedelta(seconds=30)) if settings.tracked else None
@@ -87,7 +96,6 @@ class SpoutTask:
             self._outcomes.start()
         self._spout.open(config, context)
         try:
-            self._spout.activate()
             while not self._stop.is_set():
                 self._step(emitting=True)
         finally:
@@ -101,7 +109,8 @@ class SpoutTask:
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._spout.check()
-        if emitting and self._outbox.may_fill(now):
+            self._orders.obey(self._spout, len(self._pending) + len(self._outgoing.tuples) + len(self._collector), self.stop)
+        if emitting and self._orders.active and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
             worked |= self._send(now)
@@ -253,7 +262,7 @@ class SpoutTask:
 
     def _end(self) -> None:
         deadline = time.monotonic() + self._settings.grace.total_seconds()
-        self._spout.deactivate()
+        self._orders.end(self._spout)
         while (self._pending or self._outbox.holds) and time.monotonic() < deadline:
             self._step(emitting=False)
         self._give_back_unsent()
@@ -262,3 +271,4 @@ class SpoutTask:
         if self._outcomes is not None:
             self._outcomes.close()
         self._tally.flush(now=True)
+        self._orders.leave()

@@ -1,29 +1,34 @@
-"""The commands about topologies that run: ``errors``.
+"""The commands about topologies that run: ``errors``, ``activate``, ``deactivate``, ``kill``.
 
 Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workers.config import Settings
 from workers.errors import UsageError
-from workers.options import Redis, load_settings
+from workers.options import Redis, load_settings, on_signals
 from workers.redaction import redact
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from acker import ErrorReport
+    from workers.steering import Steering
 
+Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 _Found = list[tuple[str, "ErrorReport"]]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    app.command()(errors)
+    for command in (errors, activate, deactivate, kill):
+        app.command()(command)
 
 
 def errors(
@@ -33,11 +38,9 @@ def errors(
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
+    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for it
 
-    from workers.addresses import with_announced  # noqa: PLC0415
-
-    settings = with_announced(load_settings("tiercel", redis=redis)).required("redis")
+    settings = _settings(redis).required("redis")
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
         typer.echo("no errors")
@@ -45,17 +48,68 @@ def errors(
     Console().print(_table(found))
 
 
+def activate(topology: Name, *, redis: Redis = None) -> None:
+    """Let the spouts of a deactivated topology emit again."""
+    from workers.control import State  # noqa: PLC0415 - `--help` should not wait for it
+
+    _steering(topology, _settings(redis), threading.Event()).turn(State.ACTIVE)
+
+
+def deactivate(topology: Name, *, redis: Redis = None) -> None:
+    """Have the spouts of a topology emit nothing, until it is activated; what is in flight goes on."""
+    from workers.control import State  # noqa: PLC0415 - `--help` should not wait for it
+
+    _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
+
+
+def kill(
+    topology: Name,
+    *,
+    wait: Annotated[
+        float | None, typer.Option(min=0, help="seconds, at most, for what is in flight; by default the message timeout")
+    ] = None,
+    redis: Redis = None,
+) -> None:
+    """End all processes of a topology: deactivate it, wait for what is in flight, give the rest back to the broker."""
+    from workers.steering import SERVER_GONE  # noqa: PLC0415 - `--help` should not wait for it
+
+    settings, stopped = _settings(redis), threading.Event()
+    steering = _steering(topology, settings, stopped)
+    on_signals(stopped.set)
+    try:
+        ended = steering.kill(wait)
+    except SERVER_GONE:
+        # The private servers of a tiercel run end with its topology.
+        if not settings.redis or _settings(redis).redis == settings.redis:
+            raise
+        typer.echo(f"{topology} has ended, and its servers with it")
+    else:
+        raise typer.Exit(0 if ended else 1)
+
+
+def _settings(redis: str | None) -> Settings:
+    from workers.addresses import with_announced  # noqa: PLC0415 - next to its only use
+
+    return with_announced(load_settings("tiercel", redis=redis))
+
+
+def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:
+    from workers.steering import Steering  # noqa: PLC0415 - `--help` should not wait for it
+
+    return Steering.open(settings.required("redis").redis_urls[0], name, typer.echo, stopped)
+
+
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """(topology, error), newest first."""
     from acker import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
-    from workers.registry import QueueRegistry  # noqa: PLC0415
+    from workers.registry import Registry  # noqa: PLC0415
 
-    known = QueueRegistry(redis_url).topologies()
+    known = Registry(redis_url).topologies()
     if not known:
         raise UsageError("no topology has run here yet: start one, or name another Redis with --redis")
     if topology and topology not in known:
         raise UsageError(f"no topology {topology!r} has run here; there are {', '.join(known)}")
-    names = [topology] if topology else known
+    names = [topology] if topology else list(known)
     found = [(name, error) for name in names for error in RedisMetrics(redis_url, name).errors(limit)]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
 

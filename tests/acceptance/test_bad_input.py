@@ -124,6 +124,8 @@ def test_a_topology_that_cannot_run(tiercel, name, said):
         (["publish", "queue", "missing.txt", "--amqp", NOWHERE], "cannot read missing.txt"),
         (["depths", "queue", "--amqp", NOWHERE], "start RabbitMQ or correct the AMQP URL"),
         (["dead-letters", "show", "queue", "--amqp", NOWHERE], "start RabbitMQ or correct the AMQP URL"),
+        (["kill", "topology"], "Give --redis or set TIERCEL_REDIS"),
+        (["deactivate", "topology", "--redis", "redis://:secret@127.0.0.1:1"], "Redis does not answer"),
     ],
     ids=" ".join,
 )
@@ -136,6 +138,11 @@ def test_a_spout_that_the_topology_does_not_have(tiercel, amqp_url, redis_url):
     servers = {"TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url}
     assert_refused(tiercel("spout", "topologies:good", "nobody", **servers), "its spouts are lines")
     assert_refused(tiercel("spout", "topologies:good", "lines", "--task-index", "3", **servers), "tasks 0 to 0")
+
+
+@pytest.mark.parametrize("command", ["activate", "deactivate", "kill"])
+def test_a_topology_that_has_not_run(tiercel, redis_url, command):
+    assert_refused(tiercel(command, "nobody", TIERCEL_REDIS=redis_url), "there is no topology 'nobody'")
 
 
 def wrong_password(url):

@@ -74,7 +74,7 @@ def alive(marker: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=["SIGINT", "SIGTERM", "tiercel kill"])
 def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(tmp_path, number):
     log = tmp_path / "log"
     (tmp_path / "text").write_text("one\ntwo\n\nthree\n")
@@ -86,7 +86,10 @@ def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(tmp_path,
         wait_until(lambda: "UTF-8" in tiercel(tmp_path, "dead-letters", "show", "lines"), 30, "a dead letter")
         assert "lines" in tiercel(tmp_path, "depths")
         assert "put 1 messages back" in tiercel(tmp_path, "dead-letters", "requeue", "lines")
-        process.send_signal(number)
+        if number is None:
+            assert "shout has ended" in tiercel(tmp_path, "kill", "shout")
+        else:
+            process.send_signal(number)
         assert process.wait(30) == 0
     wait_until(lambda: not alive(str(tmp_path)), 10, "every process to be gone")
     records = [json.loads(line) for line in log.read_text().splitlines()]

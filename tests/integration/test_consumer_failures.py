@@ -5,7 +5,8 @@ from datetime import timedelta
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import BrokerRefusedError, QueueMissingError
 from queues.retry import NO_WAIT
-from tests.broker import Desk, Wire, delete, put, ready, unique
+from tests.broker import Desk, delete, put, ready, unique
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 
@@ -18,7 +19,7 @@ def filled(amqp_url, *bodies):
 
 def test_after_a_broken_connection_open_messages_come_again_and_old_outcomes_are_dropped(amqp_url):
     queue = filled(amqp_url, b"a", b"b", b"c")
-    with Wire(amqp_url) as wire, Desk(wire.url, queue) as desk:
+    with Proxy(amqp_url) as wire, Desk(wire.url, queue) as desk:
         before = desk.take(3)
         wire.cut()
         after = desk.take(3)
@@ -37,7 +38,7 @@ def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url):
     bodies = {b"%d" % number for number in range(200)}
     queue = filled(amqp_url, *bodies)
     seen = set()
-    with Wire(amqp_url) as wire, Desk(wire.url, queue, prefetch=20) as desk:
+    with Proxy(amqp_url) as wire, Desk(wire.url, queue, prefetch=20) as desk:
         for count in range(60):
             delivery = desk.next()
             seen.add(delivery.body)
@@ -100,19 +101,19 @@ def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):
 
 
 def test_a_broker_that_is_not_there_yet_is_waited_for(amqp_url):
-    wire = Wire(amqp_url)
-    wire.__exit__()
+    wire = Proxy(amqp_url)
+    wire.close()
     with Desk(wire.url, unique()) as desk:
         wait_until(lambda: desk.consumer._link._attempts >= 3)
         assert desk.consumer.error() is None
 
 
 def test_stopping_without_a_broker_is_quick(amqp_url):
-    wire = Wire(amqp_url)
+    wire = Proxy(amqp_url)
     desk = Desk(wire.url, filled(amqp_url, b"a"))
     desk.consumer.start()
     desk.next()
-    wire.__exit__()
+    wire.close()
     assert desk.consumer.stop(timedelta(seconds=10))
 
 

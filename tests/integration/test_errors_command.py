@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from acker import ErrorReport, RedisMetrics
-from workers.registry import QueueRegistry
+from queues import QueueSpout
+from spark_jobs import TopologyBuilder
+from workers.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 THEN = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
@@ -44,7 +46,9 @@ def errors(url, tmp_path):
 
 def report(url, topology, *messages, component="split", first=0):
     """Messages at one second each, from a task each."""
-    QueueRegistry(url).announce(topology, [])
+    builder = TopologyBuilder(topology)
+    builder.set_spout("lines", QueueSpout("lines"))
+    Registry(url).announce(builder.build())
     metrics = RedisMetrics(url, topology)
     metrics.report(
         [

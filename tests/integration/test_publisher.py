@@ -11,7 +11,8 @@ from queues.errors import BrokerRefusedError, BrokerUnavailableError, MessageToo
 from queues.limits import MAX_BODY_BYTES
 from queues.outlet import Outgoing, Outlet
 from queues.publisher import Publisher
-from tests.broker import Wire, plain_channel, ready, take_all, unique
+from tests.broker import plain_channel, ready, take_all, unique
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 
@@ -74,7 +75,7 @@ def test_a_connection_that_breaks_meanwhile_loses_nothing(amqp_url, queue):
                 wire.cut()
             yield body
 
-    with Wire(amqp_url) as wire, Publisher(wire.url) as publisher:
+    with Proxy(amqp_url) as wire, Publisher(wire.url) as publisher:
         assert publisher.publish(queue, feed()) == 3000
     assert {body for body, _ in take_all(amqp_url, queue)} == set(bodies)
 
@@ -97,8 +98,8 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
 
 
 def test_no_broker_is_given_up_after_the_patience(amqp_url):
-    wire = Wire(amqp_url)
-    wire.__exit__()
+    wire = Proxy(amqp_url)
+    wire.close()
     with (
         Publisher(wire.url, patience=timedelta(milliseconds=300)) as publisher,
         pytest.raises(BrokerUnavailableError, match="nothing"),

@@ -12,7 +12,8 @@ from queues.publisher import Publisher
 from spark_jobs import BasicBolt, Config, QueueSink, TopologyBuilder, TopologyError
 from spark_jobs.queue_sink import sinks_of
 from spark_jobs.testing import FeederSpout, LocalCluster
-from tests.broker import Wire, delete, plain_channel, ready, take_all, unique
+from tests.broker import delete, plain_channel, ready, take_all, unique
+from tests.proxy import Proxy
 from workers.driver import Driver
 
 
@@ -180,14 +181,14 @@ def test_a_full_queue_fails_what_it_refuses(amqp_url, queue):
 
 
 def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again_when_it_is_back(amqp_url, queue):
-    with Wire(amqp_url) as wire, Running(QueueSink(queue, field="body", patience_secs=0.5), wire.url) as running:
+    with Proxy(amqp_url) as wire, Running(QueueSink(queue, field="body", patience_secs=0.5), wire.url) as running:
         running.publish(["a"])
-        wire.close()
+        wire.retarget("amqp://127.0.0.1:1")
         running.publish(["b"], ["c"])
         assert running.acked == [0]
         assert list(running.failed) == [0, 1]
         assert "BrokerUnavailableError: gave up after" in running.failed[0]
-        wire.open()
+        wire.retarget(amqp_url)
         running.publish(["d"])
         assert bodies(amqp_url, queue) == [b"a", b"d"]
 

@@ -8,7 +8,8 @@ import pytest
 
 from queues import MessageId, QueueSpout, RetryPolicy, SpoutContext
 from queues.errors import BrokerRefusedError
-from tests.broker import Wire, put, ready, take_all, unique
+from tests.broker import Desk, put, ready, take_all, unique
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 QUICK = RetryPolicy(first=timedelta(0), longest=timedelta(0))
@@ -17,17 +18,18 @@ QUICK = RetryPolicy(first=timedelta(0), longest=timedelta(0))
 class Stage:
     """Runs a spout as a worker does, and collects what it emits."""
 
-    def __init__(self, amqp_url, spout):
+    def __init__(self, amqp_url, spout, *, activated=True):
         self.spout, self.counts, self.emitted, self.errors = spout, Counter(), [], []
         self.woken = threading.Event()
-        self._url = amqp_url
+        self._url, self._activated = amqp_url, activated
 
     def __enter__(self):
         context = SpoutContext(
             topology="t", component="c", task_id=7, task_index=0, parallelism=1, wake=self.woken.set, count=self._count
         )
         self.spout.open({"amqp_url": self._url}, context)
-        self.spout.activate()
+        if self._activated:
+            self.spout.activate()
         return self
 
     def __exit__(self, *_):
@@ -124,7 +126,7 @@ def test_a_message_that_always_fails_ends_in_the_dead_letters(amqp_url):
 
 def test_an_outcome_of_an_older_epoch_is_dropped(amqp_url):
     queue = unique()
-    with Wire(amqp_url) as wire, Stage(wire.url, QueueSpout(queue)) as stage:
+    with Proxy(amqp_url) as wire, Stage(wire.url, QueueSpout(queue)) as stage:
         wait_until(lambda: stage.counts["channels"])
         put(amqp_url, queue, b"a")
         ((_, before),) = stage.run(1)
@@ -151,3 +153,36 @@ def test_closing_gives_back_what_is_in_flight(amqp_url):
         put(amqp_url, queue, *[b"%d" % number for number in range(20)])
         stage.run(5)
     assert ready(amqp_url, queue) == 20
+
+
+def test_a_spout_that_is_not_activated_takes_nothing(amqp_url):
+    queue = unique()
+    with Stage(amqp_url, QueueSpout(queue), activated=False) as stage:
+        wait_until(lambda: stage.counts["channels"])
+        put(amqp_url, queue, b"a")
+        with Desk(amqp_url, queue) as other:
+            other.ack(other.next())
+        stage.spout.activate()
+        put(amqp_url, queue, b"b")
+        assert stage.run(1)[0][0] == ["b"]
+        assert stage.counts["delivered"] <= 1
+
+
+def test_deactivated_it_gives_back_what_nobody_opened_and_settles_the_rest(amqp_url):
+    queue = unique()
+    with Stage(amqp_url, QueueSpout(queue)) as stage:
+        wait_until(lambda: stage.counts["channels"])
+        put(amqp_url, queue, *[b"%d" % number for number in range(20)])
+        (_, first), (_, second) = stage.run(2)
+        stage.spout.deactivate()
+        wait_until(lambda: ready(amqp_url, queue) == 18, message="18 messages to be ready")
+        put(amqp_url, queue, b"late")
+        stage.spout.ack(first)
+        stage.spout.release(second)
+        wait_until(lambda: ready(amqp_url, queue) == 20, message="all but the acked one to be ready")
+        stage.spout.activate()
+        for _, msg_id in stage.run(20):
+            stage.spout.ack(msg_id)
+        wait_until(lambda: stage.counts["acked_to_broker"] == 21)
+        assert stage.counts["requeued"] == 0, "nobody is to blame"
+    assert ready(amqp_url, queue) == 0

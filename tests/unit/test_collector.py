@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from queues.schema import Schema
 from spark_jobs import BasicBolt, Bolt, TopologyBuilder
 from spark_jobs.collector import BasicCollector, OutputCollector, Record
 from spark_jobs.errors import (
@@ -30,7 +31,7 @@ class Sink(BasicBolt):
     pass
 
 
-ORIGIN = Origin("source", "default", 1, ["word", "n"])
+ORIGIN = Origin("source", "default", 1, Schema.parse("word string, n long").arrow)
 LISTENERS = [3, 4]
 
 
@@ -131,7 +132,7 @@ def test_a_foreign_tuple_is_an_error(call: str, kind: str) -> None:
     collector, _ = by_hand()
     stranger = record().tuples[0] if kind == "another task's" else "tuple"
     calls = {"emit": lambda: collector.emit(["x", 1], [stranger])}
-    with pytest.raises(ForeignTupleError, match=r"'split' .* (did not receive in this micro-batch|is no tuple)"):
+    with pytest.raises(ForeignTupleError, match=r"'split' .* (this task does not hold|is no tuple)"):
         calls.get(call, lambda: getattr(collector, call)(stranger))()
 
 

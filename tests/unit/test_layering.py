@@ -25,7 +25,13 @@ MAY_IMPORT = {
 # Which files may import a third-party library: those whose path begins with one of these.
 ONLY_IN = {
     "pika": ("queues/",),
-    "redis": ("acker/redis_", "acker/scripts.py", "queues/redis_relay.py", "examples/word_count.py"),
+    "redis": (
+        "acker/redis_",
+        "acker/scripts.py",
+        "queues/redis_relay.py",
+        "spark_jobs/snapshots/redis_store.py",
+        "examples/word_count.py",
+    ),
     "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py"),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),

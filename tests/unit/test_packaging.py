@@ -64,10 +64,12 @@ found = 0
 for folder in ("acker", "queues", "spark_jobs"):
     package = importlib.import_module(folder)
     assert "tiercel.zip" in package.__file__, package.__file__
-    for module in pkgutil.iter_modules(package.__path__, folder + "."):
+    packages = [folder]
+    for module in pkgutil.walk_packages(package.__path__, folder + "."):
         importlib.import_module(module.name)
-    lua = files(folder) / "lua"
-    found += sum(bool(p.read_text()) for p in lua.iterdir() if p.name.endswith(".lua")) if lua.is_dir() else 0
+        packages += [module.name] * module.ispkg
+    scripts = [files(name) / "lua" for name in packages]
+    found += sum(bool(p.read_text()) for lua in scripts if lua.is_dir() for p in lua.iterdir() if p.name.endswith(".lua"))
 print(found)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)

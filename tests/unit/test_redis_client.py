@@ -66,3 +66,9 @@ def test_servers_that_are_new_enough_are_taken(version):
 def test_servers_that_are_too_old_are_not(version):
     with pytest.raises(LedgerVersionError, match=rf"Redis {version} is too old: use Redis 7.0 or newer"):
         check_version(Server(version))
+
+
+def test_the_clients_of_a_process_share_their_connections():
+    first, second, other = (connect(url) for url in ("redis://one:1/0", "redis://one:1/0", "redis://two:1/0"))
+    assert first.connection_pool is second.connection_pool
+    assert first.connection_pool is not other.connection_pool

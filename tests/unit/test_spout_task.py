@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from acker import Failure, LedgerSpec, MemoryLedger, MemoryMetrics, Token, Updates
+from acker import Failure, LedgerSpec, LedgerUnavailableError, MemoryLedger, MemoryMetrics, Token, Updates
 from queues import MemoryRelay, Spout, SpoutContext
 from queues.chunk import decode
 from queues.errors import RelayUnavailableError
@@ -17,6 +17,8 @@ from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
 from tests.waiting import wait_until
 from workers.admission import Admission
+from workers.control import MemoryControl, Presence, State
+from workers.orders import Orders
 from workers.outbox import Outbox
 from workers.spout_task import SpoutSettings, SpoutTask
 from workers.tally import Tally
@@ -32,6 +34,7 @@ class ListSpout(Spout):
     def __init__(self, count):
         self.waiting = list(range(count))
         self.told = []
+        self.switched = []
         self.threads = set()
 
     def next_tuple(self, collector):
@@ -48,6 +51,12 @@ class ListSpout(Spout):
 
     def release(self, msg_id):
         self._note("release", msg_id)
+
+    def activate(self):
+        self.switched.append("activate")
+
+    def deactivate(self):
+        self.switched.append("deactivate")
 
     def close(self, grace):
         self._note("close")
@@ -74,7 +83,7 @@ class Sink(BasicBolt):
 class Bench:
     """A spout task between twins, and what a bolt would see and do."""
 
-    def __init__(self, spout, settings, ledger=None, relay=None):
+    def __init__(self, spout, settings, ledger=None, relay=None, control=None):
         builder = TopologyBuilder("t")
         builder.set_spout("numbers", spout)
         builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
@@ -82,8 +91,10 @@ class Bench:
         self.spout = spout
         self.ledger = ledger or MemoryLedger(SPEC)
         self.relay = relay or MemoryRelay(1)
+        self.control = control or MemoryControl()
         self.metrics = MemoryMetrics()
         self.tally = Tally(self.metrics, "numbers", 1)
+        self.orders = Orders(self.control, 1)
         outbox = Outbox(self.ledger, self.relay, 1)
         self.task = SpoutTask(
             spout=spout,
@@ -91,8 +102,14 @@ class Bench:
             ledger=self.ledger,
             outbox=outbox,
             tally=self.tally,
+            orders=self.orders,
             settings=settings,
         )
+
+    @property
+    def presence(self):
+        """What the task says about itself."""
+        return self.control.present(range(1, 2)).get(1)
 
     def received(self):
         """(value, root, edge) of each tuple in the relay; an untracked tuple has no root."""
@@ -336,3 +353,119 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
     with pytest.raises(RuntimeError, match="the source is gone"):
         bench.task.run({}, context)
     assert bench.spout.told == [("close",)]
+
+
+def test_without_timeouts_a_message_waits_for_its_outcome_however_long():
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=None)) as patient:
+        tuples = received(patient, 1)
+        with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))) as bench:
+            told(bench, "fail", "message 0", "timeout")
+        assert patient.spout.told == []
+        patient.ack(*tuples)
+        told(patient, "ack", "message 0")
+
+
+def test_a_message_whose_timeout_is_reset_outlives_one_whose_timeout_is_not():
+    with running(ListSpout(2), replace(SETTINGS, message_timeout=timedelta(seconds=2))) as bench:
+        long, _ = received(bench, 2)
+
+        def other_timed_out():
+            bench.ledger.reset_timeout([long[1]])
+            return ("fail", "message 1", "timeout") in bench.spout.told
+
+        wait_until(other_timed_out, 10, "the other message to time out")
+        bench.ack(long)
+        told(bench, "ack", "message 0")
+
+
+def test_a_tuple_without_a_message_id_is_sent_and_nobody_is_told():
+    class Careless(ListSpout):
+        def next_tuple(self, collector):
+            if self.waiting:
+                collector.emit([self.waiting.pop(0)])
+
+    with running(Careless(2), replace(SETTINGS, admission=Admission(bound=1, fixed=True))) as bench:
+        assert received(bench, 2) == [(0, None, None), (1, None, None)], "and the bound does not count it"
+        assert bench.ledger.pending() == 0
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.presence == Presence(active=False, pending=0), 10, "the spout to be deactivated")
+    assert bench.spout.told == [("close",)]
+
+
+def test_a_deactivated_spout_emits_nothing_and_still_hears_of_everything():
+    with running(ListSpout(3), replace(SETTINGS, message_timeout=timedelta(seconds=3))) as bench:
+        first, second, _ = received(bench, 3)
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.spout.switched == ["activate", "deactivate"], 10, "the spout to be deactivated")
+        bench.spout.waiting.append(3)
+        bench.ack(first)
+        told(bench, "ack", "message 0")
+        bench.ledger.fail([Failure(root=second[1], component="sink", task=2, reason="no")])
+        told(bench, "fail", "message 1", "sink[2]: no")
+        told(bench, "fail", "message 2", "timeout")
+        wait_until(lambda: bench.presence == Presence(active=False, pending=0), 10, "the task to say that nothing is in flight")
+        assert bench.spout.waiting == [3]
+        assert bench.spout.switched == ["activate", "deactivate"]
+
+        bench.control.order(State.ACTIVE)
+        received(bench, 4)
+        assert bench.spout.switched == ["activate", "deactivate", "activate"]
+    assert bench.spout.switched == ["activate", "deactivate", "activate", "deactivate"]
+
+
+def test_a_worker_that_starts_while_deactivated_starts_deactivated():
+    control = MemoryControl()
+    control.order(State.DEACTIVATED)
+    with running(ListSpout(1), control=control) as bench:
+        wait_until(lambda: bench.presence, 10, "the task to be there")
+        assert bench.spout.switched == []
+        control.order(State.ACTIVE)
+        received(bench, 1)
+    assert bench.spout.switched == ["activate", "deactivate"]
+    assert bench.presence is None
+
+
+def test_while_redis_is_away_the_state_is_what_it_was_last():
+    control = MemoryControl()
+    bench = Bench(ListSpout(1), SETTINGS, control=control)
+    orders, spout = bench.orders, bench.spout
+    never = pytest.fail
+    control.report, report = unavailable, control.report
+    orders.obey(spout, 0, never)
+    assert not orders.active, "nothing is known yet"
+    control.report = report
+    orders.obey(spout, 0, never)
+    assert orders.active
+    control.report = unavailable
+    control.order(State.DEACTIVATED)
+    orders.obey(spout, 0, never)
+    assert orders.active
+    control.report = report
+    orders.obey(spout, 0, never)
+    control.lose()
+    orders.obey(spout, 0, never)
+    assert not orders.active
+    assert control.state() is State.DEACTIVATED, "an emptied Redis learns it"
+
+
+def unavailable(*_):
+    raise LedgerUnavailableError("Redis is away")
+
+
+def test_a_killed_worker_ends_by_itself_and_gives_back_what_is_in_flight():
+    with running(ListSpout(1)) as bench:
+        received(bench, 1)
+        bench.control.order(State.KILLED)
+        told(bench, "close")
+        wait_until(lambda: bench.presence is None, 10, "the task to leave")
+    assert bench.spout.told == [("release", "message 0"), ("close",)]
+    assert bench.ledger.pending() == 0
+
+
+def test_a_worker_that_starts_while_its_topology_is_being_killed_ends_at_once():
+    control = MemoryControl()
+    control.order(State.KILLED)
+    with running(ListSpout(1), control=control) as bench:
+        told(bench, "close")
+    assert bench.received() == []
+    assert bench.spout.switched == []

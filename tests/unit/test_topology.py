@@ -99,7 +99,11 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ("a name that is no string", lambda: TopologyBuilder(3), "cannot name a topology"),
     ("no spout", lambda: TopologyBuilder("words"), "'words' has no spout: add one with set_spout"),
     ("a spout that is none", lambda: TopologyBuilder("w").set_spout("s", Words()), "spout 's' is a Words, not a Spout"),
-    ("a bolt that is none", lambda: builder().set_bolt("b", Source()), "bolt 'b' is a Source, not a Bolt or BasicBolt"),
+    (
+        "a bolt that is none",
+        lambda: builder().set_bolt("b", Source()),
+        "bolt 'b' is a Source, not a Bolt, BasicBolt or ArrowBolt",
+    ),
     ("a class for a bolt", lambda: builder().set_bolt("b", Words), "bolt 'b' is a type, not a Bolt"),
     ("two spouts of one id", lambda: twice("set_spout"), "two components 'source': give each an id of its own"),
     ("a bolt with a spout's id", lambda: twice("set_bolt"), "two components 'source'"),

@@ -10,13 +10,13 @@ import redis.exceptions
 from acker import Applied, LedgerRefusedError, LedgerUnavailableError, RedisLedger
 from acker.redis_client import connect, translated
 from tests.ledgers import NOW, OTHER, ROOT, A, B, C, failure, said, token, updates
-from tests.proxy import LosingProxy
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 
 @pytest.fixture
 def proxy(redis_url):
-    with LosingProxy(redis_url) as running:
+    with Proxy(redis_url) as running:
         yield running
 
 

@@ -1,0 +1,165 @@
+"""Runs an ``ArrowBolt`` over its input of one micro-batch; what of it leaves."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from acker.ledger import Ids
+from queues.chunk import Chunk, Lineage
+from spark_jobs.arrow_bolt import ArrowBolt
+from spark_jobs.arrow_collector import ArrowCollector, Portion, Sent
+from spark_jobs.collector import Record
+from spark_jobs.departures import Departure
+from spark_jobs.execution import flush_bolt
+from spark_jobs.fold import Anchors, Rows, child_lineage, join_anchors
+from spark_jobs.outputs import Outputs
+from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.system import is_system
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Received:
+    chunk: Chunk
+    first: int
+    """The row of its first tuple in the level's input."""
+
+    @property
+    def rows(self) -> Rows:
+        return np.arange(self.first, self.first + self.chunk.values.num_rows)
+
+
+class ArrowRecord(Record):
+    """What one task of an ``ArrowBolt`` did with its input in one micro-batch; it has rows and no tuples."""
+
+    def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int, seeds: Ids) -> None:
+        super().__init__(component, outputs, untracked, salt)
+        self.seeds = seeds
+        """The identity of each tuple of the level's input."""
+        self.sent: list[Sent] = []
+        self.emissions: list[Anchors] = []
+        self._received: list[_Received] = []
+
+    def receive(self, chunk: Chunk, first: int) -> None:
+        """A chunk of the input, whose first tuple is row ``first`` of the level's input."""
+        self._received.append(_Received(chunk=chunk, first=first))
+
+    def portions(self) -> Iterator[Portion]:
+        """The input, by source, a tick last. Not in the order of the chunks: a retry meets these in another one."""
+        sources: dict[tuple[str, str], list[_Received]] = {}
+        for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
+            route = received.chunk.route
+            sources.setdefault((route.component, route.stream), []).append(received)
+        for (component, stream), parts in sorted(sources.items(), key=lambda one: (is_system(one[0][0]), one[0])):
+            tasks = np.array([part.chunk.route.source_task for part in parts], np.int32)
+            yield Portion(
+                component=component,
+                stream=stream,
+                batch=pa.concat_batches([part.chunk.values for part in parts]),
+                tasks=np.repeat(tasks, [part.chunk.values.num_rows for part in parts]),
+                rows=np.concatenate([part.rows for part in parts]),
+            )
+
+    def commit(self, collector: ArrowCollector) -> None:
+        """The call returned: what its collector was told counts."""
+        self.sent += collector.sent
+        self.emissions += collector.emissions
+        self.emitted += collector.emitted
+        self.transferred += collector.transferred
+        for row, reason in collector.failed.items():
+            self.reasons.setdefault(row, reason)
+
+    def abort(self, reason: str) -> None:
+        super().abort(reason)
+        self.sent.clear()
+        self.emissions.clear()
+        for received in self._received:
+            for row in received.rows.tolist():
+                self.reasons.setdefault(row, reason)
+
+    @property
+    def executed(self) -> int:
+        return sum(received.chunk.values.num_rows for received in self._received)
+
+    @property
+    def acked(self) -> list[int]:
+        rows = np.concatenate([np.zeros(0, np.int64), *(received.rows for received in self._received)])
+        acked: list[int] = rows[~np.isin(rows, list(self.reasons))].tolist()
+        return acked
+
+
+def execute_arrow(bolt: ArrowBolt, record: ArrowRecord) -> bool:
+    """Execute all rows, then flush; returns whether the bolt's state can still be trusted."""
+    began = time.perf_counter_ns()
+    for portion in record.portions():
+        _execute(bolt, record, portion)
+    record.execute_ns += time.perf_counter_ns() - began
+    no_rows = np.zeros(0, np.int64)
+    nothing = Portion(component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows)
+    collector = ArrowCollector(record, record.seeds, nothing)
+    trusted = flush_bolt(lambda: bolt.flush(collector), record)
+    collector.closed = True
+    if trusted:
+        record.commit(collector)
+    return trusted
+
+
+def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:
+    """The emissions of a task that has executed its input, whose tuples have this lineage and these seeds.
+
+    An emission whose anchors all failed stays behind, as those of a BasicBolt do; one that has a good anchor goes, as those of
+    a Bolt do: the good one's tree counts on it, and was told nothing of the failure. The record then counts what leaves.
+    """
+    failed = np.zeros(len(seeds), bool)
+    failed[list(record.reasons)] = True
+    if record.reasons:
+        record.emitted = sum(int(_goes(anchors, failed).sum()) for anchors in record.emissions)
+    parts: dict[tuple[str, int], list[Sent]] = {}
+    for sent in record.sent:
+        parts.setdefault((sent.stream, sent.target), []).append(sent)
+    for (stream, target), together in parts.items():
+        anchors = join_anchors([sent.anchors for sent in together])
+        values = pa.concat_batches([sent.values for sent in together])
+        if record.reasons:
+            goes = _goes(anchors, failed)
+            values, anchors = values.filter(pa.array(goes)), anchors.select(np.flatnonzero(goes))
+            record.transferred -= int((~goes).sum())
+        if values.num_rows:
+            yield Departure(stream=stream, target=target, values=values, lineage=child_lineage(lineage, seeds, anchors, target))
+
+
+def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
+    """One call; if it raises, two with half of the rows each, down to single rows."""
+    collector = ArrowCollector(record, record.seeds, portion)
+    try:
+        bolt.execute(portion.batch, collector)
+    except RAISED as error:
+        collector.closed = True
+        if len(portion.rows) > 1:
+            for half in portion.halves():
+                _execute(bolt, record, half)
+            return
+        reason = reason_of(error)
+        if record.report(reason):
+            source = f"{portion.component}:{portion.stream}"
+            log.debug("%s: a row of %s failed", record.component, source, exc_info=error, extra={"event": "tuple_failed"})
+        record.reasons.setdefault(int(portion.rows[0]), reason)
+    else:
+        collector.closed = True
+        record.commit(collector)
+
+
+def _goes(anchors: Anchors, failed: np.ndarray) -> np.ndarray:
+    """Which emissions have a good anchor, or none at all."""
+    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
+    good = np.bincount(owner, weights=~failed[anchors.rows], minlength=len(anchors.counts))
+    goes: np.ndarray = (good > 0) | (anchors.counts == 0)
+    return goes

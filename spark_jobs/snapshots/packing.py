@@ -1,0 +1,171 @@
+"""From a working copy to bytes and back: the attributes as a pickle, the held tuples as chunks.
+
+A snapshot is a row of frames, each with its length before it: the attributes; where in the chunks each held tuple is; how many
+emissions each has anchored to it; then the chunks, which are safe to read whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from queues.chunk import Chunk, Lineage, Route, decode, encode
+from spark_jobs.arrow_bolt import AnyBolt
+from spark_jobs.collector import Record
+from spark_jobs.fold import join_lineages, select
+from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.tuples import OPEN, Origin, Tuple, tuples_of
+
+_FRAME = struct.Struct(">I")
+_CHUNKS_FROM = 3
+
+
+@dataclass(kw_only=True, slots=True)
+class Held:
+    """The tuples that a bolt has neither acked nor failed, and their trees, in the same order."""
+
+    tuples: list[Tuple] = field(default_factory=list)
+    lineage: Lineage = field(default_factory=lambda: join_lineages([]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """A snapshot, and what was found on the way."""
+
+    content: bytes
+    held: Held
+    stuck: dict[str, str]
+    """Attributes that cannot travel, and why."""
+
+
+def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None) -> Packed:
+    """Take a snapshot of a copy, without its attributes ``local``, after the micro-batch that ``record`` is of.
+
+    ``lineage`` is of all input of the micro-batch. A tuple is held if it is open and can be reached from the attributes:
+    nothing else can ever be acked. Raises what a user's pickling raises if it cannot be put down to single attributes.
+    """
+    attributes = {name: value for name, value in vars(bolt).items() if name not in local and name not in bolt.transient}
+    stuck: dict[str, str] = {}
+    try:
+        pickled, tuples = _pickled(attributes, record)
+    except RAISED:
+        stuck = _stuck(attributes, record)
+        pickled, tuples = _pickled({name: value for name, value in attributes.items() if name not in stuck}, record)
+    held = Held(tuples=tuples)
+    if lineage is not None and tuples:
+        held.lineage = select(lineage, np.array([tup.row for tup in tuples], np.int64))
+    return Packed(content=b"".join(_framed([pickled, *_held_frames(held)])), held=held, stuck=stuck)
+
+
+def unpack(bolt: AnyBolt, content: bytes) -> Held:
+    """Give a prepared copy the attributes of a snapshot; returns the tuples it holds. Only for bytes that we wrote."""
+    frames = list(_frames(content))
+    chunks = [decode(frame) for frame in frames[_CHUNKS_FROM:]]
+    stored = [tup for chunk in chunks for tup in tuples_of(chunk)]
+    places = np.frombuffer(frames[1], "<i8")
+    tuples = [stored[place] for place in places.tolist()]
+    for tup, emitted in zip(tuples, np.frombuffer(frames[2], "<i8").tolist(), strict=True):
+        tup.emitted = emitted
+    lineage = select(join_lineages([chunk.lineage for chunk in chunks]), places)
+    vars(bolt).update(_Unpickler(frames[0], tuples).load())
+    return Held(tuples=tuples, lineage=lineage)
+
+
+def held_roots(content: bytes) -> list[int]:
+    """The roots of the tuples that a snapshot holds. Unpickles nothing; raises ValueError for bytes that are no snapshot."""
+    frames = list(_frames(content))
+    return [int(root) for frame in frames[_CHUNKS_FROM:] for root in decode(frame).lineage.roots]
+
+
+def _held_frames(held: Held) -> Iterator[bytes]:
+    by_origin: dict[tuple[str, str, int], list[int]] = {}
+    for position, tup in enumerate(held.tuples):
+        by_origin.setdefault((tup.source_component, tup.source_stream, tup.source_task), []).append(position)
+    order = np.array([position for positions in by_origin.values() for position in positions], np.int64)
+    yield np.argsort(order).astype("<i8").tobytes()
+    yield np.array([tup.emitted for tup in held.tuples], "<i8").tobytes()
+    for (component, stream, task), positions in by_origin.items():
+        route = Route(component=component, stream=stream, source_task=task, target_task=0)
+        rows = [held.tuples[position].values for position in positions]
+        values = _columns(rows, held.tuples[positions[0]].origin.schema)
+        yield encode(Chunk(route=route, values=values, lineage=select(held.lineage, np.array(positions, np.int64))))
+
+
+def _columns(rows: list[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array([row[at] for row in rows], column.type) for at, column in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _pickled(attributes: dict[str, Any], record: Record | None) -> tuple[bytes, list[Tuple]]:
+    sink = io.BytesIO()
+    pickler = _Pickler(sink, record)
+    pickler.dump(attributes)
+    return sink.getvalue(), pickler.held
+
+
+def _stuck(attributes: dict[str, Any], record: Record | None) -> dict[str, str]:
+    stuck = {}
+    for name, value in attributes.items():
+        try:
+            _pickled({name: value}, record)
+        except RAISED as error:
+            stuck[name] = reason_of(error)
+    return stuck
+
+
+class _Pickler(pickle.Pickler):
+    """Writes a held tuple as its number, and any other tuple by its values: nobody can settle that any more."""
+
+    def __init__(self, sink: io.BytesIO, record: Record | None) -> None:
+        super().__init__(sink, protocol=pickle.HIGHEST_PROTOCOL)
+        self._record = record
+        self._numbers: dict[int, int] = {}
+        self.held: list[Tuple] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is not Tuple:
+            return None
+        if self._record is None or obj.record is not self._record or obj.state != OPEN:
+            origin = obj.origin
+            return obj.values, origin.component, origin.stream, origin.task, origin.schema, obj.state
+        number = self._numbers.setdefault(id(obj), len(self.held))
+        if number == len(self.held):
+            self.held.append(obj)
+        return number
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, held: Sequence[Tuple]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._held = held
+
+    def persistent_load(self, pid: Any) -> Tuple:
+        if isinstance(pid, int):
+            return self._held[pid]
+        values, component, stream, task, schema, state = pid
+        tup = Tuple(values, Origin(component, stream, task, schema), 0, 0)
+        tup.state = state
+        return tup
+
+
+def _framed(frames: list[bytes]) -> Iterator[bytes]:
+    for frame in frames:
+        yield _FRAME.pack(len(frame))
+        yield frame
+
+
+def _frames(content: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(content):
+        if len(content) - at < _FRAME.size:
+            raise ValueError("not a snapshot")
+        (length,) = _FRAME.unpack_from(content, at)
+        at += _FRAME.size + length
+        yield content[at - length : at]

@@ -1,0 +1,72 @@
+"""The store in Redis. All keys of a topology share a hash tag, so that one server of a cluster holds them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import redis
+
+from acker.redis_client import translated
+from spark_jobs.snapshots.store import StaleSaveError
+
+_SCAN = 100
+
+
+class RedisSnapshots:
+    """``SnapshotStore`` on one Redis server. Takes over ``client``, which must not decode responses. Thread-safe.
+
+    Raises LedgerUnavailableError while the server does not answer, LedgerRefusedError when it refuses.
+    """
+
+    def __init__(self, client: redis.Redis, topology: str, run: str) -> None:
+        self._client, self._run = client, run
+        self._prefix = f"tiercel:{{{topology}}}:snapshots:"
+        self._runs = self._prefix + "runs"
+        self._newest, self._contents = self._keys(run)
+        self._save = client.register_script(resources.files("spark_jobs.snapshots").joinpath("lua/save.lua").read_text())
+
+    def find(self, tasks: Sequence[int], batch: int) -> dict[int, int]:
+        if not tasks:
+            return {}
+        with translated("look for the bolts' state"):
+            pairs: Any = self._client.hmget(self._newest, [str(task) for task in tasks])
+        found = {}
+        for task, pair in zip(tasks, pairs, strict=True):
+            before = [int(number) for number in (pair or b"").split() if number != b"-" and int(number) < batch]
+            if before:
+                found[task] = max(before)
+        return found
+
+    def load(self, task: int, batch: int) -> bytes | None:
+        with translated("load the bolts' state"):
+            content: Any = self._client.hget(self._contents, f"{task}:{batch}")
+        return content if content is None else bytes(content)
+
+    def save(self, batch: int, snapshots: Mapping[int, bytes]) -> None:
+        if not snapshots:
+            return
+        arguments: list[int | str | bytes] = [self._run, batch]
+        for task, content in snapshots.items():
+            arguments += [task, content]
+        with translated("save the bolts' state"):
+            if not self._save(keys=[self._runs, self._newest, self._contents], args=arguments):
+                raise StaleSaveError(f"micro-batch {batch} is over")
+
+    def drain(self) -> Iterator[bytes]:
+        with translated("take over the bolts' state"):
+            runs: Any = self._client.smembers(self._runs)
+            for run in sorted(runs):
+                newest, contents = self._keys(run.decode())
+                for _, content in self._client.hscan_iter(contents, count=_SCAN):
+                    yield bytes(content)
+                # Afterwards: who is interrupted in between drains again.
+                self._client.delete(newest, contents)
+                self._client.srem(self._runs, run)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _keys(self, run: str) -> tuple[str, str]:
+        return f"{self._prefix}{run}:newest", f"{self._prefix}{run}:contents"

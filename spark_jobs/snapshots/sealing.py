@@ -1,0 +1,40 @@
+"""Whoever can write into the server that keeps the snapshots must not be able to make us unpickle his bytes."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+
+_ALGORITHM = "sha256"
+_LENGTH = 32
+
+
+class BadSealError(ValueError):
+    """These bytes were not sealed with this key for this purpose."""
+
+
+def new_key() -> bytes:
+    """A key for one run; it travels with the job, never through the server."""
+    return secrets.token_bytes(_LENGTH)
+
+
+def seal(key: bytes, purpose: str, content: bytes) -> bytes:
+    """The content with a signature before it; ``purpose`` says which task and micro-batch it is for."""
+    return _signature(key, purpose, content) + content
+
+
+def unseal(key: bytes, purpose: str, sealed: bytes) -> bytes:
+    """The content; raises BadSealError if anything about it was changed."""
+    content = sealed[_LENGTH:]
+    if not hmac.compare_digest(sealed[:_LENGTH], _signature(key, purpose, content)):
+        raise BadSealError(f"the state of {purpose} in Redis has a wrong signature: somebody else wrote it")
+    return content
+
+
+def body_of(sealed: bytes) -> bytes:
+    """The content unchecked: for what is safe to read, whoever wrote it."""
+    return sealed[_LENGTH:]
+
+
+def _signature(key: bytes, purpose: str, content: bytes) -> bytes:
+    return hmac.digest(key, purpose.encode() + b"\0" + content, _ALGORITHM)

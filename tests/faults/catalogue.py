@@ -1,0 +1,153 @@
+"""The faults, by the name under which the table shows them. Each is over when its call returns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from acker.redis_client import connect
+from compose import EmbeddedRedis
+from tests.children import kill, python_workers
+from tests.faults.numbered import Order
+from tests.faults.stack import Stack
+from tests.waiting import wait_until
+
+Fault = Callable[[Stack], None]
+
+
+def broker_killed(stack: Stack) -> None:
+    stack.services.rabbitmq.kill()
+    stack.services.rabbitmq.start()
+
+
+def broker_away(stack: Stack) -> None:
+    stack.services.rabbitmq.stop()
+    time.sleep(20)
+    stack.services.rabbitmq.start()
+
+
+def broker_slow(stack: Stack) -> None:
+    stack.broker_wire.delay_s = 2
+    time.sleep(15)
+    stack.broker_wire.delay_s = 0
+
+
+def broker_alarmed(stack: Stack) -> None:
+    stack.services.rabbitmq.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    time.sleep(10)
+    stack.services.rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+
+
+def channels_closed(stack: Stack) -> None:
+    stack.services.rabbitmq.control("eval", "[rabbit_channel:shutdown(Channel) || Channel <- rabbit_channel:list()].")
+
+
+def redis_emptied(stack: Stack) -> None:
+    stack.services.redis.restart(keep_data=False)
+
+
+def redis_restarted(stack: Stack) -> None:
+    stack.services.redis.restart(keep_data=True)
+
+
+def redis_paused(stack: Stack) -> None:
+    stack.services.redis.pause()
+    time.sleep(10)
+    stack.services.redis.resume()
+
+
+def scripts_flushed(stack: Stack) -> None:
+    client = connect(stack.services.redis_url)
+    for _ in range(20):
+        client.script_flush()
+        time.sleep(0.1)
+    client.close()
+
+
+def replies_lost(stack: Stack) -> None:
+    before = stack.redis_wire.lost
+    for _ in range(40):
+        stack.redis_wire.lose_next()
+        time.sleep(0.1)
+    assert stack.redis_wire.lost - before >= 20
+
+
+def failed_over(stack: Stack) -> None:
+    """To a replica that has nothing yet; it stays the server from then on."""
+    replica = stack.keep(EmbeddedRedis(urlsplit(stack.services.redis_url).password))
+    stack.services.redis.pause()
+    stack.redis_wire.retarget(replica.url)
+
+
+def spout_killed(stack: Stack) -> None:
+    kill(stack.child("0"), signal.SIGKILL)
+
+
+def spout_stands_still(stack: Stack) -> None:
+    stack.signal("0", signal.SIGSTOP)
+    time.sleep(60)
+    stack.signal("0", signal.SIGCONT)
+
+
+def driver_killed(stack: Stack) -> None:
+    kill(stack.child("driver"), signal.SIGKILL)
+
+
+def ended_and_started(name: str) -> Fault:
+    """As an operator or a container engine does it: SIGTERM, and a new one when the old one has ended."""
+
+    def fault(stack: Stack) -> None:
+        stack.signal(name, signal.SIGTERM)
+        wait_until(lambda: stack.child(name).exit_code == 0, 60, f"{name} to end")
+        stack.start_again(name)
+
+    return fault
+
+
+def python_worker_killed(stack: Stack) -> None:
+    workers = python_workers(stack.pid("driver"))
+    assert workers, "Spark has no Python workers"
+    os.kill(workers[-1], signal.SIGKILL)
+
+
+def tuples_raise(stack: Stack) -> None:
+    with stack.ordered(Order.RAISE):
+        time.sleep(10)
+
+
+FAULTS: dict[str, Fault] = {
+    "broker: SIGKILL and start": broker_killed,
+    "broker: away for 20 s, message timeout 15 s": broker_away,
+    "broker: connections cut": lambda stack: stack.broker_wire.cut(),
+    "broker: connections half-open": lambda stack: stack.broker_wire.mute(),
+    "broker: everything 2 s late for 15 s": broker_slow,
+    "broker: memory alarm for 10 s": broker_alarmed,
+    "broker: closes every channel": channels_closed,
+    "Redis: SIGKILL, comes back empty": redis_emptied,
+    "Redis: restart with its data": redis_restarted,
+    "Redis: SIGSTOP for 10 s": redis_paused,
+    "Redis: scripts flushed, 20 times in 2 s": scripts_flushed,
+    "Redis: a reply lost every 0.1 s for 4 s": replies_lost,
+    "Redis: connections cut": lambda stack: stack.redis_wire.cut(),
+    "Redis: connections half-open": lambda stack: stack.redis_wire.mute(),
+    "spout worker: SIGKILL": spout_killed,
+    "spout worker: SIGTERM, started again": ended_and_started("0"),
+    "spout worker: SIGSTOP for 60 s, message timeout 15 s": spout_stands_still,
+    "driver: SIGKILL": driver_killed,
+    "driver: SIGTERM, started again": ended_and_started("driver"),
+    "Spark: a Python worker, SIGKILL": python_worker_killed,
+    "bolt: 1 % of the tuples raise, for 10 s": tuples_raise,
+}
+
+TOGETHER = [
+    ("driver: SIGKILL", "Redis: SIGKILL, comes back empty"),
+    ("broker: SIGKILL and start", "spout worker: SIGKILL"),
+    ("broker: connections cut", "Redis: a reply lost every 0.1 s for 4 s"),
+]
+"""Two at once."""
+
+QUICK = [name for name in FAULTS if "20 s" not in name and "60 s" not in name]
+"""Those that the soak draws from."""

@@ -1,0 +1,62 @@
+"""A steady load: messages with unique numbers, at a fixed rate, until it is stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from queues import Publisher
+
+PATIENCE = timedelta(seconds=120)
+_TICK_S = 0.05
+
+
+class Load:
+    """Publishes with confirms, straight to the broker; while that is away it waits, and goes on afterwards."""
+
+    def __init__(self, amqp_url: str, queue: str, rate: int, first: int) -> None:
+        """``rate`` in messages a second, numbered from ``first`` on."""
+        self._url, self._queue, self._rate = amqp_url, queue, rate
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self.published = range(first, first)
+        """What the broker has confirmed; known when the load has stopped."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Returns when all that was published is confirmed."""
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        first = self.published.start
+        try:
+            with Publisher(self._url, patience=PATIENCE) as publisher:
+                count = publisher.publish(self._queue, self._bodies(first))
+            self.published = range(first, first + count)
+        except BaseException as error:  # noqa: BLE001 - raised in ``stop``
+            self._error = error
+
+    def _bodies(self, first: int) -> Iterator[bytes]:
+        began, count = time.monotonic(), 0
+        while not self._stop.wait(_TICK_S):
+            # What could not be published in time is not made up for: the rate is what the broker is offered from now on.
+            due = min(int((time.monotonic() - began) * self._rate), count + self._rate)
+            for number in range(count, due):
+                yield b'{"number": %d}' % (first + number)
+            if due == count + self._rate:
+                began = time.monotonic() - due / self._rate
+            count = due

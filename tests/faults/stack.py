@@ -1,0 +1,173 @@
+"""The numbered topology on private servers, each behind a proxy that a fault can use."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pytest
+
+from acker import LedgerUnavailableError, open_ledger
+from compose import EmbeddedServices
+from queues.depths import depths
+from queues.errors import QueuesError, RelayUnavailableError
+from spark_jobs.job import ledger_spec_of, open_relay
+from spark_jobs.levels import plan_topology
+from tests.faults import numbered
+from tests.faults.load import Load
+from tests.faults.meter import WINDOW_S, Meter
+from tests.faults.report import REPORT, Shown
+from tests.proxy import Proxy
+from tests.waiting import wait_until
+from workers.config import Settings, python_path
+from workers.local import LocalRun
+from workers.processes import Child
+
+Server = TypeVar("Server")
+NAME = "tests.faults.numbered:topology"
+RATE = 500
+"""Messages a second."""
+BEFORE_S = 4.0
+"""How long the rate before the fault is measured."""
+GOOD = 0.9
+"""The share of the rate before, at which the topology has recovered."""
+PROCESSED_WITHIN_S = 150
+
+
+class Stack:
+    """A running topology; each fault publishes numbers of its own, and waits for their effects."""
+
+    def __init__(self, folder: Path, master: str) -> None:
+        """``folder`` for the effects."""
+        self.folder, self._master = folder, master
+        self._exits = ExitStack()
+        self._next = 0
+        self._successors: dict[str, Child] = {}
+
+    def __enter__(self) -> Self:
+        with self._exits:
+            enter = self._exits.enter_context
+            enter(pytest.MonkeyPatch.context()).setenv(numbered.EFFECTS, str(self.folder))
+            self.services = enter(EmbeddedServices())
+            self.broker_wire, self.redis_wire = (
+                enter(Proxy(url)) for url in (f"{self.services.amqp_url}?heartbeat=5", self.services.redis_url)
+            )
+            self.meter = enter(Meter(self.folder))
+            self._settings = Settings.load(master=self._master).with_services(
+                self.broker_wire.url, self.redis_wire.url, self.services.management_url
+            )
+            self.run = enter(LocalRun(NAME, numbered.topology(), self._settings))
+            self.wait_for_the_queue()
+            with self._load(100) as load:
+                wait_until(lambda: self.meter.effects, 120, "the first message to be processed")
+            wait_until(lambda: self.meter.missing(load.published) == 0, 120, "the first messages to be processed")
+            self._exits = self._exits.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._exits.__exit__(kind, error, trace)
+
+    def survives(self, name: str, fault: Callable[[], None], *, within_s: float = PROCESSED_WITHIN_S) -> Shown:
+        """Under a steady load, inject a fault that is over when the call returns; then nothing may be missing or left."""
+        with self._load(RATE) as load:
+            wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * RATE, 60, "the load")
+            # At first it may be catching up, faster than the load.
+            before = min(RATE, self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()))
+            fault()
+            since = time.monotonic()
+            # A stack that was not hurt has its rate back at once, and it must not be the window from before.
+            threading.Event().wait(WINDOW_S)
+            recovery = wait_until(
+                lambda: [found for found in [self.meter.recovered(since, GOOD * before)] if found is not None], within_s,
+                f"{name}: {GOOD:.0%} of {before:.0f} messages a second",
+            )[0]  # fmt: skip
+        wait_until(lambda: self._left(load.published) == 0, within_s, f"{name}: every message to be processed")
+        wait_until(self.at_rest, within_s, f"{name}: queue, relay and ledger to be empty")
+        shown = Shown(
+            fault=name,
+            published=len(load.published),
+            repeated=self.meter.repeated(load.published),
+            dead_lettered=self.meter.missing(load.published) // numbered.FAN_OUT,
+            recovery_s=recovery,
+        )
+        REPORT.add(shown)
+        return shown
+
+    def at_rest(self) -> bool:
+        """Whether queue, relay and ledger are empty."""
+        plan = plan_topology(numbered.topology(), max_lanes=1_000)
+        url = self.redis_wire.url
+        try:
+            relay, ledger = open_relay(url, plan), open_ledger(ledger_spec_of(plan, (url,)))
+            left = relay.length() + ledger.pending()
+            depth = depths(self.services.amqp_url, [numbered.QUEUE], self.services.management_url)[0]
+        except (RelayUnavailableError, LedgerUnavailableError, QueuesError):
+            return False
+        return left == 0 and depth.ready == 0 and depth.unacked == 0 and not depth.dead_lettered
+
+    def pid(self, name: str) -> int:
+        return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
+
+    def child(self, name: str) -> Child:
+        """The driver, or a spout worker by its task's number."""
+        if name in self._successors:
+            return self._successors[name]
+        return self.run.driver if name == "driver" else self.run.spout("numbers", int(name))
+
+    def keep(self, server: AbstractContextManager[Server]) -> Server:
+        """Start a server that lives as long as this stack."""
+        return self._exits.enter_context(server)
+
+    @contextmanager
+    def ordered(self, *names: str) -> Iterator[None]:
+        """Orders for the bolts, which stand until they are carried out or the block ends."""
+        place = numbered.Order.place(self.folder)
+        place.mkdir(exist_ok=True)
+        for name in names:
+            (place / name).touch()
+        yield
+        for name in names:
+            (place / name).unlink(missing_ok=True)
+
+    def carried_out(self, *names: str) -> None:
+        """Give orders, and wait until somebody has carried them all out."""
+        with self.ordered(*names):
+            place = numbered.Order.place(self.folder)
+            wait_until(lambda: not list(place.iterdir()), 60, f"{', '.join(names)} to be carried out")
+
+    def start_again(self, name: str) -> None:
+        """Start a driver or spout worker that has ended, as an operator would."""
+        arguments = ["driver", NAME] if name == "driver" else ["spout", NAME, "numbers", "--task-index", name]
+        argv = [sys.executable, "-m", "workers", *arguments]
+        child = Child(f"{name} again", argv, {**self._settings.as_environment(), **python_path(Path.cwd())})
+        child.start()
+        self._exits.callback(child.stop, timedelta(seconds=10))
+        self._successors[name] = child
+
+    def wait_for_the_queue(self) -> None:
+        """Until it is declared."""
+        wait_until(self._declared, 60, "the workers to declare the queue")
+
+    def signal(self, name: str, number: int) -> None:
+        os.kill(self.pid(name), number)
+
+    def _left(self, numbers: range) -> int:
+        return self.meter.missing(numbers)
+
+    def _load(self, rate: int) -> Load:
+        first, self._next = self._next, self._next + 10_000_000
+        return Load(self.services.amqp_url, numbered.QUEUE, rate, first)
+
+    def _declared(self) -> bool:
+        try:
+            return bool(depths(self.services.amqp_url, [numbered.QUEUE]))
+        except QueuesError:
+            return False

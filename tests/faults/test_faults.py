@@ -1,0 +1,48 @@
+"""Each fault under a steady load: everything is processed, nothing is left behind, and it is soon as fast as before."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.broker import plain_channel
+from tests.faults import numbered
+from tests.faults.catalogue import FAULTS, TOGETHER, failed_over
+from tests.faults.stack import Stack
+
+pytestmark = pytest.mark.timeout(400)
+
+_SPARK_STARTS_AGAIN = ("driver", "Spark")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_survived(stack: Stack, name: str) -> None:
+    shown = stack.survives(name, lambda: FAULTS[name](stack))
+    assert shown.dead_lettered == 0
+    # Generous: this is what a slow machine with other work on it needs.
+    assert shown.recovery_s < (90 if name.startswith(_SPARK_STARTS_AGAIN) else 45)
+
+
+@pytest.mark.parametrize(("first", "second"), TOGETHER)
+def test_two_faults_at_once(stack: Stack, first: str, second: str) -> None:
+    def both() -> None:
+        other = threading.Thread(target=FAULTS[second], args=[stack])
+        other.start()
+        FAULTS[first](stack)
+        other.join()
+
+    assert stack.survives(f"{first}; and {second}", both).dead_lettered == 0
+
+
+def test_the_queue_is_deleted_and_declared_again(stack: Stack) -> None:
+    """What was in it is gone, by the operator's will; what comes afterwards is processed."""
+    with plain_channel(stack.services.amqp_url) as channel:
+        channel.queue_delete(numbered.QUEUE)
+    stack.wait_for_the_queue()
+    stack.survives("broker: queue deleted and declared again, then the load", lambda: None)
+
+
+def test_a_failover_to_a_replica_that_is_empty(stack: Stack) -> None:
+    """The last one: the other faults of Redis are for the server that was there first."""
+    stack.survives("Redis: failover to an empty replica", lambda: failed_over(stack))

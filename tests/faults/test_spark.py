@@ -1,0 +1,31 @@
+"""What happens when executors die at the worst moments, and tasks are tried again. On a cluster of two executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.numbered import Order
+from tests.faults.stack import Stack
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Stack(tmp_path_factory.mktemp("effects"), master="local-cluster[2,1,1024]") as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([Order.IN_THE_FIRST_LEVEL], "executor killed in a map stage"),
+        ([Order.AFTER_THE_ACKS], "executor killed after its acks left"),
+        ([Order.IN_THE_SECOND_LEVEL], "executor killed in the second level, its shuffle files lost"),
+        ([Order.THEN_KILL, Order.OTHER_WORK], "executor killed, and the retried task does other work"),
+    ],
+)
+def test_an_executor_is_killed(stack: Stack, names: list[str], said: str) -> None:
+    stack.survives(said, lambda: stack.carried_out(*names))

@@ -1,0 +1,131 @@
+"""``tiercel activate``, ``deactivate`` and ``kill`` against Redis, with spout tasks and a driver that are there or not."""
+
+import threading
+import uuid
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from acker.redis_client import connect
+from queues import QueueSpout, RedisRelay
+from spark_jobs import BasicBolt, Config, TopologyBuilder
+from tests.waiting import wait_until
+from workers.cli import app
+from workers.control import Presence, State
+from workers.redis_control import RedisControl
+from workers.registry import Registry
+
+
+@pytest.fixture
+def name(redis_url):
+    """A topology with two spout tasks that has been announced."""
+    name = f"steered-{uuid.uuid4().hex}"
+    builder = TopologyBuilder(name, Config(message_timeout_secs=0.5))
+    builder.set_spout("lines", QueueSpout(name), parallelism=2)
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    Registry(redis_url).announce(builder.build())
+    return name
+
+
+@pytest.fixture
+def tiercel(redis_url):
+    def run(*arguments):
+        result = CliRunner().invoke(app, [*arguments, "--redis", redis_url])
+        return result.exit_code, result.output
+
+    return run
+
+
+class Workers:
+    """Two spout tasks and a driver that obey, as real ones do."""
+
+    def __init__(self, redis_url, name, pending):
+        self.control, self.pending, self.states = RedisControl(redis_url, name), pending, []
+        self.relay = RedisRelay(connect(redis_url), name, lanes=1)
+        self.stopped = threading.Event()
+        self.stubborn = False
+        self._state = State.ACTIVE
+
+    def work(self):
+        self.relay.attend("a run", timedelta(seconds=60))
+        while not self.stopped.wait(0.02):
+            active = self._state is State.ACTIVE
+            for task in (1, 2):
+                self._state = self.control.report(task, Presence(active=active, pending=self.pending), State.ACTIVE)
+            if self._state not in self.states:
+                self.states.append(self._state)
+            if self._state is State.KILLED and not self.stubborn:
+                break
+        self.relay.leave()
+        for task in (1, 2):
+            self.control.leave(task)
+
+
+@pytest.fixture
+def workers(redis_url, name):
+    @contextmanager
+    def run(pending=0):
+        made = Workers(redis_url, name, pending)
+        thread = threading.Thread(target=made.work)
+        thread.start()
+        try:
+            wait_until(lambda: made.control.present(range(1, 3)).keys() == {1, 2})
+            yield made
+        finally:
+            made.stopped.set()
+            thread.join()
+
+    return run
+
+
+def test_the_spouts_of_a_running_topology_are_deactivated_and_activated(tiercel, name, workers):
+    with workers(pending=1_234):
+        assert tiercel("deactivate", name) == (0, f"{name} is deactivated, 2,468 messages in flight\n")
+        assert tiercel("activate", name) == (0, f"{name} is active, 2,468 messages in flight\n")
+
+
+def test_a_topology_that_does_not_run_starts_as_it_was_told(tiercel, name, redis_url):
+    assert tiercel("deactivate", name) == (0, f"{name} does not run now; it will start deactivated\n")
+    assert RedisControl(redis_url, name).state() is State.DEACTIVATED
+    assert tiercel("kill", name) == (0, f"{name} does not run\n")
+    assert RedisControl(redis_url, name).state() is State.ACTIVE
+
+
+def test_kill_waits_until_nothing_is_in_flight_then_ends_everything(tiercel, name, workers):
+    with workers(pending=3) as running:
+        threading.Timer(1, setattr, [running, "pending", 0]).start()
+        code, said = tiercel("kill", name, "--wait", "60")
+        assert running.states == [State.ACTIVE, State.DEACTIVATED, State.KILLED]
+        assert running.control.state() is State.ACTIVE, "for whoever starts it next"
+    assert code == 0
+    first, *_, last = said.splitlines()
+    assert first.startswith(f"{name}: 6 messages in flight, waiting for ")
+    assert last == f"{name} has ended"
+
+
+def test_kill_waits_no_longer_than_it_is_told_or_the_message_timeout(tiercel, name, workers):
+    for wait in (["--wait", "0"], []):
+        with workers(pending=3) as running:
+            code, said = tiercel("kill", name, *wait)
+            assert running.states[-1] is State.KILLED
+        assert code == 0
+        assert said.splitlines()[-1] == f"{name} has ended"
+
+
+def test_kill_names_what_does_not_end(tiercel, name, workers, monkeypatch):
+    monkeypatch.setattr("workers.steering.KILL_LASTS", timedelta(seconds=1))
+    with workers() as running:
+        running.stubborn = True
+        code, said = tiercel("kill", name, "--wait", "0")
+    assert code == 1
+    assert "not ended yet: the driver, spout task 1, spout task 2" in said
+
+
+@pytest.mark.parametrize("command", ["activate", "deactivate", "kill"])
+def test_an_unknown_topology_is_one_line_with_those_that_there_are(tiercel, name, command, redis_url):
+    result = CliRunner().invoke(app, [command, "nobody", "--redis", redis_url])
+    assert "there is no topology 'nobody'; there are " in str(result.exception)
+    assert name in str(result.exception)
+    assert type(result.exception).__name__ == "UsageError"

@@ -1,0 +1,405 @@
+"""Bolts that hold tuples over micro-batches: joins and counts, whatever process they run in, however often they are retried."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acker import LedgerUnavailableError
+from queues.chunk import decode
+from spark_jobs import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
+from spark_jobs.snapshots.packing import held_roots
+from spark_jobs.snapshots.sealing import BadSealError, body_of, seal, unseal
+from tests.pump import Pump, Source
+
+
+class Join(Bolt):
+    """Holds each side until the other one is there; one output, anchored to both."""
+
+    output_fields = "key long, left string, right string"
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Any] = {}
+
+    def execute(self, tup, collector):
+        other = self.waiting.pop(tup["key"], None)
+        if other is None or other.source_component == tup.source_component:
+            self.waiting[tup["key"]] = tup
+            return
+        left, right = sorted([other, tup], key=lambda side: side.source_component)
+        collector.emit([tup["key"], left["value"], right["value"]], [left, right])
+        collector.ack(left)
+        collector.ack(right)
+
+
+class Joined(BasicBolt):
+    """Notes what it saw, once an attempt."""
+
+    seen: list[tuple[Any, ...]]
+
+    def execute(self, tup, collector):
+        self.seen.append(tuple(tup.values))
+
+
+def joined(parallelism: int = 2) -> tuple[Pump, list[tuple[Any, ...]]]:
+    seen: list[tuple[Any, ...]] = []
+    sink = type("Sink", (Joined,), {"seen": seen})()
+    builder = TopologyBuilder("join", Config())
+    builder.set_spout("left", Source("key long, value string"))
+    builder.set_spout("right", Source("key long, value string"))
+    join = builder.set_bolt("join", Join(), parallelism)
+    join.fields_grouping("left", "key").fields_grouping("right", "key")
+    builder.set_bolt("sink", sink).shuffle_grouping("join")
+    return Pump(builder.build()), seen
+
+
+def move(pump: Pump) -> None:
+    """Every task runs in a process that has not run anything yet."""
+    pump.runners = [pump.runner(level) for level in range(1, pump.plan.levels + 1)]
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["one process", "another process each time"])
+def test_a_join_over_two_spouts_and_many_micro_batches(moving: bool) -> None:
+    pump, seen = joined()
+    keys = list(range(50))
+    lefts = [pump.feed([key, f"l{key}"], spout="left")[0] for key in keys]
+    pump.run()
+    assert pump.acked == []
+    assert pump.ledger.pending() == 50
+    rights = []
+    for key in random.Random(3).sample(keys, 50):
+        if moving:
+            move(pump)
+        rights += pump.feed([key, f"r{key}"], spout="right")
+        pump.run()
+        assert len(pump.acked) == 2 * len(rights), "a pair is acked as soon as it is complete"
+    assert sorted(seen) == [(key, f"l{key}", f"r{key}") for key in keys]
+    assert sorted(pump.acked) == sorted(lefts + rights)
+    assert pump.ledger.pending() == 0
+
+
+def test_a_held_tuple_that_fails_takes_its_message_and_no_other() -> None:
+    class Impatient(Bolt):
+        def __init__(self) -> None:
+            self.held: list[Any] = []
+
+        def execute(self, tup, collector):
+            for old in self.held:
+                collector.fail(old, "too late")
+            self.held = [tup]
+
+    builder = TopologyBuilder("impatient")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Impatient()).shuffle_grouping("spout")
+    pump = Pump(builder.build())
+    first = pump.feed(["a"])
+    pump.run()
+    move(pump)
+    second = pump.feed(["b"])
+    pump.run()
+    assert pump.failed == {first[0]: "bolt: too late"}
+    assert pump.ledger.pending() == 1
+    move(pump)
+    pump.feed(["c"])
+    pump.run()
+    assert pump.failed[second[0]] == "bolt: too late"
+
+
+class Gather(Bolt):
+    """Emits one tuple for every three, anchored to them; counts what it has seen."""
+
+    output_fields = "words string, seen long"
+
+    def prepare(self, config, context):
+        self.lock = threading.Lock()  # cannot travel, and need not
+        self.held: list[Any] = []
+        self.seen = 0
+
+    def execute(self, tup, collector):
+        with self.lock:
+            self.held.append(tup)
+            self.seen += 1
+            if len(self.held) == 3:
+                collector.emit([" ".join(held[0] for held in self.held), self.seen], self.held)
+                for held in self.held:
+                    collector.ack(held)
+                self.held = []
+
+
+def pumped(bolt: Bolt, parallelism: int = 1) -> Pump:
+    builder = TopologyBuilder("one-bolt")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", bolt, parallelism).shuffle_grouping("spout")
+    if bolt.output_fields:
+        builder.set_bolt("sink", BasicSink()).shuffle_grouping("bolt")
+    return Pump(builder.build())
+
+
+class BasicSink(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def rows_of(chunks: list[tuple[int, bytes]]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for _, payload in chunks for row in decode(payload).values.to_pylist()]
+
+
+STEPS = st.tuples(st.integers(1, 5), st.booleans(), st.sampled_from(["once", "again", "again elsewhere"]))
+
+
+@given(st.lists(STEPS, min_size=1, max_size=12))
+def test_retries_and_moves_change_nothing(steps: list[tuple[int, bool, str]]) -> None:
+    pump = pumped(Gather())
+    words: list[str] = []
+    roots: list[int] = []
+    out: list[tuple[Any, ...]] = []
+    for count, moves, attempts in steps:
+        fed = [f"w{len(words) + number}" for number in range(count)]
+        words += fed
+        roots += pump.feed(*([word] for word in fed))
+        if moves:
+            move(pump)
+        rows = pump.take()
+        emitted = pump.level(1, rows)
+        if attempts != "once":
+            if attempts == "again elsewhere":
+                move(pump)
+            assert pump.level(1, rows) == emitted, "a retry does the same work"
+        out += rows_of(emitted)
+        pump.level(2, emitted)
+        pump.batch += 1
+        pump.read()
+    done = len(words) // 3 * 3
+    assert out == [(" ".join(words[at : at + 3]), at + 3) for at in range(0, done, 3)]
+    assert pump.failed == {}
+    assert sorted(pump.acked) == sorted(roots[:done])
+    assert pump.ledger.pending() == len(words) - done
+
+
+def test_an_attempt_that_ends_in_the_middle_leaves_no_trace() -> None:
+    pump = pumped(Gather())
+    pump.feed(["a"], ["b"])
+    pump.run()
+    pump.feed(["c"])
+    rows = pump.take()
+    apply = pump.ledger.apply
+    pump.ledger.apply = lambda *_: (_ for _ in ()).throw(LedgerUnavailableError("away"))  # type: ignore[method-assign]
+    with pytest.raises(LedgerUnavailableError):
+        pump.level(1, rows)
+    pump.ledger.apply = apply  # type: ignore[method-assign]
+    assert rows_of(pump.level(1, rows)) == [("a b c", 3)]
+
+
+class Aborting(Gather):
+    """Its flush fails in one micro-batch of all."""
+
+    lucky = frozenset({"a", "b", "d"})
+
+    def execute(self, tup, collector):
+        super().execute(tup, collector)
+        self.last = tup[0]
+
+    def flush(self, collector):
+        if self.last not in self.lucky:
+            raise ConnectionError("gone")
+
+
+def test_a_flush_that_fails_undoes_the_micro_batch_and_only_that() -> None:
+    pump = pumped(Aborting())
+    pump.feed(["a"])
+    pump.run()
+    pump.feed(["b"])
+    pump.run()
+    lost = pump.feed(["c"])
+    rows = pump.take()
+    assert pump.level(1, rows) == [], "what was emitted went with the flush"
+    pump.batch += 1
+    pump.read()
+    assert pump.failed == {lost[0]: "bolt: flush: ConnectionError: gone"}
+    pump.feed(["d"])
+    emitted = pump.level(1, pump.take())
+    assert rows_of(emitted) == [("a b d", 3)], "it holds what it held before, and has not seen c"
+    pump.level(2, emitted)
+    pump.read()
+    assert pump.ledger.pending() == 0
+    assert len(pump.acked) == 3
+
+
+class Careless(Bolt):
+    def execute(self, tup, collector):
+        if tup[0] == "local":
+            self.lock, self.kept = threading.Lock(), tup
+        elif tup[0] == "deep":
+            self.deep = [threading.Lock(), tup]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("forgotten", ["1 tuples were neither acked nor failed nor kept in an attribute: their messages time out"]),
+        ("local", ["attribute 'lock' cannot travel (TypeError: cannot pickle '_thread.lock' object): make it in prepare"]),
+        ("deep", ["1 tuples were neither acked nor failed", "attribute 'deep' cannot travel"]),
+    ],
+)
+def test_what_cannot_be_kept_is_said(word: str, said: list[str]) -> None:
+    pump = pumped(Careless())
+    pump.feed([word])
+    pump.run()
+    found = [error.message for error in pump.metrics.errors(10)]
+    assert len(found) == len(said)
+    assert all(start in message for start, message in zip(said, sorted(found), strict=True))
+    assert pump.ledger.pending() == 1
+
+
+class Storing(Bolt):
+    def execute(self, tup, collector):
+        self.collector = collector
+        collector.ack(tup)
+
+
+def test_a_collector_that_is_stored_stays_behind() -> None:
+    pump = pumped(Storing())
+    pump.feed(["a"])
+    pump.run()
+    assert ["handed in and never stored" in error.message for error in pump.metrics.errors(10)] == [True]
+    assert pump.ledger.pending() == 0
+
+
+class Modelled(Bolt):
+    transient = frozenset({"model"})
+
+    def prepare(self, config, context):
+        self.model: list[str] = []
+        self.count = 0
+
+    def execute(self, tup, collector):
+        self.model.append(tup[0])
+        self.count += 1
+        collector.emit([f"{len(self.model)} {self.count}", 0], tup)
+        collector.ack(tup)
+
+    output_fields = "word string, n long"
+
+
+def test_what_is_transient_stays_in_its_process() -> None:
+    pump = pumped(Modelled())
+    out = []
+    for _ in range(3):
+        pump.feed(["a"])
+        out += rows_of(pump.level(1, pump.take()))
+        pump.batch += 1
+        move(pump)
+    assert [word for word, _ in out] == ["1 1", "1 2", "1 3"]
+
+
+class Unchanging(Bolt):
+    def prepare(self, config, context):
+        self.table = {number: str(number) for number in range(100)}
+
+    def execute(self, tup, collector):
+        collector.ack(tup)
+
+
+def test_what_does_not_change_is_not_saved() -> None:
+    pump = pumped(Unchanging())
+    for _ in range(3):
+        pump.feed(["a"])
+        pump.run()
+    assert list(pump.snapshots.drain()) == []
+
+
+def test_tuples_that_are_settled_stay_readable_in_attributes_and_cannot_be_settled_again() -> None:
+    class Last(Bolt):
+        last: Any = None
+        output_fields = "word string, n long"
+
+        def execute(self, tup, collector):
+            if self.last is not None:
+                collector.emit([self.last["word"], 0], tup)
+                with pytest.raises(TupleError):
+                    collector.ack(self.last)
+            self.last = tup
+            collector.ack(tup)
+
+    pump = pumped(Last())
+    for word in ("a", "b"):
+        pump.feed([word])
+        out = pump.level(1, pump.take())
+        pump.batch += 1
+        move(pump)
+    assert rows_of(out) == [("a", 0)]
+
+
+def test_a_driver_learns_the_roots_that_are_held() -> None:
+    pump = pumped(Gather())
+    roots = pump.feed(["a"], ["b"], ["c"], ["d"], ["e"])
+    pump.run()
+    held = [root for snapshot in pump.snapshots.drain() for root in held_roots(body_of(snapshot))]
+    assert sorted(held) == sorted(roots[3:])
+
+
+def test_when_all_snapshots_are_lost_the_bolt_begins_anew() -> None:
+    pump = pumped(Gather())
+    pump.feed(["a"])
+    pump.run()
+    list(pump.snapshots.drain())
+    pump.feed(["b"], ["c"], ["d"])
+    assert rows_of(pump.level(1, pump.take())) == [("b c d", 3)]
+
+
+def test_what_somebody_else_wrote_is_not_unpickled() -> None:
+    pump = pumped(Gather())
+    pump.feed(["a"])
+    pump.run()
+    ((task, kept),) = pump.snapshots._kept.items()
+    ((batch, snapshot),) = kept.items()
+    kept[batch] = seal(b"another key", f"task {task} after micro-batch {batch}", body_of(snapshot))
+    move(pump)
+    roots = pump.feed(["b"])
+    pump.run()
+    assert "wrong signature" in pump.failed[roots[0]]
+
+
+def test_a_seal_is_for_one_purpose() -> None:
+    sealed = seal(b"key", "task 1", b"content")
+    assert unseal(b"key", "task 1", sealed) == b"content"
+    for key, purpose, content in [(b"yek", "task 1", sealed), (b"key", "task 2", sealed), (b"key", "task 1", sealed + b"x")]:
+        with pytest.raises(BadSealError):
+            unseal(key, purpose, content)
+
+
+class Mixed(Bolt):
+    """Holds tuples of two streams, tracked and not, and anchors one output to one of them several times."""
+
+    output_fields = "word string, n long"
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def execute(self, tup, collector):
+        self.held.append(tup)
+        if tup[0] == "now":
+            for held in self.held:
+                collector.emit([held[0], held.emitted], [held, held])
+                collector.ack(held)
+            self.held = []
+        else:
+            collector.emit([tup[0], -1], tup)
+
+
+def test_emissions_over_several_micro_batches_are_anchored_to_edges_of_their_own() -> None:
+    pump = pumped(Mixed())
+    roots = pump.feed(["a"], ["b"])
+    pump.feed(["loose"], tracked=False)
+    pump.run()
+    move(pump)
+    assert pump.ledger.pending() == 2
+    roots += pump.feed(["now"])
+    pump.run()
+    assert sorted(pump.acked) == sorted(roots)
+    assert pump.ledger.pending() == 0

@@ -1,0 +1,119 @@
+"""What ``tiercel activate``, ``deactivate`` and ``kill`` do: give the order, watch the processes obey, and say so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from acker import LedgerUnavailableError
+from acker.redis_client import connect
+from queues import RedisRelay, Relay
+from queues.errors import RelayUnavailableError
+from workers.control import KILL_LASTS, Control, Presence, State
+from workers.errors import UsageError
+from workers.redis_control import RedisControl
+from workers.registry import Registry, TopologyNote
+
+_LOOK_S = 0.25
+_SAY_S = 1.0
+_ANSWER_S = 5.0
+"""Spout workers ask once a second."""
+
+
+class Steering:
+    """One topology that has run. ``say`` is given lines for people, ``stopped`` ends every wait."""
+
+    def __init__(
+        self, note: TopologyNote, control: Control, relay: Relay, say: Callable[[str], None], stopped: threading.Event
+    ) -> None:
+        self._name, self._note, self._control, self._relay = note.name, note, control, relay
+        self._say, self._stopped = say, stopped
+
+    @classmethod
+    def open(cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event) -> Steering:
+        """The topology of this name on a Redis server. Raises UsageError if none has run there, LedgerUnavailableError."""
+        known = Registry(redis_url).topologies()
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "none has run here yet"
+            raise UsageError(f"there is no topology {name!r}; {there}")
+        # Only the driver's attendance is looked at, which has nothing to do with lanes.
+        relay = RedisRelay(connect(redis_url), name, lanes=1)
+        return cls(known[name], RedisControl(redis_url, name), relay, say, stopped)
+
+    def turn(self, state: State) -> None:
+        """Activate or deactivate, and wait a few seconds for the spout workers to do it."""
+        self._control.order(state)
+        active = state is State.ACTIVE
+        deadline = time.monotonic() + _ANSWER_S
+        while (late := self._others(active=active)) and time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
+            pass
+        there = self._present()
+        if not there:
+            self._say(f"{self._name} does not run now; it will start {state.value}")
+        elif late:
+            self._say(f"{self._name} will be {state.value}: no answer yet from spout task {_listed(late)}")
+        else:
+            pending = sum(presence.pending for presence in there.values())
+            self._say(f"{self._name} is {state.value}, {pending:,} messages in flight")
+
+    def kill(self, wait_s: float | None) -> bool:
+        """Deactivate, wait until nothing is in flight, then end every process; returns whether all have ended.
+
+        ``wait_s`` of None is the message timeout. What is in flight when the wait is over goes back to the broker.
+        """
+        if not self._remaining():
+            self._control.order(State.ACTIVE)
+            self._say(f"{self._name} does not run")
+            return True
+        self._control.order(State.DEACTIVATED)
+        if not self._drain(self._note.message_timeout_secs if wait_s is None else wait_s):
+            self._say(f"{self._name} stays deactivated: kill it again, or tiercel activate {self._name}")
+            return False
+        self._control.order(State.KILLED)
+        self._say(f"{self._name}: ending its processes")
+        deadline = time.monotonic() + KILL_LASTS.total_seconds()
+        while (left := self._remaining()) and time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
+            pass
+        if left:
+            self._say(f"{self._name} is killed, but not ended yet: {', '.join(left)}; does something start them again?")
+            return False
+        self._control.order(State.ACTIVE)  # for whoever starts it next
+        self._say(f"{self._name} has ended")
+        return True
+
+    def _drain(self, wait_s: float) -> bool:
+        """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if it was broken off."""
+        deadline = time.monotonic() + wait_s
+        say_at, said = 0.0, ""
+        while not self._stopped.is_set():
+            now, there = time.monotonic(), self._present().values()
+            pending = sum(presence.pending for presence in there)
+            if (not pending and not any(presence.active for presence in there)) or now >= deadline:
+                return True
+            line = f"{self._name}: {pending:,} messages in flight"
+            if now >= say_at and line != said:
+                say_at, said = now + _SAY_S, line
+                self._say(f"{line}, waiting for {deadline - now:.0f} s at most")
+            self._stopped.wait(min(_LOOK_S, deadline - now))
+        return False
+
+    def _present(self) -> dict[int, Presence]:
+        return self._control.present(range(1, self._note.spout_tasks + 1))
+
+    def _others(self, *, active: bool) -> list[int]:
+        """The spout tasks that are not what they should be."""
+        return [task_id for task_id, presence in self._present().items() if presence.active is not active]
+
+    def _remaining(self) -> list[str]:
+        """What still runs."""
+        driver = ["the driver"] if self._relay.attendant() is not None else []
+        return driver + [f"spout task {task_id}" for task_id in self._present()]
+
+
+SERVER_GONE = (LedgerUnavailableError, RelayUnavailableError)
+"""What is raised while Redis does not answer."""
+
+
+def _listed(task_ids: Iterable[int]) -> str:
+    return ", ".join(map(str, task_ids))
