@@ -61,12 +61,17 @@ def shards_of(roots: Ids, shards: int) -> Ids:
     return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
 
 
+def shard_prefix(topology: str, shard: int) -> str:
+    """What all keys of one shard begin with: its hash tag, so that they lie on one server of a cluster."""
+    # A brace in the name would end the hash tag, a star would match in scans.
+    return f"tiercel:{{{quote(topology, safe='')}:{shard}}}:"
+
+
 class ShardKeys:
     """The key names of one shard."""
 
     def __init__(self, spec: LedgerSpec, shard: int) -> None:
-        # A brace in the name would end the hash tag, a star would match in scans.
-        self._prefix = f"tiercel:{{{quote(spec.topology, safe='')}:{shard}}}:"
+        self._prefix = shard_prefix(spec.topology, shard)
         self.mark = self._prefix + "mark"
         self.feeds = [self.feed(owner) for owner in range(1, spec.owners + 1)]
         self.bucket_pattern = self._prefix + "b:*"

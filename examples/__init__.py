@@ -1,6 +1,6 @@
 """Topologies to run and to copy from: ``tiercel run examples.word_count:topology``.
 
-word_count           sentences from RabbitMQ, split, counted by word into Redis
+word_count           sentences from RabbitMQ, split, counted by word in a state
 arrow_word_count     the same with whole record batches, into another queue
 invoices             from queue to queue
 reliable_sentences   a spout of your own that replays what failed

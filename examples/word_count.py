@@ -1,15 +1,12 @@
-"""Word count: sentences from the queue ``sentences``, words counted in the Redis sorted set ``word-count:counts``."""
+"""Word count: sentences from the queue ``sentences``, words counted in the state of ``count``.
+
+To look at the counts: ``redis-cli HGETALL "tiercel:{word-count:0}:state:count"``.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
-
-import redis
-
 from queues import QueueSpout
-from spark_jobs import BasicBolt, BasicCollector, Topology, TopologyBuilder, TopologyContext, Tuple
+from spark_jobs import BasicBolt, BasicCollector, StatefulBolt, Topology, TopologyBuilder, Tuple
 
 
 class SplitSentence(BasicBolt):
@@ -22,23 +19,11 @@ class SplitSentence(BasicBolt):
             collector.emit([word])
 
 
-class WordCount(BasicBolt):
-    """Counts words; one Redis call a micro-batch, made before the words are acked. A replayed sentence counts again."""
-
-    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        self.redis = redis.Redis.from_url(config["redis_url"])
-        self.key = f"{context.topology}:counts"
-        self.counts: Counter[str] = Counter()
+class WordCount(StatefulBolt):
+    """Counts words; each word counts once however often Spark repeats a task. A sentence that is replayed counts again."""
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
-        self.counts[tup["word"]] += 1
-
-    def flush(self, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
-        with self.redis.pipeline(transaction=True) as pipeline:
-            for word, count in self.counts.items():
-                pipeline.zincrby(self.key, count, word)
-            pipeline.execute()
-        self.counts.clear()
+        self.state.increment(tup["word"])
 
 
 def topology() -> Topology:

@@ -8,7 +8,8 @@ levels      the topology cut into Spark stages          outputs    where emissio
 runner      one level of a micro-batch, plain Python    execution  one bolt in it
 instances   the bolts' working copies                   departures what leaves it, and what stays behind
 snapshots   the copies between two micro-batches        reasons    why a tuple failed, in one line
-queue_sink  the built-in bolt: into a RabbitMQ queue
+queue_sink  the built-in bolt: into a RabbitMQ queue    stateful_bolt  the bolt with a state
+state       what that is, and the stores that keep it   task_states    what a micro-batch does around it
 fold        what a task did to the trees, in numpy
 arrow_bolt  the contract of a bolt over whole batches   arrow_collector  what that emits and fails with
 arrow_columns  what it emitted, as the stream's types   arrow_anchors  what that is anchored to
@@ -29,6 +30,8 @@ from spark_jobs.config import Config
 from spark_jobs.errors import SparkJobsError, TopologyError, TupleError
 from spark_jobs.grouping import CustomGrouping, Grouping
 from spark_jobs.queue_sink import QueueSink
+from spark_jobs.state import KeyValueState
+from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.topology import Topology
 from spark_jobs.tuples import Tuple
 
@@ -41,9 +44,11 @@ __all__ = [
     "Config",
     "CustomGrouping",
     "Grouping",
+    "KeyValueState",
     "OutputCollector",
     "QueueSink",
     "SparkJobsError",
+    "StatefulBolt",
     "Topology",
     "TopologyBuilder",
     "TopologyContext",

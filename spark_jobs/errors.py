@@ -4,6 +4,8 @@ SparkJobsError
 ├── TopologyError           a topology that cannot run: unknown component, stream or field, a cycle
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
+├── StaleTurnError          a later attempt, micro-batch or run has taken the bolt task's state over
+├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and the worker goes on
     ├── AlreadySettledError   acked or failed twice, or used as an anchor after that
     ├── ForeignTupleError     not a tuple that this bolt task received
@@ -11,6 +13,7 @@ SparkJobsError
     ├── DirectStreamError     emit on a direct stream, emit_direct on another, or to a task that does not receive it
     ├── GroupingError         a custom grouping chose a task that does not receive the stream
     ├── BadAnchorsError       anchors of an ArrowBolt that are not rows of its input, or not one for each output row
+    ├── BadStateError         a key or value that a state cannot hold, or a state used where there is none
     └── BadValuesError        the wrong number or type of values
 """
 
@@ -29,6 +32,14 @@ class ConfigValueError(SparkJobsError, ValueError):
 
 class SparkUnavailableError(SparkJobsError):
     """Spark does not start here."""
+
+
+class StaleTurnError(SparkJobsError):
+    """A later attempt, micro-batch or run has taken the bolt task's state over; nothing was written."""
+
+
+class StateLayoutError(SparkJobsError):
+    """The state was written with another number of shards, and its keys would not be found."""
 
 
 class TupleError(SparkJobsError):
@@ -61,3 +72,7 @@ class BadAnchorsError(TupleError, ValueError):
 
 class BadValuesError(TupleError, ValueError):
     """The values do not fit the stream's fields."""
+
+
+class BadStateError(TupleError, ValueError):
+    """A state cannot hold this key or value, or cannot be used here."""

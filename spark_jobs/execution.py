@@ -9,6 +9,7 @@ from collections.abc import Callable
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.collector import BasicCollector, OutputCollector, Record
 from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.tuples import ACKED, Tuple
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record) -> bool:
 
 
 def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -> None:
-    execute = bolt.execute
+    execute = bolt.state.guarded(bolt.execute) if isinstance(bolt, StatefulBolt) else bolt.execute
     for tup in record.fresh:
         collector.current = tup
         try:

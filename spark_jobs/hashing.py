@@ -39,7 +39,7 @@ def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
 
     def compute(values: Sequence[Any]) -> int:
         try:
-            return _hash([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)])
+            return hash_values([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)])
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             try:
                 schema.check(values)
@@ -70,7 +70,8 @@ def _canonical(value: Any, column: Field) -> Any:
     return pa.array([value], column.arrow)[0].as_py()
 
 
-def _hash(key: Sequence[Any]) -> int:
+def hash_values(key: Sequence[Any]) -> int:
+    """The 32-bit hash of a key that has its columns' types: what ``key_hash`` gives for it."""
     state = hashlib.blake2b(digest_size=8)
     for value in key:
         encoded = _encode(value)

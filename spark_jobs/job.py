@@ -15,6 +15,7 @@ from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
 from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.snapshots.sealing import new_key
+from spark_jobs.state import RedisStateStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,8 @@ class Job:
     run: str
     plan: Plan
     ledger: LedgerSpec
+    epoch: int = 0
+    """Grows from run to run: what an earlier run still writes to a state is refused."""
     amqp_url: str | None = field(default=None, repr=False)
     """For bolts that publish."""
     key: bytes = field(default_factory=new_key, repr=False)
@@ -101,6 +104,7 @@ def _runner(key: _Key, level: int) -> LevelRunner:
         config=config,
         snapshots=job.open_snapshots(),
         key=job.key,
+        state=RedisStateStore(job.ledger, job.epoch),
     )
     gc.collect()
     gc.freeze()

@@ -36,7 +36,8 @@ def start_query(spark: SparkSession, job: Job, checkpoint: str) -> StreamingQuer
     rows = spark.readStream.format(FORMAT).load()
     for level in range(2, job.plan.levels + 1):
         rows = rows.repartitionById(job.plan.lanes(level), "lane").mapInArrow(level_function(job, level), ROWS_DDL)
-    writer = rows.writeStream.format("noop").queryName(job.plan.topology.name)
+    # A name of the run's own: one whose clean-up failed keeps its name.
+    writer = rows.writeStream.format("noop").queryName(f"{job.plan.topology.name} {job.run}")
     writer = writer.option("checkpointLocation", checkpoint).option("asyncProgressTrackingEnabled", "true")
     return writer.start()
 
@@ -59,7 +60,8 @@ class RunningQuery:
 
     @property
     def active(self) -> bool:
-        return bool(self._query.isActive)
+        """Whether it still works. A query that dies while Spark cleans up after its fault stays "active" for Spark for ever."""
+        return bool(self._query.isActive) and self._query.exception() is None
 
     @property
     def idle(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError, Metrics, Token
 from acker.ids import mix, mix_array
 from acker.ledger import Ids
+from acker.work import canonical, conflict_of
 from queues.chunk import Chunk, Lineage, Route, decode, encode
 from spark_jobs.arrow_bolt import ArrowBolt
 from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
@@ -25,6 +26,8 @@ from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outputs
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.state import StateStore
+from spark_jobs.task_states import TaskStates
 from spark_jobs.ticks import without_old_ticks
 from spark_jobs.tuples import Tuple, tuples_of
 
@@ -42,13 +45,16 @@ class LevelRunner:
         config: Mapping[str, Any],
         snapshots: SnapshotStore | None = None,
         key: bytes = b"",
+        state: StateStore | None = None,
     ) -> None:
         """Without a ledger nothing is told to one: for topologies in which nothing is tracked.
 
-        ``snapshots`` keeps the bolts' state for other processes, sealed with ``key``; without it this is the only one.
+        ``snapshots`` keeps the bolts' copies for other processes, sealed with ``key``; without it this is the only one.
+        ``state`` keeps the states of stateful bolts.
         """
         self._plan, self._level, self._ledger, self._metrics = plan, level, ledger, metrics
         self._instances = Instances(plan, config, MemorySnapshots() if snapshots is None else snapshots, key)
+        self._state = state
         self._outputs: dict[int, Outputs] = {}
 
     def run(self, token: Token, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
@@ -107,6 +113,7 @@ class _Work:
         self._seeds = row_seeds(self._lineage)
         self._children: list[Lineage] = []
         self._records = self._load({task_id: each.tuples for task_id, each in held.items()}, chunks)
+        self._states = TaskStates(runner._state, self._plan.topology, token.batch)  # noqa: SLF001 - its other half
 
     def run(self) -> list[tuple[int, bytes]]:
         for task_id, record in self._records.items():
@@ -159,8 +166,10 @@ class _Work:
         if isinstance(copy.bolt, ArrowBolt):
             trusted = execute_arrow(copy.bolt, cast("ArrowRecord", record))
         else:
-            trusted = execute_bolt(copy.bolt, record)
+            with self._states.lent(task_id, copy.bolt, record):
+                trusted = execute_bolt(copy.bolt, record)
         if not trusted:
+            self._states.forget(task_id)
             self._instances.drop(task_id)
 
     def _emit(self, task_id: int, record: Record) -> list[tuple[int, bytes]]:
@@ -193,6 +202,10 @@ class _Work:
         self._reset([row for record in self._records.values() for row in record.resets])
         # A tick may be all the input there is, and what fails was held: then nothing is updated.
         ledger = self._ledger if len(updates.roots) or failures else None
+        if not self._states.commit(updates, failures):
+            if ledger is not None:
+                ledger.fail([conflict_of(root) for root in canonical(updates, failures).roots.tolist()])
+            return
         if ledger is not None and ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
             return
         for task_id, record in self._records.items():

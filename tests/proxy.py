@@ -16,9 +16,11 @@ class Proxy:
     """Passes everything on between its own ``url`` and a server's, until it is told otherwise."""
 
     def __init__(self, url: str) -> None:
-        self._parts = urlsplit(url)
-        self._target = (self._parts.hostname, self._parts.port)
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        credentials, _, _ = parts.netloc.rpartition("@")
+        self.url = urlunsplit(parts._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}"))
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._to_lose = 0
@@ -26,11 +28,6 @@ class Proxy:
         """How much later everything arrives, in both directions."""
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        credentials, _, _ = self._parts.netloc.rpartition("@")
-        return urlunsplit(self._parts._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}"))
 
     def cut(self) -> None:
         """Break all connections as they are."""

@@ -12,6 +12,7 @@ from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
 from spark_jobs.runner import LevelRunner
 from spark_jobs.snapshots.memory import MemorySnapshots
+from spark_jobs.state import MemoryStateStore, StateStore
 from spark_jobs.topology import Topology
 
 Row = tuple[int, bytes]
@@ -27,7 +28,15 @@ class Source(Spout):
 class Pump:
     """``feed`` tuples, ``run`` micro-batches until nothing moves, look at ``outcomes``."""
 
-    def __init__(self, topology: Topology, *, max_lanes: int = 2, ledger: bool = True, spout: str | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        max_lanes: int = 2,
+        ledger: bool = True,
+        spout: str | None = None,
+        state: StateStore | None = None,
+    ) -> None:
         self.topology = topology
         self.plan = plan_topology(topology, max_lanes)
         spec = LedgerSpec(
@@ -36,6 +45,7 @@ class Pump:
         self.ledger = MemoryLedger(spec)
         self.metrics = MemoryMetrics()
         self.snapshots = MemorySnapshots()
+        self.state = state or MemoryStateStore()
         self.feeds = [self.ledger.feed(owner) for owner in range(1, topology.spout_tasks + 1)]
         self.acked: list[int] = []
         self.failed: dict[int, str] = {}
@@ -60,6 +70,7 @@ class Pump:
             config={"redis_url": "none"},
             snapshots=self.snapshots,
             key=b"key",
+            state=self.state,
         )
 
     def feed(self, *rows: Sequence[Any], spout: str | None = None, tracked: bool = True, stream: str = "default") -> list[int]:

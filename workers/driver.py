@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -30,6 +31,7 @@ from spark_jobs.session import SparkUnit
 from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.snapshots.store import SnapshotStore
+from spark_jobs.state import draw_epoch
 from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 from workers.control import State
@@ -89,9 +91,8 @@ class Driver:
         failures = 0
         while not self._stop.is_set():
             began = time.monotonic()
-            job = self._job(plan)
-            self._begin(job)
-            if self._stop.is_set():
+            job = self._begin(self._job(plan))
+            if job is None:
                 return
             query = spark.start(job, f"{scratch}/{job.run}")
             log.info(
@@ -109,8 +110,11 @@ class Driver:
         ledger = ledger_spec_of(plan, self._redis_urls)
         return Job(run=secrets.token_hex(6), plan=plan, ledger=ledger, amqp_url=self._amqp_url)
 
-    def _begin(self, job: Job) -> None:
-        """Give back what the run before left in the relay; waits for Redis as long as it is away."""
+    def _begin(self, job: Job) -> Job | None:
+        """Give back what the run before left in the relay, and return the job with the run's epoch; None after ``stop``.
+
+        Waits for Redis as long as it is away.
+        """
         retrying = Retrying(
             retry=retry_if_exception_type((LedgerUnavailableError, RelayUnavailableError)),
             wait=wait_random_exponential(multiplier=0.1, max=2),
@@ -119,7 +123,8 @@ class Driver:
             before_sleep=say_once,
             retry_error_callback=lambda _: None,
         )
-        retrying(_release, job)
+        began: Job | None = retrying(_enter, job)
+        return None if self._stop.is_set() else began
 
     def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay) -> None:
         """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
@@ -175,6 +180,12 @@ def _take_turns(relay: Relay, run: str) -> None:
         if relay.attendant() not in (None, run):
             raise SupersededError("another driver runs this topology now; this one ends")
         relay.attend(run, _ATTENDANCE)
+
+
+def _enter(job: Job) -> Job:
+    """The job as it may run."""
+    _release(job)
+    return replace(job, epoch=draw_epoch(job.ledger))
 
 
 def _release(job: Job) -> None:

@@ -17,6 +17,9 @@ from spark_jobs.config import Config
 from spark_jobs.job import ledger_spec_of
 from spark_jobs.levels import plan_topology
 from spark_jobs.runner import LevelRunner
+from spark_jobs.state import MemoryStateStore
+from spark_jobs.state.encoding import Key, decode_key, decode_value
+from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.testing.capture import Seen, watched
 from spark_jobs.testing.clock import SimulatedClock, to_ns
 from spark_jobs.testing.errors import LocalClusterError
@@ -54,10 +57,13 @@ class LocalCluster:
         self._metrics = MemoryMetrics()
         self._ledger = MemoryLedger(ledger_spec_of(plan, ()), self._clock)
         self._seen = Seen(plan)
+        self._state = MemoryStateStore()
         settings = plan.topology.config.as_mapping()
         self._runners = {
             # A runner a lane: two lanes of a level may run in two processes.
-            (level, lane): LevelRunner(plan=plan, level=level, ledger=self._ledger, metrics=self._metrics, config=settings)
+            (level, lane): LevelRunner(
+                plan=plan, level=level, ledger=self._ledger, metrics=self._metrics, config=settings, state=self._state
+            )
             for level in range(1, plan.levels + 1)
             for lane in range(plan.lanes(level))
         }
@@ -165,6 +171,13 @@ class LocalCluster:
             known = ", ".join(streams) or "none"
             raise LocalClusterError(f"{component!r} has no stream {stream!r}; its streams are {known}")
         return self._seen.of(component, stream)
+
+    def state(self, component: str) -> dict[Key, Any]:
+        """The state of a ``StatefulBolt``: what its tasks have put there. Raises LocalClusterError if there is no such bolt."""
+        spec = self._topology.bolts.get(component)
+        if spec is None or not isinstance(spec.bolt, StatefulBolt):
+            raise LocalClusterError(f"there is no stateful bolt {component!r}")
+        return {decode_key(field): decode_value(raw) for field, raw in self._state.entries(component)}
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
         """The spout object that runs: a copy of the one in the topology, but for a ``FeederSpout``."""

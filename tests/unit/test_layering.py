@@ -30,7 +30,7 @@ ONLY_IN = {
         "acker/scripts.py",
         "queues/redis_relay.py",
         "spark_jobs/snapshots/redis_store.py",
-        "examples/word_count.py",
+        "spark_jobs/state/redis_store.py",
     ),
     "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py"),
     "pydantic": ("workers/config.py",),

@@ -1,0 +1,129 @@
+"""What the state costs: a micro-batch of ten keys beside a million others, and updates a second.
+
+    python bench/state.py [--redis redis://host:6379/0]
+
+Without --redis it starts a private redis-server. Figures go to standard output; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from acker import LedgerSpec
+from acker.redis_client import connect
+from compose import EmbeddedRedis
+from spark_jobs.state import KeyValueState, RedisStateStore, Writes
+
+_TEN = [f"key {number}" for number in range(10)]
+_FILLED_AT_ONCE = 50_000
+_SMALL, _LARGE, _TOUCHED = 500, 20, 20_000
+"""Micro-batches of ten keys; of many; how many."""
+
+
+class Bench:
+    """One component's state on one shard, a micro-batch after the other."""
+
+    def __init__(self, url: str) -> None:
+        topology = f"bench-{secrets.token_hex(4)}"
+        self.spec = LedgerSpec(topology=topology, urls=(url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+        self._store = RedisStateStore(self.spec, epoch=1)
+        self._batch = 0
+
+    def fill(self, count: int) -> None:
+        """As many entries of other keys."""
+        for start in range(0, count, _FILLED_AT_ONCE):
+            end = min(start + _FILLED_AT_ONCE, count)
+            self._next().commit(Writes(puts={b'"word %d"' % number: b"1" for number in range(start, end)}), "fill")
+
+    def run(self, keys: Sequence[str]) -> float:
+        """One micro-batch that increments each key: begin, read in bulk, execute, commit. Returns seconds."""
+        began = time.perf_counter()
+        state = KeyValueState(self._next())
+        state.prefetch(keys)
+        increment = state.guarded(state.increment)  # type: ignore[arg-type]
+        for key in keys:
+            increment(key)
+        state.commit("run")
+        return time.perf_counter() - began
+
+    def entries(self) -> int:
+        return sum(1 for _ in self._store.entries("count"))
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _next(self):  # noqa: ANN202 - a turn
+        self._batch += 1
+        return self._store.begin("count", 0, self._batch)
+
+
+def small_batches(url: str, entries: int) -> float:
+    """Median milliseconds of a micro-batch that touches ten keys of a state that has ``entries`` others."""
+    bench = Bench(url)
+    bench.fill(entries)
+    times = [bench.run(_TEN) for _ in range(_SMALL)]
+    if bench.entries() != entries + len(_TEN):
+        raise RuntimeError("entries were lost")
+    bench.close()
+    connect(url).flushdb()
+    return 1000 * statistics.median(times[_SMALL // 10 :])
+
+
+def updates_a_second(url: str) -> tuple[float, float]:
+    """Keys that one task increments a second in large micro-batches, and the longest call in the server, in ms."""
+    bench = Bench(url)
+    keys = [f"word {number}" for number in range(_TOUCHED)]
+    bench.run(keys)
+    client = connect(url)
+    client.config_set("slowlog-log-slower-than", 100)
+    client.slowlog_reset()
+    spent = sum(bench.run(keys) for _ in range(_LARGE))
+    slowest = max((entry["duration"] for entry in client.slowlog_get(1000)), default=0) / 1000
+    bench.close()
+    return _LARGE * _TOUCHED / spent, slowest
+
+
+@contextmanager
+def _server(url: str | None) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+def main() -> None:
+    """Run everything and print it."""
+    parser = argparse.ArgumentParser(description="What the state costs.")
+    parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
+    with _server(parser.parse_args().redis) as url:
+        empty, million = small_batches(url, 0), small_batches(url, 1_000_000)
+        print(f"a micro-batch of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
+        print(f"ratio: {million / empty:.2f}")
+        updates, slowest = updates_a_second(url)
+        print(
+            f"{updates:,.0f} keys incremented a second, by one task, {_TOUCHED:,} a micro-batch; longest call {slowest:.1f} ms"
+        )
+        figures = {
+            "state_ten_keys_empty_ms": round(empty, 3),
+            "state_ten_keys_million_ms": round(million, 3),
+            "state_million_ratio": round(million / empty, 2),
+            "state_updates_per_s": round(updates),
+            "state_longest_call_ms": round(slowest, 1),
+        }
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Keys and values of a state as bytes: JSON, so that people and other programs can read them. Pure.
+
+An int is its decimal text, which Redis can count with. Bytes are ``{"$bytes": "base64"}``; a dict that could be taken for
+such a tag is wrapped, ``{"$dict": {...}}``. A key has one form only: equal keys are equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from spark_jobs.errors import BadStateError
+from spark_jobs.reasons import RAISED
+
+Key = str | int | bytes | tuple[str | int | bytes, ...]
+
+_BYTES, _DICT = "$bytes", "$dict"
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_loads = json.JSONDecoder().decode
+
+
+def encode_key(key: Key) -> bytes:
+    """Raises BadStateError for what is no key."""
+    try:
+        plain = [_key_part(part) for part in key] if isinstance(key, tuple) else _key_part(key)
+        return _dumps(plain).encode()
+    except (TypeError, ValueError) as error:
+        raise BadStateError(
+            f"{_shown(key)} cannot be a key of a state ({error}): use str, int, bytes or a tuple of them"
+        ) from None
+
+
+def decode_key(field: bytes) -> Key:
+    """The key that ``encode_key`` made this of."""
+    plain = _loads(field.decode())
+    key: Key = tuple(map(_bytes_or_plain, plain)) if isinstance(plain, list) else _bytes_or_plain(plain)
+    return key
+
+
+def encode_value(value: Any) -> bytes:
+    """Raises BadStateError for what would not come back as it is."""
+    try:
+        return _dumps(_plain(value)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadStateError(
+            f"{_shown(value)} cannot be put into a state ({error}): use None, bool, int, float, str, bytes, and lists and dicts"
+            " of them"
+        ) from None
+
+
+def decode_value(raw: bytes) -> Any:
+    """The value that ``encode_value`` made this of; a new object at each call."""
+    return _object(_loads(raw.decode()))
+
+
+def _shown(thing: object) -> str:
+    try:
+        return f"{thing!r:.60}"
+    except RAISED:  # a __repr__ of the user's, or a number of thousands of digits
+        return f"a {type(thing).__name__}"
+
+
+def _key_part(part: object) -> object:
+    if isinstance(part, bytes):
+        return {_BYTES: base64.b64encode(part).decode()}
+    if isinstance(part, str | int) and not isinstance(part, bool):
+        return part
+    raise TypeError(f"it holds a {type(part).__name__}" if part is not None else "it holds None")
+
+
+def _bytes_or_plain(plain: Any) -> Any:
+    return base64.b64decode(plain[_BYTES]) if isinstance(plain, dict) else plain
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return {_BYTES: base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if not isinstance(value, dict):
+        raise TypeError(f"it holds a {type(value).__name__}")
+    for name in value:
+        if not isinstance(name, str):
+            raise TypeError(f"it holds a dict with the key {name!r:.30}, which is no string")
+    plain = {name: _plain(one) for name, one in value.items()}
+    return {_DICT: plain} if _is_tag(plain) else plain
+
+
+def _object(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_object(one) for one in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if _is_tag(plain):
+        if _BYTES in plain:
+            return base64.b64decode(plain[_BYTES])
+        plain = plain[_DICT]
+    return {name: _object(one) for name, one in plain.items()}
+
+
+def _is_tag(plain: dict[str, Any]) -> bool:
+    return len(plain) == 1 and (_BYTES in plain or _DICT in plain)

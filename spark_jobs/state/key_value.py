@@ -1,0 +1,240 @@
+"""What a stateful bolt works with: a map whose writes leave with the micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any, NamedTuple
+
+from acker import AckerError, Applied
+from spark_jobs.errors import BadStateError
+from spark_jobs.hashing import hash_values
+from spark_jobs.state.encoding import Key, decode_key, decode_value, encode_key, encode_value
+from spark_jobs.state.store import StateTurn, Writes
+
+_LIMIT = 1 << 63
+
+
+class _Put(NamedTuple):
+    raw: bytes
+
+
+class _Delete(NamedTuple):
+    pass
+
+
+class _Increment(NamedTuple):
+    by: int
+    total: int
+
+
+_Write = _Put | _Delete | _Increment
+_DELETE = _Delete()
+
+
+class KeyValueState:
+    """A map from keys to values, one a component, shared by its tasks and kept from run to run.
+
+    Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and lists and dicts (with
+    string keys) of these. What is put is stored as it is at that moment: changing it afterwards changes nothing. A task sees
+    its own writes at once; everybody else sees them when the micro-batch is committed, which is before its tuples are acked.
+    The writes of a tuple whose ``execute`` raises are forgotten.
+
+    Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises BadStateError outside of these, and
+    for what is no key or value. A Redis that does not answer raises AckerError; the micro-batch is then repeated.
+    """
+
+    def __init__(self, turn: StateTurn | None = None, task_index: int = 0, parallelism: int = 1) -> None:
+        """Without a turn every use is an error."""
+        self._turn, self._task_index, self._parallelism = turn, task_index, parallelism
+        self._fields: dict[str, bytes] = {}
+        self._base: dict[bytes, bytes | None] = {}
+        self._writes: dict[bytes, _Write] = {}
+        self._journal: list[tuple[bytes, _Write | None]] = []
+        self._error: AckerError | None = None
+
+    # -- for bolts ---------------------------------------------------------------------------------------------------------
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value, a new object each time; ``default`` if there is none."""
+        raw = self._current(self._field(key))
+        return default if raw is None else decode_value(raw)
+
+    def put(self, key: Key, value: Any) -> None:
+        """Set the value."""
+        self._write(self._field(key), _Put(encode_value(value)))
+
+    def delete(self, key: Key) -> None:
+        """Remove the entry if there is one."""
+        self._write(self._field(key), _DELETE)
+
+    def increment(self, key: Key, by: int = 1) -> int:
+        """Add to a whole number, 0 if there is none yet; returns the sum.
+
+        Tasks that increment one key in one micro-batch do not see each other's increments, but none is lost. Raises
+        BadStateError for a value that is no int, and for a sum of more than 64 bits.
+        """
+        field = self._field(key)
+        if type(by) is not int:
+            raise BadStateError(f"a state is incremented by an int, not by {by!r:.60}")
+        write = self._writes.get(field)
+        if type(write) is _Increment:
+            total, amount = write.total + by, write.by + by
+        else:
+            total, amount = self._number(field, key) + by, by
+        if not (-_LIMIT <= total < _LIMIT and -_LIMIT < amount < _LIMIT):
+            raise BadStateError(f"{key!r:.60} cannot be incremented by {by}: the number would need more than 64 bits")
+        if write is None or type(write) is _Increment:
+            self._write(field, _Increment(amount, total))
+        else:
+            self._write(field, _Put(b"%d" % total))
+        return total
+
+    def iterate(self) -> Iterator[tuple[Key, Any]]:
+        """The entries of this task, in no order; reads all of the component's, so it takes a while where there are many.
+
+        Over all tasks each entry comes once: at the task to which a fields grouping on the key sends it. Entries may be put,
+        deleted and incremented meanwhile; one that is new since the iteration began may or may not come.
+        """
+        seen = set()
+        for field, stored in self._scan():
+            # What Redis gives while its table is resized, it may give twice.
+            if field not in seen:
+                seen.add(field)
+                raw = self._written(self._writes[field]) if field in self._writes else stored
+                if raw is not None:
+                    yield decode_key(field), decode_value(raw)
+        for field in [field for field in self._writes if field not in seen and self._is_mine(field)]:
+            raw = self._current(field)
+            if raw is not None:
+                yield decode_key(field), decode_value(raw)
+
+    # -- for the runner ----------------------------------------------------------------------------------------------------
+
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """Read the values of these keys in bulk; what is no key is passed over. Raises AckerError."""
+        fields: dict[bytes, None] = {}
+        for key in keys:
+            try:
+                fields[self._field(key)] = None
+            except BadStateError:
+                continue  # the bolt is told when it uses it
+        if fields:
+            self._base.update(zip(fields, self._open().read(list(fields)), strict=True))
+
+    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+        """``execute``, after which nothing is left of what it wrote if it raises."""
+
+        @wraps(execute)
+        def guarded(*args: object) -> None:
+            self._journal.clear()
+            try:
+                execute(*args)
+            except BaseException:
+                for field, earlier in reversed(self._journal):
+                    if earlier is None:
+                        self._writes.pop(field, None)
+                    else:
+                        self._writes[field] = earlier
+                raise
+
+        return guarded
+
+    def forget(self) -> None:
+        """Nothing that was written stays."""
+        self._writes.clear()
+
+    @property
+    def sealed(self) -> str | None:
+        """See ``StateTurn``."""
+        return self._open().sealed
+
+    def commit(self, digest: str) -> Applied:
+        """Write it all, after which nothing can be done here any more. Raises what ``StateTurn.commit`` raises.
+
+        If the server could not be read, what the bolt made of that counts for nothing: raises that error.
+        """
+        if self._error is not None:
+            raise self._error
+        turn, self._turn = self._open(), None
+        return turn.commit(self._bulk(), digest)
+
+    def _bulk(self) -> Writes:
+        writes = self._writes.items()
+        return Writes(
+            puts={field: write.raw for field, write in writes if isinstance(write, _Put)},
+            deletes=[field for field, write in writes if isinstance(write, _Delete)],
+            increments={field: write.by for field, write in writes if isinstance(write, _Increment)},
+        )
+
+    def _open(self) -> StateTurn:
+        if self._turn is None:
+            raise BadStateError("a state can be used in execute and flush only; take it from self.state each time")
+        return self._turn
+
+    def _field(self, key: Key) -> bytes:
+        if type(key) is not str:
+            return encode_key(key)
+        field = self._fields.get(key)
+        if field is None:
+            field = self._fields[key] = encode_key(key)
+        return field
+
+    def _write(self, field: bytes, write: _Write) -> None:
+        if self._turn is None:
+            self._open()
+        self._journal.append((field, self._writes.get(field)))
+        self._writes[field] = write
+
+    def _current(self, field: bytes) -> bytes | None:
+        """As this task sees it."""
+        write = self._writes.get(field)
+        return self._stored(field) if write is None else self._written(write)
+
+    @staticmethod
+    def _written(write: _Write) -> bytes | None:
+        if isinstance(write, _Put):
+            return write.raw
+        return b"%d" % write.total if isinstance(write, _Increment) else None
+
+    def _number(self, field: bytes, key: Key) -> int:
+        raw = self._current(field)
+        value = 0 if raw is None else decode_value(raw)
+        if type(value) is not int:
+            raise BadStateError(f"{key!r:.60} cannot be incremented: its value is {value!r:.60}, not an int")
+        return value
+
+    def _stored(self, field: bytes) -> bytes | None:
+        turn = self._open()
+        if field not in self._base:
+            self._check_reachable()
+            try:
+                [self._base[field]] = turn.read([field])
+            except AckerError as error:
+                self._error = error
+                raise
+        return self._base[field]
+
+    def _scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """The task's share of what is stored."""
+        turn = self._open()
+        self._check_reachable()
+        try:
+            for field, raw in turn.scan():
+                if self._is_mine(field):
+                    yield field, raw
+        except AckerError as error:
+            self._error = error
+            raise
+
+    def _check_reachable(self) -> None:
+        """One wait for a server that does not answer is enough."""
+        if self._error is not None:
+            raise self._error
+
+    def _is_mine(self, field: bytes) -> bool:
+        if self._parallelism == 1:
+            return True
+        key = decode_key(field)
+        values = key if isinstance(key, tuple) else (key,)
+        return hash_values(values) % self._parallelism == self._task_index

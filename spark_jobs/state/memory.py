@@ -1,0 +1,109 @@
+"""The state in memory: for the test kit, and the oracle of the tests of the one in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from acker import Applied
+from spark_jobs.errors import BadStateError, StaleTurnError
+from spark_jobs.state.store import Writes
+from spark_jobs.state.undo import value_before
+
+_LIMIT = 1 << 63
+
+
+@dataclass(kw_only=True)
+class _Task:
+    """What is known of one bolt task."""
+
+    turn: tuple[int, int, int] = (0, -1, 0)
+    """Epoch, batch, attempt of the turn that may write."""
+    sealed: str | None = None
+    """Digest of this micro-batch's commit."""
+    undo: dict[bytes, bytes] = field(default_factory=dict)
+    """What takes this micro-batch's commit back."""
+
+
+@dataclass(kw_only=True)
+class _Component:
+    entries: dict[bytes, bytes] = field(default_factory=dict)
+    epoch: int = 0
+    tasks: dict[int, _Task] = field(default_factory=dict)
+
+
+class MemoryStateStore:
+    """``StateStore`` in this process."""
+
+    def __init__(self, epoch: int = 1, beneath: MemoryStateStore | None = None) -> None:
+        """``beneath`` is the store of another run of the same topology: the two have the same entries."""
+        self._epoch = epoch
+        self._components: dict[str, _Component] = beneath._components if beneath else {}  # noqa: SLF001 - its like
+
+    def begin(self, component: str, task: int, batch: int) -> MemoryStateTurn:
+        known = self._components.setdefault(component, _Component())
+        mine = known.tasks.setdefault(task, _Task())
+        epoch, newest, attempt = mine.turn
+        if self._epoch < known.epoch or (self._epoch, batch) < (epoch, newest):
+            raise StaleTurnError(f"a later run or micro-batch than {batch} has begun with the state of {component!r}")
+        if (epoch, newest) != (self._epoch, batch):
+            mine.sealed, mine.undo = None, {}
+        known.epoch = self._epoch
+        mine.turn = self._epoch, batch, attempt + 1
+        return MemoryStateTurn(known, mine)
+
+    def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
+        known = self._components.get(component)
+        yield from list(known.entries.items()) if known else []
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryStateTurn:
+    """``StateTurn`` in this process; a commit is atomic, so none is ever left half done."""
+
+    def __init__(self, component: _Component, task: _Task) -> None:
+        self._component, self._task = component, task
+        self._turn = task.turn
+        self.sealed = task.sealed
+        # A copy: a later attempt's commit is not what this one reads through.
+        self._undo = dict(task.undo)
+
+    def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
+        return [value_before(self._component.entries.get(one), self._undo.get(one)) for one in fields]
+
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        for one in list(dict.fromkeys((*self._component.entries, *self._undo))):
+            [value] = self.read([one])
+            if value is not None:
+                yield one, value
+
+    def commit(self, writes: Writes, digest: str) -> Applied:
+        if self.sealed is not None:
+            return Applied.REPEATED if self.sealed == digest else Applied.CONFLICTING
+        if not writes:
+            return Applied.FRESH
+        if self._task.turn != self._turn or self._component.epoch != self._turn[0]:
+            raise StaleTurnError("a later attempt or run has taken the bolt task over: nothing was written")
+        entries, undo = self._component.entries, self._task.undo
+        sums = {one: _sum(entries.get(one), by) for one, by in writes.increments.items()}
+        for one, by in writes.increments.items():
+            undo[one] = b"%c%d" % (b"+" if one in entries else b"*", by)
+        for one in (*writes.puts, *writes.deletes):
+            undo[one] = b"=" + entries[one] if one in entries else b"-"
+        entries |= sums | dict(writes.puts)
+        for one in writes.deletes:
+            entries.pop(one, None)
+        self._task.sealed = digest
+        return Applied.FRESH
+
+
+def _sum(current: bytes | None, by: int) -> bytes:
+    try:
+        total = int(b"0" if current is None else current) + by
+    except ValueError:
+        total = _LIMIT
+    if not -_LIMIT <= total < _LIMIT:
+        raise BadStateError("an increment met an entry that is no number of 64 bits any more")
+    return b"%d" % total

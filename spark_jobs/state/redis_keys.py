@@ -1,0 +1,50 @@
+"""How states lie in Redis: the key names, and which shard an entry is in. Pure.
+
+Beside the ledger, with its hash tag and its shards; each component has, in each shard:
+
+    state:COMPONENT             hash    the entries
+    state-run:COMPONENT         hash    epoch: of the newest run; shards: their number when the entries were written
+    state-turn:COMPONENT:TASK   hash    turn: "epoch batch attempt" of who may write; calls: how many writes it has done;
+                                        logged: "epoch batch" that the undo log belongs to; in the task's home shard also
+                                        attempts: drawn so far; sealed, digest: "epoch batch" and digest of the last commit
+    state-undo:COMPONENT:TASK   hash    the undo log of the task's last micro-batch: field to record, see ``undo``
+
+TASK is the index within the component. The home shard of a task holds the one fact that makes a commit over several shards
+final.
+"""
+
+from __future__ import annotations
+
+import zlib
+from urllib.parse import quote
+
+from acker.ids import mix
+from acker.layout import shard_prefix
+
+
+class StateKeys:
+    """The key names of one component in one shard."""
+
+    def __init__(self, topology: str, shard: int, component: str) -> None:
+        prefix, name = shard_prefix(topology, shard), quote(component, safe="")
+        self.entries = f"{prefix}state:{name}"
+        self._run = f"{prefix}state-run:{name}"
+        self._turn = f"{prefix}state-turn:{name}"
+        self._undo = f"{prefix}state-undo:{name}"
+
+    def undo(self, task: int) -> str:
+        return f"{self._undo}:{task}"
+
+    def of(self, task: int) -> list[str]:
+        """What the scripts are given."""
+        return [self.entries, self._run, f"{self._turn}:{task}", self.undo(task)]
+
+
+def epoch_key(topology: str) -> str:
+    """Of the newest run; lies in the first shard."""
+    return shard_prefix(topology, 0) + "epoch"
+
+
+def shard_of(field: bytes, shards: int) -> int:
+    """The shard of an entry: the same in every process, run and parallelism."""
+    return mix(zlib.crc32(field)) % shards if shards > 1 else 0

@@ -1,0 +1,92 @@
+"""The contract of the stores of state, under what bolts see: bytes in maps, one map a component.
+
+``MemoryStateStore`` and ``RedisStateStore`` both fulfil it and pass one suite.
+
+A *turn* is one attempt of one bolt task at one micro-batch. Spark may give a task several attempts, some of them dead, some
+of them not knowing that they were given up. A store keeps what a turn needs to take its writes back until the task's next
+micro-batch begins, and promises:
+
+* **Once.** However many attempts there are, the entries are those that one of them wrote. A turn reads the entries as they were
+  before its micro-batch, whatever earlier attempts wrote.
+* **A commit that returned is final**, because from then on its acks may leave, and what is acked must stay counted. A later
+  attempt that did the same work writes nothing; one that did other work is told so, and its messages must be failed. What
+  an attempt that died in its commit has written is taken back when the next turn of its task begins.
+* **Who begins last may write.** A turn of an older run, an older micro-batch or an earlier attempt is refused. Runs are
+  ordered by their epoch, a number of the run, for all tasks of the component; micro-batches by their number.
+* Two tasks of one component may write one key: all increments count; of several puts one stays.
+* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the Spark task may be repeated),
+  LedgerRefusedError (a person must act). Calls that the client repeats by itself take effect once.
+* A server that lost its memory has lost its entries. Nobody is told: how safe they are is a matter of the server's persistence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from acker import Applied
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writes:
+    """What a turn does to the entries of its component; each field in one of the three."""
+
+    puts: Mapping[bytes, bytes] = field(default_factory=dict)
+    deletes: Collection[bytes] = ()
+    increments: Mapping[bytes, int] = field(default_factory=dict)
+    """Amounts within plus or minus 2**63 - 1, on entries that are decimal numbers of 64 bits, or missing, which is 0."""
+
+    def __len__(self) -> int:
+        return len(self.puts) + len(self.deletes) + len(self.increments)
+
+
+class StateTurn(Protocol):
+    """One attempt of one bolt task at one micro-batch. One thread only."""
+
+    @property
+    def sealed(self) -> str | None:
+        """The digest with which an earlier attempt at this micro-batch committed; None if none did."""
+        ...
+
+    def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
+        """The values before this micro-batch, in the order of ``fields``; None where there is none. In bulk: a call a shard."""
+        ...
+
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries of the component before this micro-batch, in no order, some perhaps twice.
+
+        What other tasks commit meanwhile may or may not be seen.
+        """
+        ...
+
+    def commit(self, writes: Writes, digest: str) -> Applied:
+        """Write; ``digest`` names the work that was done. At most once a turn.
+
+        FRESH: the writes are done. REPEATED: an earlier attempt's, with the same digest, were done; nothing is written.
+        CONFLICTING: an earlier attempt committed with another digest; nothing is written, and its writes stay. Without
+        writes nothing is committed, and FRESH returned. Raises StaleTurnError (nothing of this turn stays), and
+        BadStateError for an increment of an entry that another task has meanwhile made something else than a number, or
+        that would leave 64 bits (the next turn takes back what this one had written).
+        """
+        ...
+
+
+class StateStore(Protocol):
+    """The states of all components of one topology, as one run uses them."""
+
+    def begin(self, component: str, task: int, batch: int) -> StateTurn:
+        """Begin a turn of the component's task with this index, and with that end all its earlier ones.
+
+        Raises StaleTurnError if a later run or micro-batch has begun, StateLayoutError if there are entries that were written
+        with another number of shards.
+        """
+        ...
+
+    def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
+        """What is there now, outside any turn; else as ``StateTurn.scan``."""
+        ...
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        ...

@@ -1,0 +1,87 @@
+"""The runner's side of the state: what happens to it around one Spark task's share of a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from acker import Failure, Updates
+from acker.work import canonical
+from spark_jobs.bolt import BasicBolt, Bolt
+from spark_jobs.collector import Record
+from spark_jobs.grouping import Fields
+from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.state.encoding import Key
+from spark_jobs.state.key_value import KeyValueState
+from spark_jobs.state.store import StateStore
+from spark_jobs.stateful_bolt import StatefulBolt
+from spark_jobs.topology import Topology
+
+
+class TaskStates:
+    """The states of the bolt tasks that one Spark task runs in one micro-batch. For all other bolts every call does nothing."""
+
+    def __init__(self, store: StateStore | None, topology: Topology, batch: int) -> None:
+        self._store, self._topology, self._batch = store, topology, batch
+        self._begun: dict[int, KeyValueState] = {}
+
+    @contextmanager
+    def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
+        """The bolt has its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.
+
+        It must not have it afterwards: what a bolt has between two micro-batches travels with it.
+        """
+        if not isinstance(bolt, StatefulBolt):
+            yield
+            return
+        if self._store is None:
+            raise ValueError(f"{record.component!r} is a StatefulBolt, and there is no store for its state")
+        parallelism = self._topology.spec(record.component).parallelism
+        index = task_id - self._topology.task_ids(record.component)[0]
+        turn = self._store.begin(record.component, index, self._batch)
+        bolt.state = self._begun[task_id] = KeyValueState(turn, index, parallelism)
+        bolt.key_fields = _key_fields(self._topology, record.component)
+        try:
+            bolt.state.prefetch(_keys(bolt, record))
+            yield
+        finally:
+            del bolt.state, bolt.key_fields
+
+    def forget(self, task_id: int) -> None:
+        """The bolt's ``flush`` raised: nothing that it wrote stays."""
+        if task_id in self._begun:
+            self._begun[task_id].forget()
+
+    def commit(self, updates: Updates, failures: Sequence[Failure]) -> bool:
+        """Write everything, before the ledger hears of these updates and failures.
+
+        False: an earlier attempt at this task has committed, and did other work. Its writes stay, since its acks may have left;
+        these updates must not be applied, and their roots must be failed. Raises what ``StateTurn.commit`` raises.
+        """
+        if not self._begun:
+            return True
+        digest = canonical(updates, failures).digest.hex()
+        begun, self._begun = list(self._begun.values()), {}
+        if any(state.sealed not in (None, digest) for state in begun):
+            return False
+        for state in begun:
+            state.commit(digest)
+        return True
+
+
+def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
+    for tup in record.fresh:
+        if tup.is_tick:
+            continue
+        try:
+            yield from bolt.state_keys(tup)
+        except RAISED as error:
+            record.report(f"state_keys: {reason_of(error)}")
+
+
+def _key_fields(topology: Topology, component: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    return {
+        (subscription.component, subscription.stream): subscription.grouping.fields
+        for subscription in topology.bolts[component].subscriptions
+        if isinstance(subscription.grouping, Fields)
+    }

@@ -1,0 +1,59 @@
+"""Words counted in a state, by tasks that are killed, when ordered to, between their commit and their end."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from acker.redis_client import connect
+from examples.word_count import SplitSentence
+from queues import QueueSpout
+from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from spark_jobs.state.redis_keys import StateKeys
+
+NAME = "counted"
+QUEUE = "counted"
+FOLDER = "TIERCEL_TEST_ORDERS"
+"""Names a folder: the file ``kill`` in it is an order, ``repeated-…`` says that a task met its own commit."""
+
+
+class Count(StatefulBolt):
+    output_fields = "word string, n long"
+
+    def prepare(self, config, context):
+        self.redis = connect(config["redis_url"])
+        shard = context.task_index % config["ackers"]
+        self.turn = StateKeys(NAME, shard, context.component).of(context.task_index)[2]
+
+    def execute(self, tup, collector):
+        collector.emit([tup["word"], self.state.increment(tup["word"])])
+
+    def flush(self, collector):
+        folder = Path(os.environ[FOLDER])
+        if self.state.sealed:
+            (folder / f"repeated-{os.getpid()}").touch()
+        try:
+            (folder / "kill").unlink()
+        except FileNotFoundError:
+            return
+        sealed = self.redis.hget(self.turn, "sealed")
+        threading.Thread(target=self.die_once_committed, args=(sealed,), daemon=True).start()
+
+    def die_once_committed(self, before):
+        while self.redis.hget(self.turn, "sealed") == before:
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Forget(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def topology():
+    builder = TopologyBuilder(NAME, Config(ackers=2, message_timeout_secs=120, shutdown_grace_secs=2))
+    builder.set_spout("sentences", QueueSpout(QUEUE, fields="sentence string"))
+    builder.set_bolt("split", SplitSentence(), parallelism=2).shuffle_grouping("sentences")
+    builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")
+    builder.set_bolt("forget", Forget(), parallelism=2).shuffle_grouping("count")
+    return builder.build()
