@@ -13,7 +13,7 @@ work.py            one call's work in canonical form, its digest
 outcomes.py        several reads joined
 metrics.py         the contract of the counters
 memory_metrics.py    in memory
-redis_metrics.py     in Redis
+redis_metrics.py     in Redis; lua/report.lua
 histogram.py       latencies as counters
 errors.py          what is raised
 """

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from acker.metrics import ERRORS_KEPT, ErrorReport, clipped
+from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
 
 
 class MemoryMetrics:
     """``Metrics`` within one process; thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` counts seconds."""
+        self._clock = clock
+        self._windows: dict[tuple[str, int], tuple[float, int]] = {}
+        """Of each task: when its window began, and how many errors it has reported since."""
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
@@ -22,8 +27,15 @@ class MemoryMetrics:
             self._counts.setdefault((component, task), Counter()).update(counts)
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
+        now = self._clock()
         with self._lock:
-            self._errors = [*self._errors, *map(clipped, errors)][-ERRORS_KEPT:]
+            for task, reported in by_task(errors).items():
+                began, count = self._windows.get(task, (now, 0))
+                if now - began >= ERRORS_WINDOW.total_seconds():
+                    began, count = now, 0
+                kept = reported[: ERRORS_A_WINDOW - count]
+                self._windows[task] = (began, count + len(kept))
+                self._errors = [*self._errors, *kept][-ERRORS_KEPT:]
 
     def totals(self) -> dict[str, dict[int, dict[str, int]]]:
         totals: dict[str, dict[int, dict[str, int]]] = {}
@@ -41,3 +53,4 @@ class MemoryMetrics:
         with self._lock:
             self._counts.clear()
             self._errors.clear()
+            self._windows.clear()

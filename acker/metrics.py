@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 
@@ -21,7 +21,18 @@ class ErrorReport:
 
 
 ERRORS_KEPT = 1000
+ERRORS_A_WINDOW = 5
+ERRORS_WINDOW = timedelta(seconds=10)
+"""As in Storm: of each task, five errors each ten seconds."""
 _MESSAGE_LENGTH = 500
+
+
+def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorReport]]:
+    """The errors of each (component, task), in order, clipped."""
+    found: dict[tuple[str, int], list[ErrorReport]] = {}
+    for error in errors:
+        found.setdefault((error.component, error.task), []).append(clipped(error))
+    return found
 
 
 def clipped(error: ErrorReport) -> ErrorReport:
@@ -37,7 +48,10 @@ class Metrics(Protocol):
         ...
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
-        """Keep these errors, the newest 1000 of the topology."""
+        """Keep these errors, the newest 1000 of the topology; of one task five each ten seconds, the first ones.
+
+        A window begins with the first error after the one before. However many processes a task runs in, they share it.
+        """
         ...
 
     def totals(self) -> dict[str, dict[int, dict[str, int]]]:

@@ -1,4 +1,4 @@
-"""The counters in Redis: one hash and one list a topology."""
+"""The counters in Redis: a hash of counts, a list of errors, and a hash of how many errors each task reported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from acker.metrics import ERRORS_KEPT, ErrorReport, clipped
+from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
 from acker.redis_client import connect, translated
+from acker.scripts import script_source
+
+_BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 
 
 class RedisMetrics:
@@ -21,6 +24,8 @@ class RedisMetrics:
         prefix = f"tiercel:{{{quote(topology, safe='')}}}:"
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
+        self._windows_key = prefix + "error-windows"
+        self._report = self._client.register_script(script_source("report"))
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
         with translated("count"), self._client.pipeline(transaction=False) as pipeline:
@@ -29,13 +34,13 @@ class RedisMetrics:
             pipeline.execute()
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
-        if not errors:
-            return
-        packed = [_pack(clipped(error)) for error in errors]
-        with translated("report errors"), self._client.pipeline(transaction=False) as pipeline:
-            pipeline.lpush(self._errors_key, *packed)
-            pipeline.ltrim(self._errors_key, 0, ERRORS_KEPT - 1)
-            pipeline.execute()
+        for (component, task), reported in by_task(errors).items():
+            # More than a window holds would not be kept.
+            packed = [_pack(error) for error in reported[:ERRORS_A_WINDOW]]
+            with translated("report errors"):
+                self._report(
+                    keys=[self._errors_key, self._windows_key], args=[*_BOUNDS, json.dumps([component, task]), *packed]
+                )
 
     def totals(self) -> dict[str, dict[int, dict[str, int]]]:
         with translated("read the counters"):
@@ -55,7 +60,7 @@ class RedisMetrics:
 
     def clear(self) -> None:
         with translated("clear the counters"):
-            self._client.delete(self._counts_key, self._errors_key)
+            self._client.delete(self._counts_key, self._errors_key, self._windows_key)
 
     def close(self) -> None:
         """Release the connection. Idempotent."""

@@ -25,9 +25,9 @@ class ShardScripts:
     def __init__(self, client: redis.Redis, keys: ShardKeys, lifetimes: Lifetimes) -> None:
         self._keys, self._tokens_ms = keys, lifetimes.tokens_ms
         self._common = (len(keys.feeds), lifetimes.entries_ms)
-        prelude = _source("outcomes")
+        prelude = script_source("outcomes")
         self._register, self._apply, self._settle, self._reset_timeout = (
-            client.register_script(prelude + _source(name)) for name in ("register", "apply", "settle", "reset_timeout")
+            client.register_script(prelude + script_source(name)) for name in ("register", "apply", "settle", "reset_timeout")
         )
 
     def register(self, owner: int, roots: Ids, ack_vals: Ids) -> list[int]:
@@ -92,5 +92,6 @@ def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int6
 
 
 @cache
-def _source(name: str) -> str:
+def script_source(name: str) -> str:
+    """The text of a script in ``lua/``."""
     return resources.files("acker").joinpath("lua", f"{name}.lua").read_text()

@@ -24,7 +24,7 @@ from queues.redis_relay import RedisRelay
 from queues.relay import Entry, Relay
 from queues.retry import RetryPolicy
 from queues.schema import Field, Schema
-from queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
+from queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
 
 __all__ = [
     "DeadLetter",
@@ -43,6 +43,7 @@ __all__ = [
     "Spout",
     "SpoutCollector",
     "SpoutContext",
+    "TaskContext",
     "WorkQueue",
     "declare_queue",
 ]

@@ -60,6 +60,8 @@ class Link:
         self._attempts = self._refusals = self._host = 0
         self._opened_at: float | None = None
         self._worked = self._finishing = False
+        self.blocked = False
+        """The broker takes no messages over this connection now."""
 
     # -- from any thread ---------------------------------------------------------------------------------------------------
 
@@ -95,6 +97,12 @@ class Link:
         connection, self._why = self._connection, self._why or why
         if connection is not None and not (connection.is_closing or connection.is_closed):
             connection.close()
+
+    def abandon(self, why: QueuesError) -> None:
+        """As ``restart``, for a broker that answers nothing on this connection, nor would answer its close."""
+        self._why = self._why or why
+        # pika has no public way to end a connection from this side alone.
+        self._connection._terminate_stream(None if self._connection.is_closing else why)  # noqa: SLF001
 
     def finish(self) -> None:
         """Close the connection in good order, what was sent before included, and end the thread."""
@@ -139,14 +147,19 @@ class Link:
             connection.close()
             return
         connection.add_on_connection_blocked_callback(self._blocked)
+        connection.add_on_connection_unblocked_callback(self._unblocked)
         connection.channel(on_open_callback=self._channel_opened)
 
     def _blocked(self, _connection: Any, _method: Any) -> None:
+        self.blocked = True
         log.warning(
             "RabbitMQ at %s takes no messages now (memory or disk alarm); waiting until it does",
             self._address,
             extra={"event": "broker_blocked"},
         )
+
+    def _unblocked(self, _connection: Any, _method: Any) -> None:
+        self.blocked = False
 
     def _channel_opened(self, channel: Any) -> None:
         channel.add_on_close_callback(self._channel_closed)
@@ -163,7 +176,7 @@ class Link:
             self._down(self._why or translate(reason, self._address))
 
     def _down(self, error: QueuesError) -> None:
-        self._connection = None
+        self._connection, self.blocked = None, False
         if self._opened_at is not None and time.monotonic() - self._opened_at > _STABLE_S:
             self.healthy()
         self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ from queues.link import Link
 
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
+_STALL_S = 5.0
+_LONGEST_STALL_S = 60.0
+"""When nothing was confirmed for so long, although messages are on their way, they are sent again over a new connection.
+
+RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed meanwhile may owe them for ever, and
+then nothing behind them would be sent. The time doubles until something is confirmed: a broker may just be slow.
+"""
 
 Done = Callable[[QueuesError | None], None]
 
@@ -37,7 +45,8 @@ class Outgoing:
 class Outlet:
     """Sends messages and waits for their confirms; thread-safe.
 
-    What was not confirmed when a connection broke is sent again: the broker may have it twice, never not at all.
+    What was not confirmed when a connection broke, or for a long time, is sent again: the broker may have it twice, never not
+    at all.
     """
 
     def __init__(self, address: Address, name: str, prepare: Callable[[], None] = lambda: None) -> None:
@@ -53,6 +62,10 @@ class Outlet:
         self._suspects = 0
         """Messages to send one at a time: one of them made the broker close the channel."""
         self._asked = False
+        self._moved_at = 0.0
+        """When something was confirmed, or was sent after a time in which nothing had to be."""
+        self._stall_s = _STALL_S
+        self._watched = False
         self._channel: Any = None
         self._idle = threading.Condition()
         self._count = 0
@@ -141,9 +154,30 @@ class Outlet:
                 message, PublishRefusedError(f"a message for queue {message.queue!r} cannot be written as AMQP: {error!r}")
             )
             return
+        if not self._unconfirmed:
+            self._moved_at = time.monotonic()
+            self._watch()
         self._sent += 1
         self._unconfirmed[self._sent] = message
         self._bytes += len(message.body)
+
+    def _watch(self) -> None:
+        """Look again when it would have taken too long."""
+        if not self._watched:
+            self._watched = True
+            self._link.later(max(0.0, self._moved_at + self._stall_s - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._watched = False
+        if not self._unconfirmed:
+            return
+        if self._link.blocked:
+            self._moved_at = time.monotonic()
+        elif time.monotonic() - self._moved_at >= self._stall_s:
+            self._stall_s = min(2 * self._stall_s, _LONGEST_STALL_S)
+            self._link.abandon(BrokerUnavailableError(f"RabbitMQ at {self._address} confirms nothing"))
+            return
+        self._watch()
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, body: bytes) -> None:
         # A return has no delivery tag, and comes before the confirm of its message. Equal messages are interchangeable.
@@ -153,6 +187,7 @@ class Outlet:
                 return
 
     def _on_confirm(self, frame: Any) -> None:
+        self._moved_at, self._stall_s = time.monotonic(), _STALL_S
         method = frame.method
         taken = isinstance(method, spec.Basic.Ack)
         first = self._confirmed + 1 if method.multiple else method.delivery_tag

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,9 +18,9 @@ from typing import Any, Protocol
 MsgId = Hashable
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpoutContext:
-    """What a spout task is told about itself."""
+@dataclass(frozen=True, kw_only=True)
+class TaskContext:
+    """What a task, of a spout or of a bolt, is told about itself and about those around it."""
 
     topology: str
     component: str
@@ -28,6 +29,25 @@ class SpoutContext:
     task_index: int
     """0 .. parallelism - 1 within the component."""
     parallelism: int
+    streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The component's streams: name to the names of the fields."""
+    targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Stream to the components that subscribe to it."""
+    tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Every component of the topology to the ids of its tasks, ascending."""
+
+    def component_tasks(self, component: str) -> Sequence[int]:
+        """The ids of a component's tasks, ascending, as ``emit_direct`` takes them. Raises KeyError."""
+        try:
+            return self.tasks[component]
+        except KeyError:
+            raise KeyError(f"there is no component {component!r}; there are {', '.join(self.tasks)}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoutContext(TaskContext):
+    """What a spout task is told."""
+
     wake: Callable[[], None]
     """Thread-safe: says that ``next_tuple`` has something to emit, so that an idle worker need not poll."""
     count: Callable[[str, int], None]
@@ -35,7 +55,11 @@ class SpoutContext:
 
 
 class SpoutCollector(Protocol):
-    """Handed to ``next_tuple``; never stored."""
+    """Handed to ``next_tuple``, the same object each time.
+
+    A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another thread. What it emits when its
+    worker ends, after ``deactivate``, goes nowhere.
+    """
 
     def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
         """Emit one tuple; returns the ids of the tasks that receive it.
@@ -43,6 +67,14 @@ class SpoutCollector(Protocol):
         With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail`` or ``release`` is called with that id exactly
         once for this emit. Without one, nothing is tracked and nothing is called. Values that do not fit the stream's
         fields raise ValueError, and nothing is emitted.
+        """
+        ...
+
+    def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
+        """Emit one tuple to one task, on a stream in ``direct_streams``; else as ``emit``.
+
+        ``context.component_tasks`` tells the tasks. On another stream, or to a task that does not receive this one, it raises
+        ``spark_jobs.errors.DirectStreamError``, and nothing is emitted; so does ``emit`` on a direct stream.
         """
         ...
 
@@ -55,13 +87,14 @@ class Spout:
     """Base of all spouts; override what you need, ``next_tuple`` at least.
 
     ``output_fields = "sentence string"`` declares the default stream in Spark DDL,
-    ``output_streams = {"name": "ddl"}`` several.
+    ``output_streams = {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are those on which only ``emit_direct`` emits.
     Guarantee: a tuple emitted with a message id is acked when its whole tree was processed, else failed or released. What is
     still pending when the process dies is reported to nobody: the source itself must offer it again (a broker does).
     """
 
     output_fields: str = ""
     output_streams: Mapping[str, str] = MappingProxyType({})
+    direct_streams: AbstractSet[str] = frozenset()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Called once in the worker process, before anything else: connect here, not in ``__init__``."""

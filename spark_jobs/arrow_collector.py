@@ -68,6 +68,8 @@ class ArrowCollector(_Collector):
         """``seeds`` are the identities of the level's input, as the tuples of other bolts have them."""
         super().__init__(record)
         self.sent: list[Sent] = []
+        self.emissions: list[Anchors] = []
+        """Of each call of emit, what its rows are anchored to."""
         self.failed: dict[int, str] = {}
         """Row of the level's input to why."""
         self.emitted = 0
@@ -209,4 +211,5 @@ class ArrowCollector(_Collector):
                 copied = values.take(pa.array(rows))
                 self.sent.append(Sent(stream=stream, target=target, values=copied, anchors=anchors.select(rows)))
                 self.transferred += len(rows)
+        self.emissions.append(anchors)
         self.emitted += values.num_rows

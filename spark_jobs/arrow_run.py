@@ -45,6 +45,7 @@ class ArrowRecord(Record):
         self.seeds = seeds
         """The identity of each tuple of the level's input."""
         self.sent: list[Sent] = []
+        self.emissions: list[Anchors] = []
         self._received: list[_Received] = []
 
     def receive(self, chunk: Chunk, first: int) -> None:
@@ -70,6 +71,7 @@ class ArrowRecord(Record):
     def commit(self, collector: ArrowCollector) -> None:
         """The call returned: what its collector was told counts."""
         self.sent += collector.sent
+        self.emissions += collector.emissions
         self.emitted += collector.emitted
         self.transferred += collector.transferred
         for row, reason in collector.failed.items():
@@ -78,6 +80,7 @@ class ArrowRecord(Record):
     def abort(self, reason: str) -> None:
         super().abort(reason)
         self.sent.clear()
+        self.emissions.clear()
         for received in self._received:
             for row in received.rows.tolist():
                 self.reasons.setdefault(row, reason)
@@ -113,10 +116,12 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
     """The emissions of a task that has executed its input, whose tuples have this lineage and these seeds.
 
     An emission whose anchors all failed stays behind, as those of a BasicBolt do; one that has a good anchor goes, as those of
-    a Bolt do: the good one's tree counts on it, and was told nothing of the failure.
+    a Bolt do: the good one's tree counts on it, and was told nothing of the failure. The record then counts what leaves.
     """
     failed = np.zeros(len(seeds), bool)
     failed[list(record.reasons)] = True
+    if record.reasons:
+        record.emitted = sum(int(_goes(anchors, failed).sum()) for anchors in record.emissions)
     parts: dict[tuple[str, int], list[Sent]] = {}
     for sent in record.sent:
         parts.setdefault((sent.stream, sent.target), []).append(sent)
@@ -126,6 +131,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
         if record.reasons:
             goes = _goes(anchors, failed)
             values, anchors = values.filter(pa.array(goes)), anchors.select(np.flatnonzero(goes))
+            record.transferred -= int((~goes).sum())
         if values.num_rows:
             yield Departure(stream=stream, target=target, values=values, lineage=child_lineage(lineage, seeds, anchors, target))
 

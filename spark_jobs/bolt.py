@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from queues.spout import TaskContext
+
 if TYPE_CHECKING:
     from spark_jobs.collector import BasicCollector, OutputCollector
     from spark_jobs.tuples import Tuple
@@ -22,20 +24,11 @@ DEFAULT_STREAM = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopologyContext:
-    """What a bolt task is told about itself."""
+class TopologyContext(TaskContext):
+    """What a bolt task is told."""
 
-    topology: str
-    component: str
-    task_id: int
-    """Unique in the topology."""
-    task_index: int
-    """0 .. parallelism - 1 within the component."""
-    parallelism: int
     sources: Sequence[tuple[str, str]]
     """(component, stream) of each subscription."""
-    targets: Mapping[str, Sequence[str]]
-    """Stream to the components that subscribe to it."""
 
 
 class _Component:

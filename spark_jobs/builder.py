@@ -105,13 +105,13 @@ class TopologyBuilder:
         self._bolts: dict[str, _Declared] = {}
 
     def set_spout(self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None) -> None:
-        """Add a spout; each of its tasks is a process of its own."""
+        """Add a spout; each of its tasks is a process of its own. ``config`` lies over the topology's; see ``Config``."""
         if not isinstance(spout, Spout):
             raise TopologyError(f"spout {id_!r} is a {type(spout).__name__}, not a Spout")
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
     def set_bolt(self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None) -> BoltDeclarer:
-        """Add a bolt; subscribe it by chaining groupings."""
+        """Add a bolt; subscribe it by chaining groupings. ``config`` lies over the topology's; see ``Config``."""
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt or ArrowBolt")
         _check_methods(id_, bolt)
@@ -160,7 +160,12 @@ class TopologyBuilder:
             raise TopologyError(f"there are two components {id_!r}: give each an id of its own")
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
             raise TopologyError(f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1")
-        return _Declared(component, parallelism, dict(config or {}))
+        overrides = {} if config is None else config
+        try:
+            Config.check_override(overrides, "spout" if isinstance(component, Spout) else "bolt")
+            return _Declared(component, parallelism, dict(overrides))
+        except ConfigValueError as error:
+            raise TopologyError(f"config of {id_!r}: {error}") from error
 
 
 def _check_methods(id_: str, bolt: AnyBolt) -> None:

@@ -240,6 +240,7 @@ class OutputCollector(_Collector):
             outgoing.rows += rows
             outgoing.positions += positions
             outgoing.anchor_counts.append(len(rows))
+            outgoing.numbers.append(self._record.emitted)
         self._record.emitted += 1
         self._record.transferred += len(chosen)
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from spark_jobs.errors import ConfigValueError
+
+_OWN = {"max_spout_pending": "spout", "tick_tuple_freq_secs": "bolt"}
+"""The settings that a component may have for itself, and which kind of component. The others hold the topology together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of one topology; a component may override them in ``set_spout`` and ``set_bolt``."""
+    """Settings of one topology.
+
+    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs``, both also settings that have no
+    name here: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+    """
 
     message_timeout_secs: float = 30.0
     """A tuple whose tree is not complete after this fails with the reason ``timeout``."""
@@ -49,6 +56,22 @@ class Config:
         clash = self.extra.keys() & {setting.name for setting in fields(self)}
         if clash:
             raise ConfigValueError(f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own")
+
+    @classmethod
+    def check_override(cls, changes: object, kind: Literal["spout", "bolt"]) -> None:
+        """Raises ConfigValueError for what a spout or a bolt cannot have as settings of its own."""
+        if isinstance(changes, cls):
+            raise ConfigValueError("give only the settings that differ, as a mapping, and not a whole Config")
+        if not (isinstance(changes, Mapping) and _is_mapping(changes)):
+            raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
+        for name in sorted(changes.keys() & {setting.name for setting in fields(cls)}):
+            owner = _OWN.get(name)
+            if name == "extra":
+                raise ConfigValueError("extra is for Config(...): put its keys among the component's settings themselves")
+            if owner is None:
+                raise ConfigValueError(f"{name} is a setting of the whole topology: set it in Config(...)")
+            if owner != kind:
+                raise ConfigValueError(f"{name} is a setting of {owner}s, and this is a {kind}")
 
     def override(self, changes: Mapping[str, Any]) -> Config:
         """These settings with a component's changes; what is not a setting goes into ``extra``.

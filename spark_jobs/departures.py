@@ -41,12 +41,29 @@ def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> 
 
     Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple that failed, for whatever
     reason, stays behind too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees
-    as well, which count on it, so it goes.
+    as well, which count on it, so it goes. The record then counts what leaves.
     """
+    if record.aborted:
+        return []
     # All types first: a bad value on one stream fails its tuple, and what that emitted on the others must stay.
     typed = [_typed(record, outgoing) for outgoing in record.outputs.outgoing if outgoing.values]
     failed = np.array(list(record.reasons) if basic else [], np.int64)
-    return list(_departing(typed, failed, lineage, seeds))
+    leaving = list(_departing(typed, failed, lineage, seeds))
+    record.emitted -= _stayed(record, typed, basic=basic)
+    record.transferred = sum(len(one.values) for one in leaving)
+    return leaving
+
+
+def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
+    """How many emissions stay behind."""
+    if basic:
+        # Each has one anchor, and a value of a wrong type has failed it.
+        return sum(tup.emitted for tup in record.tuples if tup.row in record.reasons) if record.reasons else 0
+    numbers: set[int] = set()
+    for one in typed:
+        if len(one.kept) < len(one.outgoing.numbers):
+            numbers |= set(one.outgoing.numbers) - {one.outgoing.numbers[kept] for kept in one.kept.tolist()}
+    return len(numbers)
 
 
 def _departing(typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:

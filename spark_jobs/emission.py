@@ -14,7 +14,7 @@ from queues.chunk import Chunk, Lineage, Route, encode
 from queues.errors import SchemaError
 from spark_jobs.errors import BadValuesError
 from spark_jobs.levels import Plan
-from spark_jobs.outputs import Outgoing, Outputs
+from spark_jobs.outputs import Outgoing, Outlet, Outputs
 
 _UNTRACKED = 0
 
@@ -46,20 +46,17 @@ class SpoutEmitter:
         recorded. What is recorded has the stream's types, so ``take`` cannot fail for a value.
         """
         outlet = self._outputs.outlet(stream, values)
-        try:
-            outlet.schema.check(values)
-        except SchemaError as error:
-            raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
+        kept = self._checked(outlet, stream, values)
         self._count += 1
         identity = mix(self._count if root is None else root)
-        values = outlet.keep(values)
-        chosen = [made[task] for choose, made in outlet.subscribers for task in choose(values, identity)]
-        for outgoing in chosen:
-            outgoing.values.append(values)
-            outgoing.rows.append(_UNTRACKED if root is None else root)
-        if root is not None:
-            self._roots.append(root)
+        chosen = [made[task] for choose, made in outlet.subscribers for task in choose(kept, identity)]
+        self._record(chosen, kept, root)
         return [outgoing.target for outgoing in chosen]
+
+    def emit_direct(self, task: int, values: Sequence[Any], root: int | None, stream: str) -> None:
+        """Record one tuple for one task, on a direct stream; else as ``emit``."""
+        outgoing = self._outputs.direct(task, stream, values)
+        self._record([outgoing], self._checked(self._outputs.outlets[stream], stream, values), root)
 
     def take(self) -> Emission:
         """Everything since the last call."""
@@ -74,6 +71,20 @@ class SpoutEmitter:
         self._outputs.clear()
         self._roots = []
         return Emission(entries=entries, roots=list(ack_vals), ack_vals=list(ack_vals.values()))
+
+    def _checked(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        try:
+            outlet.schema.check(values)
+        except SchemaError as error:
+            raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
+        return outlet.keep(values)
+
+    def _record(self, chosen: Sequence[Outgoing], values: tuple[Any, ...], root: int | None) -> None:
+        for outgoing in chosen:
+            outgoing.values.append(values)
+            outgoing.rows.append(_UNTRACKED if root is None else root)
+        if root is not None:
+            self._roots.append(root)
 
     def _encode(self, outgoing: Outgoing, lineage: Lineage) -> bytes:
         route = Route(component=self._component, stream=outgoing.stream, source_task=self.task_id, target_task=outgoing.target)

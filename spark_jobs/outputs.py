@@ -21,7 +21,7 @@ from spark_jobs.topology import Topology
 class Outgoing:
     """What was emitted to one task on one stream."""
 
-    __slots__ = ("anchor_counts", "positions", "rows", "schema", "stream", "target", "values")
+    __slots__ = ("anchor_counts", "numbers", "positions", "rows", "schema", "stream", "target", "values")
 
     def __init__(self, stream: str, schema: Schema, target: int) -> None:
         self.stream, self.schema, self.target = stream, schema, target
@@ -32,7 +32,11 @@ class Outgoing:
         self.rows: list[int] = []
         self.positions: list[int] = []
         self.anchor_counts: list[int] = []
-        """Left empty by those who anchor every emission to exactly one tuple."""
+        self.numbers: list[int] = []
+        """Which of the task's emissions each is: an emission to several tasks has one number.
+
+        Both are left empty by those who anchor every emission to exactly one tuple, as a BasicBolt does.
+        """
 
     def anchors(self) -> Anchors:
         """The anchors of all emissions."""

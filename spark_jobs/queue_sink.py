@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
 from queues.bodies import json_body, plain_body
 from queues.declare import WorkQueue, declare_queue
@@ -18,6 +18,9 @@ from spark_jobs.topology import Topology
 from spark_jobs.tuples import Tuple
 
 _Message = tuple[str, bytes]
+_NAME_BYTES = 250
+_NAMES = "use 1 to 250 bytes"
+"""AMQP has 255, and the dead-letter queue needs five of them."""
 
 
 class QueueSink(Bolt):
@@ -44,12 +47,16 @@ class QueueSink(Bolt):
         ``queue_field`` holds the name of the tuple's queue; where that is null, the tuple goes to ``queue``. ``declare``: a
         queue that is missing is made, as a ``QueueSpout`` would make it, with its dead letters. Raises TopologyError.
         """
-        if not queue and queue_field is None:
+        if queue is None and queue_field is None:
             raise TopologyError("QueueSink needs a queue: its name, or queue_field for the field that holds it")
+        if queue is not None and not _can_name_a_queue(queue):
+            raise TopologyError(f"QueueSink cannot publish to {queue!r:.50}: {_NAMES}")
         if field is not None and fields:
             raise TopologyError("QueueSink takes field for a body as it is, or fields for a JSON object, not both")
         if isinstance(fields, str):
             raise TopologyError(f"QueueSink takes a list of fields; for one body as it is write field={fields!r}")
+        if not patience_secs > 0:
+            raise TopologyError(f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}")
         self._queue, self._queue_field = queue, queue_field
         self._field, self._fields = field, tuple(fields)
         self._declare, self._patience = declare, timedelta(seconds=patience_secs)
@@ -59,7 +66,10 @@ class QueueSink(Bolt):
         self._held: list[tuple[Tuple, _Message]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connects in the background. Raises TopologyError without an ``amqp_url``, AddressError for one that is none."""
+        """Connects in the background, to ``config["amqp_url"]``: the topology's broker, or one of the sink's own settings.
+
+        Raises TopologyError without an address, AddressError for one that is none.
+        """
         self._amqp_url = config.get("amqp_url") or ""
         if not self._amqp_url:
             raise TopologyError(no_address(context.component))
@@ -96,9 +106,10 @@ class QueueSink(Bolt):
             self._publisher.close()
 
     def _queue_of(self, tup: Tuple) -> str:
-        queue = self._queue if self._queue_field is None else tup[self._queue_field] or self._queue
-        if not isinstance(queue, str):
-            raise TypeError(f"field {self._queue_field!r} holds no name of a queue: {queue!r:.50}")
+        named = None if self._queue_field is None else tup[self._queue_field]
+        queue = self._queue if named is None else named
+        if not _can_name_a_queue(queue):
+            raise ValueError(f"field {self._queue_field!r} holds {queue!r:.50}, which is no name of a queue: {_NAMES}")
         return queue
 
     def _body_of(self, tup: Tuple) -> bytes:
@@ -133,11 +144,19 @@ class QueueSink(Bolt):
         return refused
 
 
+def _can_name_a_queue(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and 1 <= len(name.encode()) <= _NAME_BYTES
+
+
 def no_address(component: str) -> str:
     """What to say when there is no broker to publish to."""
     return f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
 
 
 def sinks_of(topology: Topology) -> list[str]:
-    """The components that publish to RabbitMQ."""
-    return [component for component, spec in topology.bolts.items() if isinstance(spec.bolt, QueueSink)]
+    """The components that publish to the topology's RabbitMQ: those without an ``amqp_url`` among their own settings."""
+    return [
+        component
+        for component, spec in topology.bolts.items()
+        if isinstance(spec.bolt, QueueSink) and not topology.config_of(component).extra.get("amqp_url")
+    ]

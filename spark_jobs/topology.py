@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from queues.schema import Schema
-from queues.spout import Spout
+from queues.spout import Spout, SpoutContext, TaskContext
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.bolt import TopologyContext
 from spark_jobs.config import Config
@@ -94,9 +94,17 @@ class Topology:
             task_id=task_id,
             task_index=task_id - self.task_ids(component)[0],
             parallelism=spec.parallelism,
-            sources=[(subscription.component, subscription.stream) for subscription in subscriptions],
+            streams={stream: schema.names for stream, schema in spec.streams.items()},
             targets={stream: [bolt for bolt, _ in self.subscribers(component, stream)] for stream in spec.streams},
+            tasks={each: self.task_ids(each) for each in (*self.spouts, *self.bolts)},
+            sources=[(subscription.component, subscription.stream) for subscription in subscriptions],
         )
+
+    def spout_context_of(self, task_id: int, *, wake: Callable[[], None], count: Callable[[str, int], None]) -> SpoutContext:
+        """What a spout task is told, with what its worker offers it."""
+        around = self.context_of(task_id)
+        shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
+        return SpoutContext(**shared, wake=wake, count=count)
 
     @property
     def spout_tasks(self) -> int:

@@ -5,11 +5,12 @@ queue_commands, topology_commands        its parts
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                ticker           ticks into the relay
-outbox         into the ledger and the relay           processes        children that are restarted and end with us
-outcomes       out of the feed                         addresses        finds the private servers of tiercel run
-pending        what is in flight                       registry         which topologies and queues there are
-admission      how much may be                         loading          MODULE:TOPOLOGY
-orders         whether it may emit                     config           settings and the environment
+collector      what its spout emits with               processes        children that are restarted and end with us
+outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run
+outcomes       out of the feed                         registry         which topologies and queues there are
+pending        what is in flight                       loading          MODULE:TOPOLOGY
+admission      how much may be                         config           settings and the environment
+orders         whether it may emit
 control        the contract: active, deactivated, killed
 redis_control  in Redis                                steering         what activate, deactivate and kill do
 jvm_output     Spark's stderr as log records

@@ -8,7 +8,6 @@ import sys
 from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
-from queues import SpoutContext
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
@@ -36,13 +35,14 @@ class SpoutProcess:
     ) -> None:
         """Raises UsageError if the topology has no such spout task."""
         self._spec = _spout_spec(topology, component, task_index)
-        self._topology, self._component, self._task_index = topology, component, task_index
+        self._topology, self._component = topology, component
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = Registry(redis_urls[0])
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
-        self._config = {**settings, "amqp_url": amqp_url, "redis_url": redis_urls[0]}
+        # The spout's own settings lie over the addresses too, as a bolt's do: it may have a broker of its own.
+        self._config = {"amqp_url": amqp_url, "redis_url": redis_urls[0], **settings}
 
     def run(self) -> None:
         """Work until ``task.stop()``; raises what a person must act on."""
@@ -50,15 +50,7 @@ class SpoutProcess:
             self._announce()
         except LedgerUnavailableError as error:
             log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
-        context = SpoutContext(
-            topology=self._topology.name,
-            component=self._component,
-            task_id=self._task_id,
-            task_index=self._task_index,
-            parallelism=self._spec.parallelism,
-            wake=self.task.wake,
-            count=self._tally.add,
-        )
+        context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
         self.task.run(self._config, context)
 
     def _announce(self) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 from acker import Ledger, LedgerUnavailableError, Outcomes, RootIds
 from acker.histogram import bucket_of
-from queues import MsgId, Spout, SpoutContext
+from queues import Spout, SpoutContext
 from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from workers.admission import Admission
+from workers.collector import Emitted, TaskCollector
 from workers.orders import Orders
 from workers.outbox import Outbox, Sent
 from workers.outcomes import OutcomeReader
@@ -50,7 +51,7 @@ class SpoutSettings:
 
 
 class SpoutTask:
-    """One task of one spout; also the collector that its spout emits with."""
+    """One task of one spout."""
 
     def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
         self,
@@ -63,14 +64,14 @@ class SpoutTask:
         orders: Orders,
         settings: SpoutSettings,
     ) -> None:
-        self._spout, self._emitter, self._ledger, self._outbox, self._tally = spout, emitter, ledger, outbox, tally
+        self._spout, self._ledger, self._outbox, self._tally = spout, ledger, outbox, tally
         self._orders, self._settings = orders, settings
         self._admission = settings.admission
         self._pending = Pending(settings.message_timeout)
-        self._root_ids = RootIds(settings.message_timeout or timedelta(seconds=30))
-        self._fresh_roots: list[int] = []
-        self._emitted: list[tuple[int | None, MsgId | None]] = []
-        self._transferred = 0
+        root_ids = RootIds(settings.message_timeout or timedelta(seconds=30)) if settings.tracked else None
+        self._collector = TaskCollector(emitter, tally, root_ids)
+        self._outgoing = Emitted()
+        """The batch in the outbox. What ``ack`` and ``fail`` emit meanwhile belongs to the next one."""
         self._was_full = False
         self._check_at = 0.0
         self._wake = threading.Event()
@@ -108,7 +109,7 @@ class SpoutTask:
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._spout.check()
-            self._orders.obey(self._spout, len(self._pending) + len(self._emitted), self.stop)
+            self._orders.obey(self._spout, len(self._pending) + len(self._outgoing.tuples) + len(self._collector), self.stop)
         if emitting and self._orders.active and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
@@ -120,51 +121,34 @@ class SpoutTask:
 
     # -- from the spout to the relay ---------------------------------------------------------------------------------------
 
-    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
-        """``SpoutCollector.emit``."""
-        root = None
-        if msg_id is not None and self._settings.tracked:
-            if not self._fresh_roots:
-                self._fresh_roots = self._root_ids.draw(_BATCH_TUPLES)
-            root = self._fresh_roots.pop()
-        tasks = self._emitter.emit(values, root, stream)
-        self._emitted.append((root, msg_id))
-        self._transferred += len(tasks)
-        return tasks
-
-    def report_error(self, error: BaseException | str) -> None:
-        """``SpoutCollector.report_error``."""
-        message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        log.warning("%s", message, extra={"event": "spout_error"})
-        self._tally.error(message)
-
     def _fill(self, now: float) -> bool:
         """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached."""
         room = min(self._admission.bound - len(self._pending), _BATCH_TUPLES)
         if room <= 0:
             self._was_full = True
-            return False
-        count = 0
+        count = len(self._collector)
         while count < room and time.monotonic() - now < _BATCH_SECONDS:
-            self._spout.next_tuple(self)
-            if len(self._emitted) == count:
+            self._spout.next_tuple(self._collector)
+            if len(self._collector) == count:
                 break
-            count = len(self._emitted)
-        if count:
-            self._outbox.put(self._emitter.take())
-        return bool(count)
+            count = len(self._collector)
+        if not count:
+            return False
+        emission, self._outgoing = self._collector.take()
+        self._outbox.put(emission)
+        return True
 
     def _send(self, now: float) -> bool:
         sent = self._outbox.send(now)
         if sent is Sent.LATER:
             return False
-        emitted, self._emitted = self._emitted, []
-        self._tally.add("emitted", len(emitted))
-        self._tally.add("transferred", self._transferred)
-        self._transferred = 0
+        emitted, self._outgoing = self._outgoing, Emitted()
+        if sent is Sent.DONE:
+            self._tally.add("emitted", len(emitted.tuples))
+            self._tally.add("transferred", emitted.transferred)
         # The timeout begins here: whatever waited for Redis until now had not been emitted.
         now = time.monotonic()
-        for root, msg_id in emitted:
+        for root, msg_id in emitted.tuples:
             if msg_id is None:
                 continue
             if sent is Sent.COLLIDED:
@@ -261,6 +245,13 @@ class SpoutTask:
         self._release(roots)
         self._forget(roots)
 
+    def _give_back_unsent(self) -> None:
+        """What a spout then emits, because something was given back, goes nowhere, and is not given back in turn."""
+        _, waiting = self._collector.take()
+        for _, msg_id in [*self._outgoing.tuples, *waiting.tuples]:
+            if msg_id is not None:
+                self._spout.release(msg_id)
+
     def _forget(self, roots: Sequence[int]) -> None:
         if not roots:
             return
@@ -274,10 +265,8 @@ class SpoutTask:
         self._orders.end(self._spout)
         while (self._pending or self._outbox.holds) and time.monotonic() < deadline:
             self._step(emitting=False)
+        self._give_back_unsent()
         self._give_back_all("shutting down")
-        for _, msg_id in self._emitted:
-            if msg_id is not None:
-                self._spout.release(msg_id)
         self._spout.close(self._settings.grace)
         if self._outcomes is not None:
             self._outcomes.close()

@@ -104,9 +104,12 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     from acker import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
     from workers.registry import Registry  # noqa: PLC0415
 
-    names = [topology] if topology else list(Registry(redis_url).topologies())
-    if not names:
-        raise UsageError("no topology has run here yet: name one, tiercel errors TOPOLOGY")
+    known = Registry(redis_url).topologies()
+    if not known:
+        raise UsageError("no topology has run here yet: start one, or name another Redis with --redis")
+    if topology and topology not in known:
+        raise UsageError(f"no topology {topology!r} has run here; there are {', '.join(known)}")
+    names = [topology] if topology else list(known)
     found = [(name, error) for name in names for error in RedisMetrics(redis_url, name).errors(limit)]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
 
@@ -118,14 +121,18 @@ def _table(found: _Found) -> Table:
     several = len({name for name, _ in found}) > 1
     table = Table()
     table.add_column("time", no_wrap=True)
-    for column in ["topology"] if several else []:
-        table.add_column(column)
-    table.add_column("component")
+    for column in ["topology", "component"] if several else ["component"]:
+        table.add_column(column, overflow="fold")
     table.add_column("task", justify="right")
     table.add_column("reason", overflow="fold")
     for name, error in found:
         place = [name, error.component] if several else [error.component]
         when = error.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         # As text: what looks like rich's markup in a reason belongs to the reason.
-        table.add_row(when, *map(Text, place), str(error.task), Text(redact(error.message)))
+        table.add_row(when, *map(Text, place), str(error.task), Text(_printable(redact(error.message))))
     return table
+
+
+def _printable(text: str) -> str:
+    """A reason may quote a message, and a message may hold what a terminal obeys."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -35,7 +35,7 @@ class _Watched(Topology):
     def context_of(self, task_id: int) -> TopologyContext:
         context = super().context_of(task_id)
         targets = {stream: [bolt for bolt in bolts if bolt != CAPTURE] for stream, bolts in context.targets.items()}
-        return replace(context, targets=targets)
+        return replace(context, targets=targets, tasks={bolt: ids for bolt, ids in context.tasks.items() if bolt != CAPTURE})
 
 
 def watched(topology: Topology) -> Topology:

@@ -31,11 +31,13 @@ def feeder_for(topology: Topology, component: str) -> FeederSpout:
     """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``."""
     if component not in topology.spouts:
         raise LocalClusterError(f"there is no spout {component!r}; the spouts are {', '.join(topology.spouts)}")
-    streams = topology.spouts[component].streams
+    spec = topology.spouts[component]
     return FeederSpout(
         streams={
-            stream: ", ".join(f"`{field.name}` {field.type}" for field in schema.fields) for stream, schema in streams.items()
-        }
+            stream: ", ".join(f"`{field.name}` {field.type}" for field in schema.fields)
+            for stream, schema in spec.streams.items()
+        },
+        direct_streams=spec.direct,
     )
 
 

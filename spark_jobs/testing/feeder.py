@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any
 
 from queues import MsgId, Schema, Spout, SpoutCollector
 from queues.errors import SchemaError
 from spark_jobs.bolt import DEFAULT_STREAM
-from spark_jobs.errors import BadValuesError, TopologyError, UnknownStreamError
+from spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
 
 
 class FeederSpout(Spout):
@@ -20,26 +21,42 @@ class FeederSpout(Spout):
     tasks share it.
     """
 
-    def __init__(self, fields: str = "", *, streams: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        fields: str = "",
+        *,
+        streams: Mapping[str, str] = MappingProxyType({}),
+        direct_streams: AbstractSet[str] = frozenset(),
+    ) -> None:
         """``fields`` is the default stream's DDL, ``streams`` are named ones; raises TopologyError without either."""
         if not fields and not streams:
             raise TopologyError('a FeederSpout needs fields, such as FeederSpout(fields="word string")')
         self.output_fields = fields
         self.output_streams = dict(streams)
-        self._fed: deque[tuple[list[Any], MsgId | None, str]] = deque()
+        self.direct_streams = frozenset(direct_streams)
+        self._fed: deque[tuple[list[Any], MsgId | None, str, int | None]] = deque()
 
-    def feed(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = DEFAULT_STREAM) -> None:
-        """Emit this at the next ``settle``; without a ``msg_id`` it is not tracked.
+    def feed(
+        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = DEFAULT_STREAM, task: int | None = None
+    ) -> None:
+        """Emit this at the next ``settle``; without a ``msg_id`` it is not tracked. ``task`` is for direct streams.
 
-        Raises BadValuesError and UnknownStreamError, here and not in ``settle``.
+        Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too few, here and not in
+        ``settle``.
         """
         self._check(values, stream)
-        self._fed.append((list(values), msg_id, stream))
+        if (task is not None) != (stream in self.direct_streams):
+            what = "is not direct: name no task" if task is not None else "is direct: name the task"
+            raise DirectStreamError(f"stream {stream!r} of the feeder {what}")
+        self._fed.append((list(values), msg_id, stream, task))
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         if self._fed:
-            values, msg_id, stream = self._fed.popleft()
-            collector.emit(values, msg_id, stream)
+            values, msg_id, stream, task = self._fed.popleft()
+            if task is None:
+                collector.emit(values, msg_id, stream)
+            else:
+                collector.emit_direct(task, values, msg_id, stream)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
         """Itself: the test holds on to it."""

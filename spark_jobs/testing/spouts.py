@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from acker import ErrorReport, Ledger, Metrics, Outcomes
-from queues import Entry, MsgId, Spout, SpoutContext
+from queues import Entry, MsgId, Spout
 from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import Plan
@@ -50,7 +50,7 @@ class SpoutTask:
         config = topology.config_of(component)
         self.component, self.spout = component, spout
         self._settled = settled
-        self._shared, self._index = shared, task_index
+        self._shared = shared
         self._task_id = topology.task_ids(component)[task_index]
         self._tracked = config.ackers > 0
         self._bound = config.max_spout_pending
@@ -67,12 +67,8 @@ class SpoutTask:
     def open(self) -> None:
         """``open`` and ``activate`` of the spout."""
         topology = self._shared.plan.topology
-        context = SpoutContext(
-            topology=topology.name,
-            component=self.component,
-            task_id=self._task_id,
-            task_index=self._index,
-            parallelism=topology.spec(self.component).parallelism,
+        context = topology.spout_context_of(
+            self._task_id,
             wake=lambda: None,
             count=lambda name, count: self._shared.metrics.add(self.component, self._task_id, {name: count}),
         )
@@ -103,16 +99,25 @@ class SpoutTask:
 
     def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
         """``SpoutCollector.emit``."""
-        root = next(self._shared.roots) if msg_id is not None and self._tracked else None
+        root = self._root(msg_id)
         tasks = self._emitter.emit(values, root, stream)
         self._emitted.append((root, msg_id))
         return [task for task in tasks if task != self._capture]
+
+    def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
+        """``SpoutCollector.emit_direct``."""
+        root = self._root(msg_id)
+        self._emitter.emit_direct(task, values, root, stream)
+        self._emitted.append((root, msg_id))
 
     def report_error(self, error: BaseException | str) -> None:
         """``SpoutCollector.report_error``."""
         message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         now = simulated_datetime(self._shared.clock.now_ns)
         self._shared.metrics.report([ErrorReport(at=now, component=self.component, task=self._task_id, message=message)])
+
+    def _root(self, msg_id: MsgId | None) -> int | None:
+        return next(self._shared.roots) if msg_id is not None and self._tracked else None
 
     # -- one round ---------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from acker.ids import edge, seed
 from queues.chunk import decode
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.errors import BadValuesError, UnknownStreamError
+from spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from spark_jobs.levels import plan_topology
 from tests.pump import Source
 
@@ -97,3 +97,58 @@ def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
     made.emit(values, 77, "default")
     values[0] = "b"
     assert decode(made.take().entries[0].payload).values.to_pydict()["word"] == ["a"]
+
+
+class Naming(Source):
+    """Beside its default stream it has one on which it names the receiver."""
+
+    def __init__(self) -> None:
+        super().__init__("word string")
+        self.output_streams = {"named": "word string, tags array<string>"}
+        self.direct_streams = {"named"}
+
+
+def naming() -> SpoutEmitter:
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Naming())
+    builder.set_bolt("plain", Pass()).shuffle_grouping("source")
+    builder.set_bolt("chosen", Pass(), parallelism=3).direct_grouping("source", stream="named")
+    return SpoutEmitter(plan_topology(builder.build(), 2), "source", 1)
+
+
+def test_a_direct_emission_goes_to_the_named_task_alone_and_into_its_tree() -> None:
+    made = naming()
+    tags = ["x"]
+    made.emit_direct(4, ["a", tags], 77, "named")
+    made.emit_direct(5, ["b", None], None, "named")
+    tags.append("used again")
+    emission = made.take()
+    first, second = (decode(entry.payload) for entry in emission.entries)
+    assert (first.route.target_task, second.route.target_task) == (4, 5)
+    assert first.values.to_pydict() == {"word": ["a"], "tags": [["x"]]}
+    assert (emission.roots, emission.ack_vals) == ([77], [edge(seed(77, 0), 0, 4)])
+    assert second.lineage.roots.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda made: made.emit(["a", []], 7, "named"), DirectStreamError, "stream 'named', which is direct: use emit_direct"),
+        (
+            lambda made: made.emit_direct(2, ["a"], 7, "default"),
+            DirectStreamError,
+            "which is not direct: use emit, or",
+        ),
+        (lambda made: made.emit_direct(2, ["a", []], 7, "named"), DirectStreamError, "that receive stream 'named' are 3, 4, 5"),
+        (lambda made: made.emit_direct("chosen", ["a", []], 7, "named"), DirectStreamError, "emits directly to task 'chosen'"),
+        (lambda made: made.emit_direct(3, ["a"], 7, "named"), BadValuesError, "give a list with one value for each of"),
+        (lambda made: made.emit_direct(3, ["a", [1]], 7, "named"), BadValuesError, "'source', stream 'named'"),
+        (lambda made: made.emit_direct(3, ["a"], 7, "late"), UnknownStreamError, "its streams are named, default"),
+    ],
+)
+def test_a_direct_emission_that_breaks_a_rule_is_refused_and_nothing_is_recorded(call, error, said) -> None:
+    made = naming()
+    with pytest.raises(error, match=said):
+        call(made)
+    emission = made.take()
+    assert (emission.entries, emission.roots) == ([], [])

@@ -12,7 +12,7 @@ import pytest
 from acker import MemoryLedger
 from queues import QueueSpout, Spout
 from spark_jobs import BasicBolt, Bolt, Config, TopologyBuilder
-from spark_jobs.errors import BadValuesError, TopologyError, UnknownStreamError
+from spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
 from spark_jobs.testing import FeederSpout, LocalCluster, LocalClusterError, complete_topology, feeder_for, with_spouts
 
 TIMEOUT = 30
@@ -353,6 +353,35 @@ def test_a_spout_has_at_most_max_spout_pending_trees_in_flight():
         assert (cluster.pending("s"), cluster.failed("s")) == (2, [0, 1])
 
 
+def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cluster():
+    told = {}
+
+    class Asked(FeederSpout):
+        def open(self, config, context):
+            told[context.component] = (config["max_spout_pending"], config["colour"], config["message_timeout_secs"])
+
+    class Asking(Bolt):
+        def prepare(self, config, context):
+            told[context.component] = (config["tick_tuple_freq_secs"], config["colour"], config["message_timeout_secs"])
+
+        def execute(self, tup, collector):
+            pass
+
+    own, other = Asked("x long"), Asked("x long")
+    builder = TopologyBuilder("own", Config(max_spout_pending=9))
+    builder.set_spout("own", own, config={"max_spout_pending": 2, "colour": "red"})
+    builder.set_spout("other", other)
+    builder.set_bolt("bolt", Asking(), config={"colour": "blue"}).shuffle_grouping("own").shuffle_grouping("other")
+    for feeder in (own, other):
+        for number in range(5):
+            feeder.feed([number], number)
+    config = Config(max_spout_pending=3, message_timeout_secs=5, extra={"colour": "grey"})
+    with LocalCluster(builder.build(), config) as cluster:
+        cluster.settle()
+        assert (cluster.pending("own"), cluster.pending("other")) == (2, 3)
+    assert told == {"own": (2, "red", 5), "other": (3, "grey", 5), "bolt": (None, "blue", 5)}
+
+
 def test_every_stream_can_be_read_also_a_direct_one_and_each_tuple_once():
     class Both(BasicBolt):
         output_streams = MappingProxyType({"seen": "x long", "own": "y string", "nobody": "z long"})
@@ -382,6 +411,69 @@ def test_every_stream_can_be_read_also_a_direct_one_and_each_tuple_once():
         assert cluster.read_tuples("both", "nobody") == [[-7]]
         assert cluster.read_tuples("both", "own") == [[f"to {both.chosen}"]]
         assert cluster.read_tuples("everyone") == [[7], [7], [7]]
+
+
+def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_of_a_failure():
+    class Dispatcher(Spout):
+        output_streams = MappingProxyType({"default": "x long", "own": "x long"})
+        direct_streams = frozenset({"own"})
+
+        def open(self, config, context):
+            self.chosen = context.component_tasks(context.targets["own"][0])
+            self.left = 6
+
+        def next_tuple(self, collector):
+            self.collector = collector
+            if self.left:
+                self.left -= 1
+                collector.emit_direct(self.chosen[self.left % 3], [self.left], msg_id=self.left, stream="own")
+
+        def fail(self, msg_id):
+            self.collector.emit([msg_id], msg_id=("again", msg_id))
+
+    class Picky(Bolt):
+        output_fields = "x long, task long"
+
+        def prepare(self, config, context):
+            self.task = context.task_id
+
+        def execute(self, tup, collector):
+            if tup.source_stream == "own":
+                collector.emit([tup["x"], self.task], tup)
+            if tup["x"] == 4 and tup.source_stream == "own":
+                collector.fail(tup)
+            else:
+                collector.ack(tup)
+
+    builder = TopologyBuilder("direct")
+    builder.set_spout("s", Dispatcher())
+    builder.set_bolt("picky", Picky(), parallelism=3).direct_grouping("s", "own").shuffle_grouping("s")
+    topology = builder.build()
+    first = topology.task_ids("picky")[0]
+    with LocalCluster(topology) as cluster:
+        cluster.settle()
+        assert sorted(cluster.read_tuples("picky")) == [[x, first + x % 3] for x in range(6)]
+        assert sorted(cluster.read_tuples("s", "own")) == [[x] for x in range(6)]
+        assert cluster.failed("s") == [4]
+        assert set(cluster.acked("s")) == {0, 1, 2, 3, 5, ("again", 4)}
+        assert cluster.pending("s") == 0
+
+
+def test_a_feeder_in_the_place_of_a_spout_with_a_direct_stream_is_fed_with_the_task():
+    feeder = FeederSpout(streams={"own": "x long"}, direct_streams={"own"})
+    builder = TopologyBuilder("direct")
+    builder.set_spout("s", feeder)
+    builder.set_bolt("b", Pass(), parallelism=2).direct_grouping("s", "own")
+    topology = builder.build()
+    feeder = feeder_for(topology, "s")
+    with LocalCluster(with_spouts(topology, {"s": feeder})) as cluster:
+        feeder.feed([7], msg_id="m", stream="own", task=topology.task_ids("b")[1])
+        cluster.settle()
+        assert (cluster.acked("s"), cluster.read_tuples("b")) == (["m"], [[7]])
+    with pytest.raises(DirectStreamError, match="stream 'own' of the feeder is direct: name the task"):
+        feeder.feed([7], stream="own")
+    with pytest.raises(DirectStreamError, match="stream 'default' of the feeder is not direct: name no task"):
+        FeederSpout("x long").feed([7], task=2)
 
 
 def test_a_spout_that_never_runs_dry_is_run_step_by_step():

@@ -10,7 +10,7 @@ import pytest
 
 from acker import LedgerUnavailableError
 from queues.chunk import decode
-from spark_jobs import BasicBolt, Bolt, Config, Topology, TopologyBuilder
+from spark_jobs import ArrowBolt, BasicBolt, Bolt, Config, Topology, TopologyBuilder
 from tests.pump import Pump, Source
 
 
@@ -204,6 +204,112 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_others_go_on()
     assert Count.totals == {"good": 1, "fine": 1}, "what the failed tuple had emitted was not dropped"
     assert [error.message for error in pump.metrics.errors()] == ["RuntimeError: no good"]
     assert sum(task.get("failed", 0) for task in pump.metrics.totals()["b0"].values()) == 1
+
+
+class Repeating(BasicBolt):
+    """Says each word on a second stream too; a ``bad`` one fails after that, a ``wrong`` one has a value of a wrong type."""
+
+    output_streams = {"default": "word string", "again": "word string"}  # noqa: RUF012 - as users write it
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+        collector.emit([7 if tup[0] == "wrong" else tup[0]], stream="again")
+        if tup[0] == "bad":
+            raise ValueError
+
+
+def repeating(bolt: Any) -> Topology:
+    builder = TopologyBuilder("repeating")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("repeat", bolt).shuffle_grouping("spout")
+    builder.set_bolt("all", Count(), parallelism=3).all_grouping("repeat")
+    builder.set_bolt("one", Count()).shuffle_grouping("repeat").shuffle_grouping("repeat", "again")
+    return builder.build()
+
+
+def test_what_failed_tuples_had_emitted_is_not_counted() -> None:
+    pump = Pump(repeating(Repeating()))
+    pump.feed(["good"], ["bad"], ["wrong"], ["fine"])
+    pump.run()
+    counted = pump.metrics.totals()["repeat"][2]
+    assert (counted["executed"], counted["acked"], counted["failed"]) == (4, 2, 2)
+    assert (counted["emitted"], counted["transferred"]) == (2 * 2, 2 * 5)
+    assert sum(Count.totals.values()) == 2 * 5
+
+
+class RepeatingByHand(Bolt):
+    """The same by hand: what a failed tuple had emitted belongs to other trees too, and goes."""
+
+    output_streams = Repeating.output_streams
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]], tup)
+        collector.emit([7 if tup[0] == "wrong" else tup[0]], tup, stream="again")
+        collector.emit([7 if tup[0] == "wrong" else tup[0]], tup)
+        if tup[0] == "bad":
+            collector.fail(tup)
+        else:
+            collector.ack(tup)
+
+
+def test_of_what_a_bolt_by_hand_emits_only_values_of_a_wrong_type_are_not_counted() -> None:
+    pump = Pump(repeating(RepeatingByHand()))
+    pump.feed(["good"], ["bad"], ["wrong"])
+    pump.run()
+    counted = pump.metrics.totals()["repeat"][2]
+    assert (counted["acked"], counted["failed"]) == (1, 2)
+    assert counted["emitted"] == 3 + 3 + 1
+    assert counted["transferred"] == sum(Count.totals.values()) == 2 * (4 + 1 + 4) + 4
+
+
+class RepeatingBatches(ArrowBolt):
+    """The same for whole batches, and each two neighbours once more, anchored to both."""
+
+    output_streams = Repeating.output_streams
+
+    def execute(self, batch, collector):
+        words = batch.column(0).to_pylist()
+        collector.emit({"word": words}, anchors=list(range(len(words))))
+        collector.emit({"word": words}, anchors=list(range(len(words))), stream="again")
+        for row in range(len(words) - 1):
+            collector.emit({"word": [f"{words[row]}+"]}, anchors=[[row, row + 1]])
+        for row, word in enumerate(words):
+            if word == "bad":
+                collector.fail(row)
+
+
+def test_what_a_batch_had_emitted_for_failed_rows_alone_is_not_counted() -> None:
+    pump = Pump(repeating(RepeatingBatches()))
+    pump.feed(["bad"], ["bad"], ["good"], ["fine"])
+    pump.run()
+    counted = pump.metrics.totals()["repeat"][2]
+    assert (counted["acked"], counted["failed"]) == (2, 2)
+    assert sum(Count.totals.values()) == counted["transferred"]
+    assert counted["emitted"] == 2 + 2 + 2
+    assert counted["transferred"] == 4 * (2 + 2) + 1 * 2
+
+
+def test_a_flush_that_raises_leaves_nothing_to_count() -> None:
+    Flushing.life.clear()
+    pump = Pump(chain(Flushing(), Count(), fields="word string", parallelism=1))
+    pump.feed(["a"], ["b"])
+    pump.run()
+    counted = pump.metrics.totals()["b0"][2]
+    assert (counted["failed"], counted.get("emitted", 0), counted.get("transferred", 0)) == (2, 0, 0)
+
+
+class Reporting(BasicBolt):
+    def execute(self, tup, collector):
+        collector.report_error(f"error {tup[0]}")
+
+
+def test_a_task_reports_five_errors_in_ten_seconds_over_all_micro_batches() -> None:
+    pump = Pump(chain(Reporting(), fields="word string"), max_lanes=1)
+    for batch in range(6):
+        pump.feed(*([f"{batch}.{number}"] for number in range(10)))
+        pump.run()
+    reported = Counter(error.task for error in pump.metrics.errors())
+    assert reported == {2: 5, 3: 5}
 
 
 def test_a_thousand_exceptions_fail_a_thousand_tuples_and_report_five() -> None:

@@ -11,6 +11,7 @@ import pytest
 from acker import Failure, LedgerSpec, LedgerUnavailableError, MemoryLedger, MemoryMetrics, Token, Updates
 from queues import MemoryRelay, Spout, SpoutContext
 from queues.chunk import decode
+from queues.errors import RelayUnavailableError
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
@@ -260,6 +261,83 @@ def test_a_root_id_that_is_taken_sends_its_batch_back_and_nothing_on():
     with running(ListSpout(1), ledger=Collides(SPEC)) as bench:
         told(bench, "release", "message 0")
         assert bench.received() == []
+
+
+class KeepingSpout(ListSpout):
+    """As Storm's spouts: it keeps the collector, and emits from ``fail`` what failed."""
+
+    def next_tuple(self, collector):
+        self.collector = collector
+        super().next_tuple(collector)
+
+    def fail(self, msg_id):
+        self._note("fail", msg_id)
+        self.collector.emit([len(self.told) + 100], msg_id=f"{msg_id} again")
+
+    def release(self, msg_id):
+        Spout.release(self, msg_id)
+
+
+def fail(bench, root):
+    bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="no")])
+
+
+def test_what_a_spout_emits_when_it_is_told_of_a_failure_is_a_tuple_like_any_other():
+    with running(KeepingSpout(1)) as bench:
+        fail(bench, received(bench, 1)[0][1])
+        told(bench, "fail", "message 0")
+        _, again = received(bench, 2)
+        assert again[0] == 101
+        bench.ack(again)
+        told(bench, "ack", "message 0 again")
+
+
+class Away:
+    """A relay that takes nothing while ``away``."""
+
+    def __init__(self):
+        self.relay, self.away, self.tries = MemoryRelay(1), False, 0
+
+    def __getattr__(self, name):
+        return getattr(self.relay, name)
+
+    def append(self, entries):
+        if self.away:
+            self.tries += 1
+            raise RelayUnavailableError("away")
+        self.relay.append(entries)
+
+
+def test_what_is_emitted_again_while_redis_is_away_belongs_to_the_next_batch():
+    relay, spout = Away(), KeepingSpout(1)
+    with running(spout, relay=relay) as bench:
+        [(_, root, _)] = received(bench, 1)
+        relay.away = True
+        spout.waiting.append(1)
+        wait_until(lambda: relay.tries, 5, "a batch to be held")
+        fail(bench, root)
+        told(bench, "fail", "message 0")
+        relay.away = False
+        _, held, again = received(bench, 3)
+        assert (held[0], again[0]) == (1, 101)
+        bench.ack(again)
+        told(bench, "ack", "message 0 again")
+        bench.ack(held)
+        told(bench, "ack", "message 1")
+    assert bench.metrics.totals()["numbers"][1]["emitted"] == 3
+
+
+def test_the_end_comes_also_for_a_spout_that_emits_again_whatever_it_is_given_back():
+    relay = Away()
+    with running(KeepingSpout(3), relay=relay) as bench:
+        received(bench, 3)
+        relay.away = True
+        bench.spout.waiting = [5]
+        wait_until(lambda: relay.tries, 5, "a batch to be held")
+    given_back = sorted(what[1] for what in bench.spout.told if what[0] == "fail")
+    assert given_back == ["message 0", "message 1", "message 2", "message 5"]
+    assert bench.spout.told[-1] == ("close",)
+    assert bench.ledger.pending() == 1, "the batch that was registered and never sent expires by itself"
 
 
 def test_a_spout_that_raises_ends_the_worker_with_its_error():

@@ -22,6 +22,10 @@ class Naming(Bolt):
     direct_streams = frozenset({"named"})
 
 
+class DirectSource(Source):
+    direct_streams = frozenset({"named"})
+
+
 class Chooser:
     def prepare(self, context, stream, target_tasks):
         pass
@@ -51,6 +55,12 @@ def two_bolts(first: str, second: str) -> TopologyBuilder:
 
 def declared(**attributes) -> TopologyBuilder:
     return bolt(type("Declared", (Bolt,), attributes))
+
+
+def spout(component: Source, **options) -> TopologyBuilder:
+    made = builder()
+    made.set_spout("spout", component, **options)
+    return made
 
 
 def twice(method: str) -> TopologyBuilder:
@@ -127,6 +137,7 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: declared(output_fields="a long", output_streams={"default": "a long"}),
         "'bolt' declares its default stream twice",
     ),
+    ("a spout's direct stream without fields", lambda: spout(DirectSource()), "direct stream 'named' of 'spout' has no fields"),
     ("a direct stream without fields", lambda: declared(direct_streams={"named"}), "direct stream 'named' of 'bolt' has no"),
     (
         "shuffle of a direct stream",
@@ -140,7 +151,42 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ),
     ("a cycle of two", lambda: two_bolts("two", "one"), r"the bolts (one -> two -> one|two -> one -> two) are a cycle"),
     ("a cycle of one", lambda: bolt(source="bolt"), "the bolts bolt -> bolt are a cycle"),
-    ("a component's bad setting", lambda: bolt(config={"ackers": -1}), "config of 'bolt': ackers must be"),
+    (
+        "a component's bad setting",
+        lambda: bolt(config={"tick_tuple_freq_secs": 0}),
+        "config of 'bolt': tick_tuple_freq_secs must",
+    ),
+    (
+        "ackers of a bolt's own",
+        lambda: bolt(config={"ackers": 2}),
+        "config of 'bolt': ackers is a setting of the whole topology",
+    ),
+    (
+        "a spout's message timeout",
+        lambda: spout(Source(), config={"message_timeout_secs": 5}),
+        "config of 'spout': message_time",
+    ),
+    (
+        "a spout's timeouts",
+        lambda: spout(Source(), config={"enable_message_timeouts": False}),
+        "of the whole topology: set it in",
+    ),
+    ("a spout's grace", lambda: spout(Source(), config={"shutdown_grace_secs": 5}), "of the whole topology: set it in Config"),
+    (
+        "a bolt's Spark",
+        lambda: bolt(config={"spark_options": {}}),
+        "spark_options is a setting of the whole topology: set it in",
+    ),
+    (
+        "a bolt's pending",
+        lambda: bolt(config={"max_spout_pending": 5}),
+        "max_spout_pending is a setting of spouts, and this is a",
+    ),
+    ("ticks of a spout", lambda: spout(Source(), config={"tick_tuple_freq_secs": 5}), "of bolts, and this is a spout"),
+    ("a component's extra", lambda: bolt(config={"extra": {"a": 1}}), "put its keys among the component's settings themselves"),
+    ("a whole Config", lambda: bolt(config=Config()), "config of 'bolt': give only the settings that differ, as a mapping"),
+    ("settings that are none", lambda: bolt(config=["a"]), "config of 'bolt': give a mapping with string keys, not"),
+    ("a setting without a name", lambda: bolt(config={1: 2}), "config of 'bolt': give a mapping with string keys, not {1: 2}"),
 ]
 
 
@@ -194,6 +240,28 @@ def test_a_task_is_told_who_it_is_and_who_is_around_it() -> None:
     assert context.parallelism == 3
     assert context.sources == [("source", "default")]
     assert context.targets == {"named": ["bolt"], "plain": []}
+    assert context.streams == {"named": ("word",), "plain": ("word",)}
+    assert list(context.component_tasks("bolt")) == [5]
+    assert list(context.component_tasks("naming")) == [2, 3, 4]
+    with pytest.raises(KeyError, match="there is no component 'bold'; there are source, naming, bolt"):
+        context.component_tasks("bold")
+
+
+def test_a_spout_task_is_told_the_same_and_what_its_worker_offers() -> None:
+    made = TopologyBuilder("words")
+    made.set_spout("first", Source())
+    made.set_spout("source", Source("word string, n long"), parallelism=2)
+    made.set_bolt("bolt", Words(), parallelism=2).shuffle_grouping("source").shuffle_grouping("first")
+    called = []
+    context = made.build().spout_context_of(
+        3, wake=lambda: called.append("wake"), count=lambda name, count: called.append((name, count))
+    )
+    assert (context.topology, context.component, context.task_id, context.task_index) == ("words", "source", 3, 1)
+    assert (context.parallelism, context.targets) == (2, {"default": ["bolt"]})
+    assert (context.streams, list(context.component_tasks("bolt"))) == ({"default": ("word", "n")}, [4, 5])
+    context.wake()
+    context.count("seen", 2)
+    assert called == ["wake", ("seen", 2)]
 
 
 def test_every_grouping_has_its_method_and_they_chain() -> None:
