@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.job import Job
+from spark_jobs.job import Job, close_runners
 from spark_jobs.source import FORMAT, ROWS_DDL, batch_of, relay_source, row_batches
 
 
@@ -50,6 +50,18 @@ def warm_up(spark: SparkSession, job: Job, workers: int) -> None:
         yield from batches
 
     spark.range(0, workers, 1, workers).mapInArrow(prepare, "id long").collect()
+
+
+def close_runs(spark: SparkSession, workers: int) -> None:
+    """Have each Python worker close what it kept for its runs. Waits until all cores are free: each has a worker then."""
+
+    def close(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        close_runners()
+        # A task that ended before the next began would leave it its worker, and the other worker would not be reached.
+        BarrierTaskContext.get().barrier()
+        yield from batches
+
+    spark.range(0, workers, 1, workers).mapInArrow(close, "id long", barrier=True).collect()
 
 
 class RunningQuery:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job import Job
-from spark_jobs.query import RunningQuery, start_query, warm_up
+from spark_jobs.query import RunningQuery, close_runs, start_query, warm_up
 
 _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
@@ -69,6 +70,15 @@ class SparkUnit:
         """How many tasks can run at once."""
         return int(self._session.sparkContext.defaultParallelism)
 
+    def use_python(self, executable: str, folders: Sequence[str]) -> None:
+        """Queries that start from now on run in this Python, which can import what lies in ``folders``.
+
+        Without it that is said by the environment, see ``workers.config``. A session that runs already can only be told here.
+        """
+        context = self._session.sparkContext
+        context.pythonExec = executable
+        context.environment["PYTHONPATH"] = os.pathsep.join(folders)
+
     def start(self, job: Job, checkpoint: str) -> RunningQuery:
         """Start the query of one run; ``checkpoint`` is a scratch folder that the driver can write.
 
@@ -81,6 +91,10 @@ class SparkUnit:
     def keep_warm(self, job: Job) -> None:
         """Use the Python workers, so that Spark does not end them: the next tuple would wait seconds for new ones."""
         warm_up(self._session, job, self.cores)
+
+    def close_runs(self) -> None:
+        """Have the Python workers clean up the bolts of queries that have ended; all cores must be free."""
+        close_runs(self._session, self.cores)
 
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.

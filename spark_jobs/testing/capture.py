@@ -7,10 +7,11 @@ is not among them. A direct stream names its receivers itself, so there the chun
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queues.chunk import decode
+from queues.chunk import Route, decode
 from spark_jobs.bolt import BasicBolt, TopologyContext
 from spark_jobs.collector import BasicCollector
 from spark_jobs.grouping import Global
@@ -55,22 +56,30 @@ def watched(topology: Topology) -> Topology:
     )
 
 
+def is_watched(plan: Plan, level: int, payload: bytes) -> bool:
+    """Whether a chunk that is given to ``level`` shows what a component emitted: each tuple once, where it arrives."""
+    route = decode(payload).route
+    place = plan.places[route.target_task]
+    if place.level != level:
+        return False
+    return place.component == CAPTURE or _is_direct(plan.topology, route)
+
+
+def _is_direct(topology: Topology, route: Route) -> bool:
+    return not is_system(route.component) and route.stream in topology.spec(route.component).direct
+
+
 class Seen:
     """What each stream carried so far."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self) -> None:
         self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
 
-    def look(self, level: int, payload: bytes) -> None:
-        """Look at a chunk that is given to ``level``; each tuple is counted once, at the level where it arrives."""
-        chunk = decode(payload)
-        route = chunk.route
-        place = self._plan.places[route.target_task]
-        if place.level != level:
-            return
-        if place.component == CAPTURE or route.stream in self._plan.topology.spec(route.component).direct:
-            columns = [column.to_pylist() for column in chunk.values.columns]
+    def look(self, payloads: Iterable[bytes]) -> None:
+        """Look at the watched chunks of one micro-batch."""
+        # Where Spark shuffles, chunks arrive in any order.
+        for chunk in sorted(map(decode, payloads), key=lambda chunk: chunk.route.source_task):
+            route, columns = chunk.route, [column.to_pylist() for column in chunk.values.columns]
             self._values[route.component, route.stream] += [list(values) for values in zip(*columns, strict=True)]
 
     def of(self, component: str, stream: str) -> list[list[Any]]:
