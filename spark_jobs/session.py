@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
@@ -85,7 +86,11 @@ class SparkUnit:
         Returns when the Python workers are ready: what the first micro-batch would wait for, its tuples need not.
         """
         query = RunningQuery(start_query(self._session, job, checkpoint))
-        warm_up(self._session, job, self.cores)
+        try:
+            warm_up(self._session, job, self.cores)
+        except BaseException:
+            query.finish(0)
+            raise
         return query
 
     def keep_warm(self, job: Job) -> None:
@@ -101,8 +106,23 @@ class SparkUnit:
 
         At its end, threads and Python workers that are cut off in the middle print stack traces that mean nothing.
         """
-        jvm: Any = self._session.sparkContext._jvm  # noqa: SLF001 - the only way to the JVM
-        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+        java: Any = self._java
+        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """``silence`` for a while: a query that is stopped between two micro-batches may end with such a trace too."""
+        stderr: Any = self._java.lang.System.err
+        self.silence()
+        try:
+            yield
+        finally:
+            self._java.lang.System.setErr(stderr)
+
+    @property
+    def _java(self) -> Any:
+        """The root of the JVM's packages."""
+        return self._session.sparkContext._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
 
     def stop(self) -> None:
         """End the session and its JVM's work."""

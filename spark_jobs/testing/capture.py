@@ -16,6 +16,7 @@ from spark_jobs.bolt import BasicBolt, TopologyContext
 from spark_jobs.collector import BasicCollector
 from spark_jobs.grouping import Global
 from spark_jobs.levels import Plan
+from spark_jobs.system import is_system
 from spark_jobs.topology import BoltSpec, Subscription, Topology
 from spark_jobs.tuples import Tuple
 
@@ -33,10 +34,13 @@ class _Capture(BasicBolt):
 class _Watched(Topology):
     """The user's topology and the capturing bolt, of which components are not told."""
 
+    shown_name: str
+    """An engine may give it a name of its own, of which components are not told either."""
+
     def context_of(self, task_id: int) -> TopologyContext:
         context = super().context_of(task_id)
         targets = {stream: [bolt for bolt in bolts if bolt != CAPTURE] for stream, bolts in context.targets.items()}
-        return replace(context, targets=targets)
+        return replace(context, topology=self.shown_name, targets=targets)
 
 
 def watched(topology: Topology) -> Topology:
@@ -50,6 +54,7 @@ def watched(topology: Topology) -> Topology:
     capture = BoltSpec(bolt=_Capture(), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions)
     return _Watched(
         name=topology.name,
+        shown_name=topology.name,
         config=topology.config,
         spouts=topology.spouts,
         bolts={**topology.bolts, CAPTURE: capture},

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from acker import Ledger, Metrics
 from queues import Entry
+from spark_jobs.state import StateStore
 
 
 class Engine(Protocol):
@@ -23,6 +24,11 @@ class Engine(Protocol):
     @property
     def metrics(self) -> Metrics:
         """Where the spouts count."""
+        ...
+
+    @property
+    def state(self) -> StateStore:
+        """What stateful bolts have put there."""
         ...
 
     def start(self) -> None:

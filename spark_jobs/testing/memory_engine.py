@@ -9,6 +9,7 @@ from queues import Entry
 from spark_jobs.job import ledger_spec_of
 from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
+from spark_jobs.state import MemoryStateStore
 from spark_jobs.testing.capture import is_watched
 
 _RUN = "local-cluster"
@@ -21,6 +22,7 @@ class MemoryEngine:
         self._plan = plan
         self.ledger = MemoryLedger(ledger_spec_of(plan, ()), clock)
         self.metrics = MemoryMetrics()
+        self.state = MemoryStateStore()
         self._batch = 0
         self._runners: dict[tuple[int, int], LevelRunner] = {}
 
@@ -30,7 +32,12 @@ class MemoryEngine:
         for level in range(1, self._plan.levels + 1):
             for lane in range(self._plan.lanes(level)):
                 self._runners[level, lane] = LevelRunner(
-                    plan=self._plan, level=level, ledger=self.ledger, metrics=self.metrics, config=settings
+                    plan=self._plan,
+                    level=level,
+                    ledger=self.ledger,
+                    metrics=self.metrics,
+                    config=settings,
+                    state=self.state,
                 )
 
     def run(self, entries: Sequence[Entry]) -> list[bytes]:
