@@ -83,12 +83,18 @@ class LocalCluster:
         try:
             self._start(self._running)
         except BaseException:
-            self._close()
+            self.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._close()
+        self.close()
+
+    def close(self) -> None:
+        """What leaving the ``with`` block does; what was seen can still be looked at. Idempotent. Raises what spouts raise."""
+        self._engine = None
+        if self._running is not None:
+            self._running.close()
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
@@ -239,11 +245,6 @@ class LocalCluster:
         if self._engine is None:
             raise LocalClusterError("the cluster does not run: use it as `with LocalCluster(topology) as cluster:`")
         return self._engine
-
-    def _close(self) -> None:
-        self._engine = None
-        if self._running is not None:
-            self._running.close()
 
 
 def _close_all(tasks: Sequence[SpoutTask]) -> None:
