@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job import Job
-from spark_jobs.query import RunningQuery, close_runs, start_query, warm_up
+from spark_jobs.query import RunningQuery, on_each_worker, start_query
 
 _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
@@ -87,7 +87,7 @@ class SparkUnit:
         """
         query = RunningQuery(start_query(self._session, job, checkpoint))
         try:
-            warm_up(self._session, job, self.cores)
+            self.on_each_worker(job.prepare)
         except BaseException:
             query.finish(0)
             raise
@@ -95,11 +95,11 @@ class SparkUnit:
 
     def keep_warm(self, job: Job) -> None:
         """Use the Python workers, so that Spark does not end them: the next tuple would wait seconds for new ones."""
-        warm_up(self._session, job, self.cores)
+        self.on_each_worker(job.prepare)
 
-    def close_runs(self) -> None:
-        """Have the Python workers clean up the bolts of queries that have ended; all cores must be free."""
-        close_runs(self._session, self.cores)
+    def on_each_worker(self, call: Callable[[], None]) -> None:
+        """Have the Python workers import everything and call this, one a core."""
+        on_each_worker(self._session, call, self.cores)
 
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from acker.redis_client import connect, translated
 
 _DELETED_AT_ONCE = 500
+_MEETING_S = 1.0
 
 
 class SeenStore:
@@ -17,6 +19,7 @@ class SeenStore:
         """``topology``: a name that stands for itself in a pattern of keys."""
         self._client = connect(redis_url)
         self._key = f"tiercel:{{{topology}}}:seen"
+        self._meeting = f"tiercel:{{{topology}}}:meeting"
         self._pattern = f"tiercel:{{{topology}*"
 
     def put(self, task: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
@@ -33,6 +36,14 @@ class SeenStore:
             pipeline.delete(self._key)
             found: Any = pipeline.execute()[0]
         return [payload for _, payload in sorted(found.items(), key=lambda entry: _task_of(entry[0]))]
+
+    def meet(self, number: int) -> None:
+        """Return when so many have called this, or after a second."""
+        deadline = time.monotonic() + _MEETING_S
+        with translated("meet other workers"):
+            self._client.incr(self._meeting)
+            while int(self._client.get(self._meeting) or number) < number and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def wipe(self) -> None:
         """Remove every key of the topology, whoever made it."""

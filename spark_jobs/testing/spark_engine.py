@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from acker import RedisMetrics, open_ledger
 from queues import Entry, Spout
@@ -24,6 +25,8 @@ from spark_jobs.testing.spark_job import WatchedJob
 
 _LOOK_S = 0.01
 _PATIENCE_S = 10.0
+_ATTEMPTS = 3
+"""On a busy machine Spark may give up on a process of its own that is still starting."""
 
 
 class SparkEngine:
@@ -54,12 +57,15 @@ class SparkEngine:
         self._open.callback(self._seen.wipe)
         spark = shared_spark()
         scratch = self._open.enter_context(tempfile.TemporaryDirectory(prefix="tiercel-test-kit-", ignore_cleanup_errors=True))
-        self._open.callback(spark.close_runs)
+        self._open.callback(spark.on_each_worker, partial(self._job.clean_up, spark.cores))
         try:
-            self._query = spark.start(self._job, f"{scratch}/checkpoint")
+            for attempt in range(_ATTEMPTS):
+                query = self._query = spark.start(self._job, f"{scratch}/{attempt}")
+                if query.wait_until_ready():
+                    break
         except Exception as error:
             raise LocalClusterError(f"Spark cannot run this topology: {reason_of(error)}") from error
-        self._open.callback(_finish, spark, self._query)
+        self._open.callback(_finish, spark, query)
 
     def run(self, entries: Sequence[Entry]) -> list[bytes]:
         """The query trims the relay when the micro-batch is over and it looks for the next one."""

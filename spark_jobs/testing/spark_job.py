@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from spark_jobs.job import Job
+from spark_jobs.job import Job, close_runners
 from spark_jobs.testing.capture import is_watched
 from spark_jobs.testing.imports import Imports
 from spark_jobs.testing.seen_store import SeenStore
@@ -26,6 +26,11 @@ class WatchedJob(Job):
             (batch, level, lane), [payload for payload in given if is_watched(self.plan, level, payload)]
         )
         return rows
+
+    def clean_up(self, workers: int) -> None:
+        """Close the bolts in this worker, and keep it until so many have done it, or another task would be given it."""
+        close_runners()
+        _seen_store(self.redis_url, self.plan.topology.name).meet(workers)
 
     def __reduce__(self) -> tuple[Callable[..., WatchedJob], tuple[Imports, Mapping[str, Any]]]:
         """The imports come first: when they are unpickled, what follows may name the test's own modules."""
