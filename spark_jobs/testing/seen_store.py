@@ -22,6 +22,11 @@ class SeenStore:
         self._meeting = f"tiercel:{{{topology}}}:meeting"
         self._pattern = f"tiercel:{{{topology}*"
 
+    def check(self) -> None:
+        """Raise LedgerUnavailableError or LedgerRefusedError if the server is not to be used."""
+        with translated("run on Redis"):
+            self._client.ping()
+
     def put(self, task: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
         """Keep what a task (micro-batch, level, lane) was given."""
         if payloads:

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from pyspark import cloudpickle
+
 from acker import RedisMetrics, open_ledger
 from queues import Entry, Spout
 from spark_jobs.job import ledger_spec_of
@@ -22,6 +24,7 @@ from spark_jobs.testing.imports import Imports
 from spark_jobs.testing.seen_store import SeenStore
 from spark_jobs.testing.shared import shared_redis_url, shared_spark
 from spark_jobs.testing.spark_job import WatchedJob
+from spark_jobs.topology import Topology
 
 _LOOK_S = 0.01
 _PATIENCE_S = 10.0
@@ -53,7 +56,8 @@ class SparkEngine:
 
     def start(self) -> None:
         """Ask Redis first: Spark takes ten seconds to start, once a process."""
-        self._seen.take()
+        self._seen.check()
+        _check_travel(self._job.plan.topology)
         self._open.callback(self._seen.wipe)
         spark = shared_spark()
         scratch = self._open.enter_context(tempfile.TemporaryDirectory(prefix="tiercel-test-kit-", ignore_cleanup_errors=True))
@@ -80,6 +84,16 @@ class SparkEngine:
 
     def close(self) -> None:
         self._open.close()
+
+
+def _check_travel(topology: Topology) -> None:
+    """Spark's own message would not say which bolt it is."""
+    for component, spec in topology.bolts.items():
+        try:
+            cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            reason = f"bolt {component!r} cannot travel to Spark: {reason_of(error)}"
+            raise LocalClusterError(f"{reason}; make what cannot be pickled in prepare, not in __init__") from error
 
 
 def _finish(spark: SparkUnit, query: RunningQuery) -> None:

@@ -12,6 +12,7 @@ from queues import QueueSpout, Spout
 from spark_jobs import BasicBolt, Bolt, Config, TopologyBuilder
 from spark_jobs.errors import BadValuesError, TopologyError, UnknownStreamError
 from spark_jobs.testing import FeederSpout, LocalCluster, LocalClusterError, complete_topology, feeder_for, with_spouts
+from spark_jobs.testing.shared import shared_redis_url
 
 TIMEOUT = 30
 
@@ -201,6 +202,13 @@ def test_the_kit_runs_on_the_ledger_in_memory_and_leaves_it_empty(monkeypatch):
 def test_the_kit_does_not_import_pyspark():
     code = "import sys, spark_jobs.testing; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
+
+
+def test_without_a_redis_server_it_is_said_what_to_install_or_to_name(monkeypatch):
+    monkeypatch.setattr("compose.redis_server.find_redis", lambda: None)
+    shared_redis_url.cache_clear()
+    with pytest.raises(LocalClusterError, match=r"install with: sudo apt-get install redis-server; or name .*redis_url="):
+        LocalCluster(chain(numbers(upto=1), Pass()), engine="spark").__enter__()
 
 
 def test_a_cluster_that_is_closed_can_be_looked_at_and_closed_again():
