@@ -19,6 +19,7 @@ from spark_jobs.levels import Plan
 from spark_jobs.query import RunningQuery
 from spark_jobs.reasons import reason_of
 from spark_jobs.session import SparkUnit
+from spark_jobs.state import RedisStateStore
 from spark_jobs.testing.errors import LocalClusterError
 from spark_jobs.testing.imports import Imports
 from spark_jobs.testing.seen_store import SeenStore
@@ -44,6 +45,7 @@ class SparkEngine:
         spec = replace(ledger_spec_of(plan, (redis_url,)), message_timeout=None)
         self.ledger = open_ledger(spec)
         self.metrics = RedisMetrics(redis_url, name)
+        self.state = RedisStateStore(spec, epoch=0)
         self._job = WatchedJob(
             run=secrets.token_hex(6), plan=_without_spouts(plan), ledger=spec, imports=Imports.of_this_process()
         )
@@ -51,7 +53,7 @@ class SparkEngine:
         self._relay = self._job.open_relay()
         self._query: RunningQuery | None = None
         self._open = ExitStack()
-        for part in (self.ledger, self.metrics, self._relay, self._seen):
+        for part in (self.ledger, self.metrics, self.state, self._relay, self._seen):
             self._open.callback(part.close)
 
     def start(self) -> None:
