@@ -71,6 +71,7 @@ class LocalCluster:
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._plan)
         self._seen = Seen()
+        self._last_states: dict[str, dict[Key, Any]] = {}
         self._settled: dict[str, list[Settled]] = {component: [] for component in topology.spouts}
         self._spouts: dict[str, list[SpoutTask]] = {}
         self._engine: Engine | None = None
@@ -189,7 +190,9 @@ class LocalCluster:
         spec = self._topology.bolts.get(component)
         if spec is None or not isinstance(spec.bolt, StatefulBolt):
             raise LocalClusterError(f"there is no stateful bolt {component!r}")
-        return {decode_key(field): decode_value(raw) for field, raw in self._running_engine().state.entries(component)}
+        if component in self._last_states:
+            return dict(self._last_states[component])
+        return _state_of(self._running_engine(), component)
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
         """The spout object that runs: a copy of the one in the topology, but for a ``FeederSpout``."""
@@ -203,6 +206,7 @@ class LocalCluster:
         engine = self._engine = self._new_engine()
         running.callback(engine.close)
         engine.start()
+        running.callback(self._keep_states, engine)
         shared = Surroundings(
             plan=self._plan, ledger=engine.ledger, metrics=engine.metrics, clock=self._clock,
             roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
@@ -218,6 +222,11 @@ class LocalCluster:
         for task in self._tasks():
             task.open()
             closing.append(task)
+
+    def _keep_states(self, engine: Engine) -> None:
+        for component, spec in self._topology.bolts.items():
+            if isinstance(spec.bolt, StatefulBolt):
+                self._last_states[component] = _state_of(engine, component)
 
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
@@ -245,6 +254,10 @@ class LocalCluster:
         if self._engine is None:
             raise LocalClusterError("the cluster does not run: use it as `with LocalCluster(topology) as cluster:`")
         return self._engine
+
+
+def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
+    return {decode_key(field): decode_value(raw) for field, raw in engine.state.entries(component)}
 
 
 def _close_all(tasks: Sequence[SpoutTask]) -> None:
