@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
 from acker.redis_client import connect
@@ -40,12 +39,12 @@ class Job:
     def run_level(self, level: int, batch: int, lane: int, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
         """Run the bolts that this lane hosts at this level; returns (lane, chunk) rows for the next level."""
         token = Token(run=self.run, batch=batch, level=level, partition=lane)
-        return _runner(_Key(self), level).run(token, payloads)
+        return _runner(self, level).run(token, payloads)
 
     def prepare(self) -> None:
         """Make this process ready to run any level."""
         for level in range(1, self.plan.levels + 1):
-            _runner(_Key(self), level)
+            _runner(self, level)
 
     def open_relay(self) -> RedisRelay:
         """A relay of its own connection."""
@@ -74,29 +73,36 @@ def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:
     )
 
 
-class _Key:
-    """Makes jobs of one run equal, however often a task unpickled them."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and other.job.run == self.job.run
-
-    def __hash__(self) -> int:
-        return hash(self.job.run)
+_runners: dict[tuple[str, int], LevelRunner] = {}
+"""The runners of this process, by run and level: bolts and connections live as long as the Python worker."""
 
 
-@lru_cache(maxsize=16)
-def _runner(key: _Key, level: int) -> LevelRunner:
-    """The runner of this process: bolts and connections live as long as the Python worker.
+def _runner(job: Job, level: int) -> LevelRunner:
+    """The runner of a level; those of earlier runs are closed. Jobs of one run are equal, however often they were unpickled.
 
     Spark's worker collects garbage after every task, which walks all of pandas and pyarrow: three quarters of the CPU time
     of small batches. What is imported by now stays; take it out of the collector's sight.
     """
-    job = key.job
+    found = _runners.get((job.run, level))
+    if found is None:
+        if any(run != job.run for run, _ in _runners):
+            close_runners()
+        found = _runners[job.run, level] = _new_runner(job, level)
+        gc.collect()
+        gc.freeze()
+    return found
+
+
+def close_runners() -> None:
+    """Clean up the bolts of this process, whose runs have ended; if one has not, it goes on with its snapshots."""
+    while _runners:
+        _, runner = _runners.popitem()
+        runner.close()
+
+
+def _new_runner(job: Job, level: int) -> LevelRunner:
     config = {**job.plan.topology.config.as_mapping(), "redis_url": job.redis_url, "amqp_url": job.amqp_url}
-    runner = LevelRunner(
+    return LevelRunner(
         plan=job.plan,
         level=level,
         ledger=open_ledger(job.ledger),
@@ -106,6 +112,3 @@ def _runner(key: _Key, level: int) -> LevelRunner:
         key=job.key,
         state=RedisStateStore(job.ledger, job.epoch),
     )
-    gc.collect()
-    gc.freeze()
-    return runner

@@ -42,14 +42,17 @@ def start_query(spark: SparkSession, job: Job, checkpoint: str) -> StreamingQuer
     return writer.start()
 
 
-def warm_up(spark: SparkSession, job: Job, workers: int) -> None:
-    """Have as many Python workers as there are cores import everything and connect; Spark uses them again for the query."""
+def on_each_worker(spark: SparkSession, call: Callable[[], None], workers: int) -> None:
+    """Have as many Python workers as there are cores call this; Spark uses them again for queries.
 
-    def prepare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        job.prepare()
+    One of them may take two turns, and another none, if ``call`` returns at once.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        call()
         yield from batches
 
-    spark.range(0, workers, 1, workers).mapInArrow(prepare, "id long").collect()
+    spark.range(0, workers, 1, workers).mapInArrow(run, "id long").collect()
 
 
 class RunningQuery:
@@ -67,6 +70,14 @@ class RunningQuery:
     def idle(self) -> bool:
         """Whether the last look into the relay found nothing."""
         return not self._query.status["isDataAvailable"]
+
+    def wait_until_ready(self) -> bool:
+        """Wait until it looks for data; False if it has ended. On a busy machine Spark gives its processes too little time."""
+        while self.active:
+            if str(self._query.status["message"]).startswith("Waiting"):
+                return True
+            time.sleep(0.01)
+        return False
 
     def finish(self, patience_s: float) -> None:
         """Stop, between two micro-batches if that takes less than ``patience_s``, so that little has to be done again."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
@@ -15,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job import Job
-from spark_jobs.query import RunningQuery, start_query, warm_up
+from spark_jobs.query import RunningQuery, on_each_worker, start_query
 
 _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
@@ -69,26 +71,58 @@ class SparkUnit:
         """How many tasks can run at once."""
         return int(self._session.sparkContext.defaultParallelism)
 
+    def use_python(self, executable: str, folders: Sequence[str]) -> None:
+        """Queries that start from now on run in this Python, which can import what lies in ``folders``.
+
+        Without it that is said by the environment, see ``workers.config``. A session that runs already can only be told here.
+        """
+        context = self._session.sparkContext
+        context.pythonExec = executable
+        context.environment["PYTHONPATH"] = os.pathsep.join(folders)
+
     def start(self, job: Job, checkpoint: str) -> RunningQuery:
         """Start the query of one run; ``checkpoint`` is a scratch folder that the driver can write.
 
         Returns when the Python workers are ready: what the first micro-batch would wait for, its tuples need not.
         """
         query = RunningQuery(start_query(self._session, job, checkpoint))
-        warm_up(self._session, job, self.cores)
+        try:
+            self.on_each_worker(job.prepare)
+        except BaseException:
+            query.finish(0)
+            raise
         return query
 
     def keep_warm(self, job: Job) -> None:
         """Use the Python workers, so that Spark does not end them: the next tuple would wait seconds for new ones."""
-        warm_up(self._session, job, self.cores)
+        self.on_each_worker(job.prepare)
+
+    def on_each_worker(self, call: Callable[[], None]) -> None:
+        """Have the Python workers import everything and call this, one a core."""
+        on_each_worker(self._session, call, self.cores)
 
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.
 
         At its end, threads and Python workers that are cut off in the middle print stack traces that mean nothing.
         """
-        jvm: Any = self._session.sparkContext._jvm  # noqa: SLF001 - the only way to the JVM
-        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+        java: Any = self._java
+        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """``silence`` for a while: a query that is stopped between two micro-batches may end with such a trace too."""
+        stderr: Any = self._java.lang.System.err
+        self.silence()
+        try:
+            yield
+        finally:
+            self._java.lang.System.setErr(stderr)
+
+    @property
+    def _java(self) -> Any:
+        """The root of the JVM's packages."""
+        return self._session.sparkContext._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
 
     def stop(self) -> None:
         """End the session and its JVM's work."""

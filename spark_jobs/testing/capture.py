@@ -7,14 +7,16 @@ is not among them. A direct stream names its receivers itself, so there the chun
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queues.chunk import decode
+from queues.chunk import Route, decode
 from spark_jobs.bolt import BasicBolt, TopologyContext
 from spark_jobs.collector import BasicCollector
 from spark_jobs.grouping import Global
 from spark_jobs.levels import Plan
+from spark_jobs.system import is_system
 from spark_jobs.topology import BoltSpec, Subscription, Topology
 from spark_jobs.tuples import Tuple
 
@@ -32,10 +34,14 @@ class _Capture(BasicBolt):
 class _Watched(Topology):
     """The user's topology and the capturing bolt, of which components are not told."""
 
+    shown_name: str
+    """An engine may give it a name of its own, of which components are not told either."""
+
     def context_of(self, task_id: int) -> TopologyContext:
         context = super().context_of(task_id)
         targets = {stream: [bolt for bolt in bolts if bolt != CAPTURE] for stream, bolts in context.targets.items()}
-        return replace(context, targets=targets, tasks={bolt: ids for bolt, ids in context.tasks.items() if bolt != CAPTURE})
+        tasks = {bolt: ids for bolt, ids in context.tasks.items() if bolt != CAPTURE}
+        return replace(context, topology=self.shown_name, targets=targets, tasks=tasks)
 
 
 def watched(topology: Topology) -> Topology:
@@ -49,28 +55,37 @@ def watched(topology: Topology) -> Topology:
     capture = BoltSpec(bolt=_Capture(), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions)
     return _Watched(
         name=topology.name,
+        shown_name=topology.name,
         config=topology.config,
         spouts=topology.spouts,
         bolts={**topology.bolts, CAPTURE: capture},
     )
 
 
+def is_watched(plan: Plan, level: int, payload: bytes) -> bool:
+    """Whether a chunk that is given to ``level`` shows what a component emitted: each tuple once, where it arrives."""
+    route = decode(payload).route
+    place = plan.places[route.target_task]
+    if place.level != level:
+        return False
+    return place.component == CAPTURE or _is_direct(plan.topology, route)
+
+
+def _is_direct(topology: Topology, route: Route) -> bool:
+    return not is_system(route.component) and route.stream in topology.spec(route.component).direct
+
+
 class Seen:
     """What each stream carried so far."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self) -> None:
         self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
 
-    def look(self, level: int, payload: bytes) -> None:
-        """Look at a chunk that is given to ``level``; each tuple is counted once, at the level where it arrives."""
-        chunk = decode(payload)
-        route = chunk.route
-        place = self._plan.places[route.target_task]
-        if place.level != level:
-            return
-        if place.component == CAPTURE or route.stream in self._plan.topology.spec(route.component).direct:
-            columns = [column.to_pylist() for column in chunk.values.columns]
+    def look(self, payloads: Iterable[bytes]) -> None:
+        """Look at the watched chunks of one micro-batch."""
+        # Where Spark shuffles, chunks arrive in any order.
+        for chunk in sorted(map(decode, payloads), key=lambda chunk: chunk.route.source_task):
+            route, columns = chunk.route, [column.to_pylist() for column in chunk.values.columns]
             self._values[route.component, route.stream] += [list(values) for values in zip(*columns, strict=True)]
 
     def of(self, component: str, stream: str) -> list[list[Any]]:

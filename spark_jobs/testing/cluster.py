@@ -6,96 +6,96 @@ import copy
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from acker import MemoryLedger, MemoryMetrics, Token
-from queues import Entry, MsgId, Spout
+from queues import MsgId, Spout
 from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.config import Config
-from spark_jobs.job import ledger_spec_of
 from spark_jobs.levels import plan_topology
-from spark_jobs.runner import LevelRunner
-from spark_jobs.state import MemoryStateStore
 from spark_jobs.state.encoding import Key, decode_key, decode_value
 from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.testing.capture import Seen, watched
 from spark_jobs.testing.clock import SimulatedClock, to_ns
+from spark_jobs.testing.engine import Engine
 from spark_jobs.testing.errors import LocalClusterError
+from spark_jobs.testing.memory_engine import MemoryEngine
 from spark_jobs.testing.spouts import Settled, SpoutTask, Surroundings
+from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 
+EngineName = Literal["memory", "spark"]
+
 _ROUNDS = 1_000
-_RUN = "local-cluster"
+_ROOT_STEP = 1 << 36
+"""Between two roots. They ascend, as the tuples are emitted; their high bits differ now and then, as those of real ones do,
+so that they spread over the shards of a ledger."""
 
 
 class LocalCluster:
-    """Runs a topology on the ledger in memory, for tests: ``with LocalCluster(topology) as cluster: …``.
+    """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
 
-    Components, groupings, lanes, trees and timeouts are those of the real thing; there is no broker, no Redis and no JVM.
-    Time stands still but in ``advance_time``, nothing sleeps, and the same test gives the same run. One thread only: a
-    spout's own threads are not waited for. Entering opens the spouts; leaving closes them, even after an error.
+    Components, groupings, lanes, trees and timeouts are those of the real thing. ``engine="memory"`` has no broker, no Redis
+    and no JVM, and the same test gives the same run. ``engine="spark"`` runs the bolts in Spark, on Redis, as a real cluster
+    does; Spark starts once a process. Time stands still but in ``advance_time``, nothing sleeps. Spouts run in the thread of
+    the test; threads of their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up, even
+    after an error.
 
-    Order: outcomes of one micro-batch come in the order in which the tuples were emitted, and a stream's tuples in the order of
-    its tasks. A real cluster promises neither.
+    Order: outcomes of one micro-batch come in the order in which the tuples were emitted. A real cluster does not promise it.
     """
 
     def __init__(
-        self, topology: Topology, config: Config | None = None, *, engine: Literal["memory"] = "memory", max_lanes: int = 2
+        self,
+        topology: Topology,
+        config: Config | None = None,
+        *,
+        engine: EngineName = "memory",
+        max_lanes: int = 2,
+        redis_url: str | None = None,
     ) -> None:
         """``config`` takes the place of the topology's; ``max_lanes`` is the number of cores of the real cluster.
 
+        ``redis_url`` is for Spark: a server to use in the place of a private one, which is left as it was found.
         Raises LocalClusterError for an engine that there is not, TopologyError for a topology without a bolt.
         """
-        if engine != "memory":
-            raise LocalClusterError(f'there is no engine {engine!r} yet: use engine="memory", the default')
+        if engine not in get_args(EngineName):
+            raise LocalClusterError(f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}")
+        if redis_url and engine == "memory":
+            raise LocalClusterError('a redis_url is for engine="spark"; engine="memory" has no server')
         plan_topology(topology, max_lanes)
         self._topology = topology if config is None else replace(topology, config=config)
-        self._plan = plan = plan_topology(watched(self._topology), max_lanes)
+        self._plan = plan_topology(watched(self._topology), max_lanes)
+        self._engine_name, self._redis_url = engine, redis_url
         self._clock = SimulatedClock()
-        self._metrics = MemoryMetrics()
-        self._ledger = MemoryLedger(ledger_spec_of(plan, ()), self._clock)
-        self._seen = Seen(plan)
-        self._state = MemoryStateStore()
-        settings = plan.topology.config.as_mapping()
-        self._runners = {
-            # A runner a lane: two lanes of a level may run in two processes.
-            (level, lane): LevelRunner(
-                plan=plan, level=level, ledger=self._ledger, metrics=self._metrics, config=settings, state=self._state
-            )
-            for level in range(1, plan.levels + 1)
-            for lane in range(plan.lanes(level))
-        }
-        self._batch = 0
+        self._ticks = Ticks(self._plan)
+        self._seen = Seen()
+        self._last_states: dict[str, dict[Key, Any]] = {}
         self._settled: dict[str, list[Settled]] = {component: [] for component in topology.spouts}
-        shared = Surroundings(
-            plan=plan, ledger=self._ledger, metrics=self._metrics, clock=self._clock, roots=itertools.count(1)
-        )
-        self._spouts = {
-            component: [
-                SpoutTask(shared, component, index, copy.deepcopy(spec.spout), self._settled[component])
-                for index in range(spec.parallelism)
-            ]
-            for component, spec in topology.spouts.items()
-        }
-        self._open: list[SpoutTask] | None = None
+        self._spouts: dict[str, list[SpoutTask]] = {}
+        self._engine: Engine | None = None
+        self._running: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        if self._open is not None:
+        if self._running is not None:
             raise LocalClusterError("this cluster was used before: make a new one for each test")
-        self._open = []
+        self._running = ExitStack()
         try:
-            for task in self._tasks():
-                task.open()
-                self._open.append(task)
+            self._start(self._running)
         except BaseException:
-            self._close()
+            self.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._close()
+        self.close()
+
+    def close(self) -> None:
+        """What leaving the ``with`` block does; what was seen can still be looked at. Idempotent. Raises what spouts raise."""
+        self._engine = None
+        if self._running is not None:
+            self._running.close()
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
@@ -114,17 +114,18 @@ class LocalCluster:
 
     def step(self) -> bool:
         """Run at most one micro-batch; returns whether anything moved. For spouts that never run dry."""
-        self._require_open()
+        engine = self._running_engine()
         heard = [task.hear() for task in self._tasks()]
         emitted = [task.fill() for task in self._tasks()]
-        entries = [entry for task in self._tasks() for entry in task.send()]
+        entries = self._ticks.due(self._clock())
+        entries += (entry for task in self._tasks() for entry in task.send())
         if entries:
-            self._run(entries)
-        return any(heard) or any(emitted)
+            self._seen.look(engine.run(entries))
+        return any(heard) or any(emitted) or bool(entries)
 
     def advance_time(self, seconds: float) -> None:
-        """Let time pass, as if the cluster ran all the while: each message timeout fires at its moment, and what a spout
-        replays then begins a timeout of its own there.
+        """Let time pass, as if the cluster ran all the while: each message timeout and each tick comes at its moment, and what
+        a spout replays then begins a timeout of its own there.
 
         Settles first and last; raises as ``settle`` does, and ValueError for a time that is not a positive number or 0.
         """
@@ -132,11 +133,23 @@ class LocalCluster:
             raise ValueError(f"time goes on by a number of seconds, not {seconds!r}")
         self.settle()
         end = self._clock.now_ns + to_ns(seconds)
-        while (deadline := self._next_deadline()) is not None and deadline <= end:
-            self._clock.now_ns = deadline
+        while (moment := self._next_moment()) is not None and moment <= end:
+            self._clock.now_ns = moment
             self.settle()
         self._clock.now_ns = end
         self.settle()
+
+    def deactivate(self) -> None:
+        """No spout is asked for tuples any more. They still hear of those in flight. Idempotent."""
+        self._running_engine()
+        for task in self._tasks():
+            task.deactivate()
+
+    def activate(self) -> None:
+        """Undo ``deactivate``. Idempotent."""
+        self._running_engine()
+        for task in self._tasks():
+            task.activate()
 
     # -- looking -----------------------------------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ class LocalCluster:
     def pending(self, component: str) -> int:
         """Trees of this spout's tuples in flight."""
         self._settled_of(component)
-        return sum(task.pending for task in self._spouts[component])
+        return sum(task.pending for task in self._spouts.get(component, ()))
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
         """What a component has emitted on a stream so far, each tuple once however many tasks received it.
@@ -177,56 +190,83 @@ class LocalCluster:
         spec = self._topology.bolts.get(component)
         if spec is None or not isinstance(spec.bolt, StatefulBolt):
             raise LocalClusterError(f"there is no stateful bolt {component!r}")
-        return {decode_key(field): decode_value(raw) for field, raw in self._state.entries(component)}
+        if component in self._last_states:
+            return dict(self._last_states[component])
+        return _state_of(self._running_engine(), component)
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
         """The spout object that runs: a copy of the one in the topology, but for a ``FeederSpout``."""
         self._settled_of(component)
+        self._running_engine()
         return self._spouts[component][task_index].spout
 
     # -- the inside --------------------------------------------------------------------------------------------------------
 
-    def _run(self, entries: Sequence[Entry]) -> None:
-        """One micro-batch, level by level, lane by lane."""
-        plan = self._plan
-        lanes: dict[int, list[bytes]] = {}
-        for entry in entries:
-            lanes.setdefault(entry.lane % plan.lanes(1), []).append(entry.payload)
-        for level in range(1, plan.levels + 1):
-            following: dict[int, list[bytes]] = {}
-            for lane, payloads in sorted(lanes.items()):
-                for payload in payloads:
-                    self._seen.look(level, payload)
-                token = Token(run=_RUN, batch=self._batch, level=level, partition=lane)
-                rows = self._runners[level, lane].run(token, payloads)
-                for target, payload in rows:
-                    following.setdefault(target, []).append(payload)
-            lanes = following
-        self._batch += 1
+    def _start(self, running: ExitStack) -> None:
+        engine = self._engine = self._new_engine()
+        running.callback(engine.close)
+        engine.start()
+        running.callback(self._keep_states, engine)
+        shared = Surroundings(
+            plan=self._plan, ledger=engine.ledger, metrics=engine.metrics, clock=self._clock,
+            roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
+        )  # fmt: skip
+        for component, spec in self._topology.spouts.items():
+            self._spouts[component] = [
+                SpoutTask(shared, component, index, copy.deepcopy(spec.spout), self._settled[component])
+                for index in range(spec.parallelism)
+            ]
+        # In the order of their start: the first one that was opened is the first one that is closed.
+        closing: list[SpoutTask] = []
+        running.callback(_close_all, closing)
+        for task in self._tasks():
+            task.open()
+            closing.append(task)
+
+    def _keep_states(self, engine: Engine) -> None:
+        for component, spec in self._topology.bolts.items():
+            if isinstance(spec.bolt, StatefulBolt):
+                self._last_states[component] = _state_of(engine, component)
+
+    def _new_engine(self) -> Engine:
+        if self._engine_name == "memory":
+            return MemoryEngine(self._plan, self._clock)
+        from spark_jobs.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
+
+        return SparkEngine(self._plan, self._redis_url)
 
     def _tasks(self) -> list[SpoutTask]:
         return [task for tasks in self._spouts.values() for task in tasks]
 
-    def _next_deadline(self) -> int | None:
-        return min((task.deadline_ns for task in self._tasks() if task.deadline_ns is not None), default=None)
+    def _next_moment(self) -> int | None:
+        """When something happens by itself."""
+        moments = [task.deadline_ns for task in self._tasks()]
+        if self._ticks.next_at is not None:
+            moments.append(to_ns(self._ticks.next_at))
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _settled_of(self, component: str) -> list[Settled]:
         if component not in self._settled:
             raise LocalClusterError(f"there is no spout {component!r}; the spouts are {', '.join(self._settled)}")
         return self._settled[component]
 
-    def _require_open(self) -> None:
-        if not self._open:
+    def _running_engine(self) -> Engine:
+        if self._engine is None:
             raise LocalClusterError("the cluster does not run: use it as `with LocalCluster(topology) as cluster:`")
+        return self._engine
 
-    def _close(self) -> None:
-        """Close every spout that was opened, and then raise what the first one raised."""
-        opened, self._open = self._open or [], []
-        errors = []
-        for task in opened:
-            try:
-                task.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed too
-                errors.append(error)
-        if errors:
-            raise errors[0]
+
+def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
+    return {decode_key(field): decode_value(raw) for field, raw in engine.state.entries(component)}
+
+
+def _close_all(tasks: Sequence[SpoutTask]) -> None:
+    """Close every spout that was opened, and then raise what the first one raised."""
+    errors = []
+    for task in tasks:
+        try:
+            task.close()
+        except Exception as error:  # noqa: BLE001 - the others must be closed too
+            errors.append(error)
+    if errors:
+        raise errors[0]

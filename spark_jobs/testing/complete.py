@@ -9,7 +9,7 @@ from typing import Any
 from queues import Spout
 from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.config import Config
-from spark_jobs.testing.cluster import LocalCluster
+from spark_jobs.testing.cluster import EngineName, LocalCluster
 from spark_jobs.testing.errors import LocalClusterError
 from spark_jobs.testing.feeder import FeederSpout
 from spark_jobs.topology import Topology
@@ -41,12 +41,14 @@ def feeder_for(topology: Topology, component: str) -> FeederSpout:
     )
 
 
-def complete_topology(
+def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by its name
     topology: Topology,
     mock_sources: Mapping[str, Sequence[Sequence[Any]]],
     *,
     config: Config | None = None,
     allow_failures: bool = False,
+    engine: EngineName = "memory",
+    redis_url: str | None = None,
 ) -> dict[str, list[list[Any]]]:
     """Feed the named spouts' default streams, run to the end, return what each component emitted on its default stream.
 
@@ -59,7 +61,7 @@ def complete_topology(
     for component, rows in mock_sources.items():
         for msg_id, values in enumerate(rows):
             feeders[component].feed(values, msg_id)
-    with LocalCluster(with_spouts(topology, feeders), config) as cluster:
+    with LocalCluster(with_spouts(topology, feeders), config, engine=engine, redis_url=redis_url) as cluster:
         cluster.settle()
         settings = config or topology.config
         if settings.enable_message_timeouts:

@@ -63,6 +63,7 @@ class SpoutTask:
         self._pending: dict[int, tuple[MsgId, int]] = {}
         """Root to message id and deadline; in the order of the deadlines, because the timeout is the same for all."""
         self._takes_reason = takes_reason(spout)
+        self._active = False
 
     def open(self) -> None:
         """``open`` and ``activate`` of the spout."""
@@ -73,11 +74,24 @@ class SpoutTask:
             count=lambda name, count: self._shared.metrics.add(self.component, self._task_id, {name: count}),
         )
         self.spout.open(topology.config_of(self.component).as_mapping(), context)
-        self.spout.activate()
+        self.activate()
+
+    def activate(self) -> None:
+        """Ask the spout for tuples from now on. Idempotent."""
+        if not self._active:
+            self._active = True
+            self.spout.activate()
+
+    def deactivate(self) -> None:
+        """Do not ask it any more; it still hears of its tuples. Idempotent."""
+        if self._active:
+            self._active = False
+            self.spout.deactivate()
 
     def close(self) -> None:
         """``deactivate``, ``release`` of what is in flight, ``close`` with a grace of 0."""
-        self.spout.deactivate()
+        self.deactivate()
+        self._feed.close()
         in_flight = [msg_id for msg_id, _ in self._pending.values()]
         self._shared.ledger.forget(list(self._pending))
         self._pending.clear()
@@ -129,7 +143,7 @@ class SpoutTask:
 
     def fill(self) -> bool:
         """Ask the spout for tuples until it has none or its bound is reached; returns whether it emitted."""
-        while len(self._emitted) < _BATCH_TUPLES and (self._bound is None or self._in_flight() < self._bound):
+        while self._active and len(self._emitted) < _BATCH_TUPLES and (self._bound is None or self._in_flight() < self._bound):
             before = len(self._emitted)
             self.spout.next_tuple(self)
             if len(self._emitted) == before:

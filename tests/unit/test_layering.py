@@ -22,6 +22,10 @@ MAY_IMPORT = {
     "workers": {"acker", "compose", "examples", "queues", "spark_jobs"},
 }
 
+# The test kit lies in a folder of spark_jobs and above the rest of it: it starts a server, and nothing there knows it.
+KIT = "spark_jobs/testing/"
+MAY_IMPORT_IN_KIT = {"acker", "compose", "queues"}
+
 # Which files may import a third-party library: those whose path begins with one of these.
 ONLY_IN = {
     "pika": ("queues/",),
@@ -32,7 +36,8 @@ ONLY_IN = {
         "spark_jobs/snapshots/redis_store.py",
         "spark_jobs/state/redis_store.py",
     ),
-    "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py"),
+    "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py", "spark_jobs/testing/spark_engine.py"),
+    "pytest": ("spark_jobs/testing/plugin.py",),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),
     "typer": ("workers/cli.py", "workers/options.py", "workers/queue_commands.py", "workers/topology_commands.py"),
@@ -79,7 +84,13 @@ every_lua_file = pytest.mark.parametrize("path", sorted(p for f in FOLDERS for p
 def test_a_folder_imports_only_the_folders_below_it(path: Path) -> None:
     folder = name_of(path).split("/")[0]
     foreign = {top(module) for module in imports_of(parsed(path))} & set(FOLDERS) - {folder}
-    assert foreign <= MAY_IMPORT[folder]
+    assert foreign <= (MAY_IMPORT_IN_KIT if name_of(path).startswith(KIT) else MAY_IMPORT[folder])
+
+
+@every_module
+def test_what_runs_topologies_does_not_know_the_test_kit(path: Path) -> None:
+    if not name_of(path).startswith(KIT):
+        assert not [module for module in imports_of(parsed(path)) if module.startswith("spark_jobs.testing")]
 
 
 @every_module

@@ -101,25 +101,6 @@ def test_a_line_without_words_is_acked_by_the_first_bolt() -> None:
     assert everything_acked(pump, roots)
 
 
-def test_one_root_may_have_a_hundred_thousand_tuples() -> None:
-    pump = Pump(chain(Split(), Pass(), Count()))
-    roots = pump.feed([" ".join(map(str, range(50_000)))])
-    pump.run()
-    assert sum(Count.totals.values()) == 50_000
-    assert everything_acked(pump, roots)
-    shuffled = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
-    assert all(24_500 <= count <= 25_500 for count in shuffled)
-
-
-def test_twelve_levels_are_passed_through() -> None:
-    pump = Pump(chain(Split(), *[Pass() for _ in range(10)], Count()))
-    roots = pump.feed(["a b c"], ["d"])
-    pump.run()
-    assert pump.plan.levels == 12
-    assert Count.totals == Counter("abcd")
-    assert everything_acked(pump, roots)
-
-
 class Join(Bolt):
     """Emits one tuple for all that came in the micro-batch, anchored to all of them, and acks them: in ``flush``."""
 
@@ -166,19 +147,6 @@ def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) ->
     pump.read()
     assert Count.totals == {"a+a+a+b+b+b": 1}
     assert everything_acked(pump, roots)
-
-
-def test_two_spouts_join_and_both_fail_when_the_joined_tuple_does() -> None:
-    builder = TopologyBuilder("joined")
-    builder.set_spout("one", Source())
-    builder.set_spout("two", Source())
-    builder.set_bolt("join", Join()).global_grouping("one").global_grouping("two")
-    builder.set_bolt("fail", Raising("boom")).shuffle_grouping("join")
-    pump = Pump(builder.build())
-    roots = pump.feed(["x"], spout="one") + pump.feed(["y"], spout="two")
-    pump.run()
-    assert pump.failed == dict.fromkeys(roots, "fail: RuntimeError: boom")
-    assert pump.ledger.pending() == 0
 
 
 class Raising(BasicBolt):
@@ -343,78 +311,12 @@ class Settling(Bolt):
             actions[action]()
 
 
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        ("emit ack", None),
-        ("free ack", None),
-        ("emit emit ack", None),
-        ("reset_timeout ack", None),
-        ("fail", "on purpose"),
-        ("emit fail", "on purpose"),
-        ("raise", "ValueError: invalid literal for int() with base 10: 'raised'"),
-        ("emit raise", "ValueError: invalid literal for int() with base 10: 'raised'"),
-        ("ack raise", "ValueError: invalid literal for int() with base 10: 'raised'"),
-        ("ack ack", "AlreadySettledError: 'b0' acks Tuple(spout:default, word='ack ack'), which it has acked before"),
-        ("fail ack", "on purpose"),
-        ("ack emit", "AlreadySettledError: 'b0' anchors to .*, which it has acked before"),
-        ("foreign", "ForeignTupleError: 'b0' acks 'foreign', which is no tuple"),
-        ("stream ack", "UnknownStreamError: 'b0' emits on stream 'late'; its streams are default"),
-        ("two ack", "BadValuesError: 'b0' emits .* give a list with one value for each of (word string)"),
-        ("number ack", "stream 'default': field 'word' is a string, the value is the int 7"),
-    ],
-)
-def test_what_a_bolt_does_by_hand_decides_about_its_tuple_and_no_other(word: str, reason: str | None) -> None:
-    pump = Pump(chain(Settling(), Count(), fields="word string", parallelism=1))
-    before, root, after = pump.feed(["emit ack"], [word], ["emit ack"])
-    pump.run()
-    assert {before, after} <= set(pump.acked)
-    assert pump.ledger.pending() == 0
-    if reason is None:
-        assert root in pump.acked
-    else:
-        start, _, end = f"b0: {reason}".partition(".*")
-        assert pump.failed[root].startswith(start)
-        assert pump.failed[root].endswith(end)
-    assert pump.reset == ([root] if "reset" in word else [])
-
-
-def test_a_tuple_that_is_neither_acked_nor_failed_stays_pending() -> None:
-    pump = Pump(chain(Settling(), fields="word string"))
-    held, acked = pump.feed(["hold"], ["ack"])
-    pump.run()
-    assert pump.acked == [acked]
-    assert pump.ledger.pending() == 1
-    pump.ledger.forget([held])
-
-
 def test_what_was_emitted_before_the_ack_is_waited_for_also_when_the_anchor_is_held() -> None:
     pump = Pump(chain(Settling(), Count(), fields="word string"))
     pump.feed(["emit hold"])
     pump.run()
     assert pump.ledger.pending() == 1
     assert Count.totals == {"emit hold": 1}
-
-
-class Mixed(BasicBolt):
-    output_streams = {"words": "word string", "numbers": "n long"}  # noqa: RUF012 - as users write it
-
-    def execute(self, tup, collector):
-        collector.emit([tup[0]], stream="words")
-        collector.emit([tup[0] if tup[0] == "bad" else 1], stream="numbers")
-
-
-def test_a_value_of_the_wrong_type_fails_its_tuple_alone_and_nothing_of_it_leaves() -> None:
-    builder = TopologyBuilder("mixed")
-    builder.set_spout("spout", Source())
-    builder.set_bolt("mixed", Mixed()).shuffle_grouping("spout")
-    builder.set_bolt("count", Count()).shuffle_grouping("mixed", "words").shuffle_grouping("mixed", "numbers")
-    pump = Pump(builder.build())
-    good, bad, fine = pump.feed(["good"], ["bad"], ["fine"])
-    pump.run()
-    assert pump.failed == {bad: "mixed: stream 'numbers': field 'n' is a long, the value is the str 'bad'"}
-    assert sorted(pump.acked) == sorted([good, fine])
-    assert Count.totals == {"good": 1, "fine": 1, 1: 2}
 
 
 class Flushing(BasicBolt):
@@ -474,25 +376,6 @@ def test_a_bolt_that_cannot_be_prepared_fails_its_tuples_and_is_tried_again() ->
     assert pump.acked == kept
 
 
-class Configured(BasicBolt):
-    seen: ClassVar[list] = []
-
-    def prepare(self, config, context):
-        self.seen.append((config["redis_url"], config["colour"], config["message_timeout_secs"], context.task_index))
-
-    def execute(self, tup, collector):
-        pass
-
-
-def test_each_copy_is_prepared_once_with_the_settings_and_its_context() -> None:
-    Configured.seen.clear()
-    pump = Pump(chain(Configured(), fields="word string", extra={"colour": "red"}), max_lanes=1)
-    for _ in range(3):
-        pump.feed(*([str(number)] for number in range(20)))
-        pump.run()
-    assert sorted(Configured.seen) == [("none", "red", 30.0, 0), ("none", "red", 30.0, 1)]
-
-
 @pytest.mark.parametrize("ledger", [True, False], ids=["beside a ledger", "without a ledger"])
 def test_tuples_in_no_tree_are_processed_spread_and_never_told_to_the_ledger(ledger: bool) -> None:
     pump = Pump(chain(Split(), Pass(), Count()), ledger=ledger)
@@ -521,45 +404,6 @@ def test_single_tuples_in_no_tree_are_spread_too() -> None:
     shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
     assert len(shares) == 2
     assert all(60 <= share <= 140 for share in shares)
-
-
-class ByTwos:
-    """Every tuple to the first and the last task."""
-
-    def prepare(self, context, stream, target_tasks):
-        self.ends = [target_tasks[0], target_tasks[-1], target_tasks[0]]
-
-    def choose_tasks(self, task_id, values):
-        return self.ends
-
-
-class Naming(BasicBolt):
-    output_streams = {"default": "word string", "named": "word string"}  # noqa: RUF012 - as users write it
-    direct_streams = frozenset({"named"})
-
-    def prepare(self, config, context):
-        self.target = 6  # the second of "direct"
-
-    def execute(self, tup, collector):
-        collector.emit([tup[0]])
-        collector.emit_direct(self.target, [tup[0]], stream="named")
-
-
-def test_every_grouping_keeps_the_trees_whole() -> None:
-    builder = TopologyBuilder("all")
-    builder.set_spout("spout", Source())
-    builder.set_bolt("naming", Naming(), parallelism=3).all_grouping("spout")
-    builder.set_bolt("direct", Pass(), parallelism=3).direct_grouping("naming", stream="named")
-    builder.set_bolt("custom", Pass(), parallelism=3).custom_grouping("naming", ByTwos())
-    builder.set_bolt("key", Pass(), parallelism=3).partial_key_grouping("direct", "word").none_grouping("custom")
-    builder.set_bolt("end", Count(), parallelism=2).local_or_shuffle_grouping("key").global_grouping("spout")
-    pump = Pump(builder.build())
-    roots = pump.feed(["a"], ["b"])
-    pump.run()
-    assert everything_acked(pump, roots)
-    assert Count.totals == {"a": 3 + 6 + 1, "b": 3 + 6 + 1}
-    assert pump.metrics.totals()["direct"].keys() == {6}
-    assert pump.metrics.totals()["custom"].keys() == {8, 10}
 
 
 def test_a_retry_that_does_the_same_work_changes_nothing_whatever_the_order_of_its_input() -> None:

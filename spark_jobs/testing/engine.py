@@ -1,0 +1,48 @@
+"""The contract of an engine: what runs the bolts of a ``LocalCluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from acker import Ledger, Metrics
+from queues import Entry
+from spark_jobs.state import StateStore
+
+
+class Engine(Protocol):
+    """Runs the bolts of one planned topology; used by one thread, between ``start`` and ``close``.
+
+    Spouts and time are not its business: the spout is the only authority on timeouts, so both run in the test's process.
+    """
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where the spouts register their tuples. Nothing in it expires by real time."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where the spouts count."""
+        ...
+
+    @property
+    def state(self) -> StateStore:
+        """What stateful bolts have put there."""
+        ...
+
+    def start(self) -> None:
+        """Become ready. Raises SparkJobsError or AckerError, one line that says what to do."""
+        ...
+
+    def run(self, entries: Sequence[Entry]) -> list[bytes]:
+        """Run a micro-batch: move these chunks, and all that comes of them, through the bolts.
+
+        When it returns, the ledger knows what became of their trees. Returns the chunks that the kit watches (see
+        ``capture``), each once. Raises LocalClusterError if the bolts cannot be run.
+        """
+        ...
+
+    def close(self) -> None:
+        """Clean the bolts up and remove every trace. Idempotent, also when ``start`` has failed."""
+        ...

@@ -1,0 +1,43 @@
+"""The kit as a pytest plugin, there as soon as tiercel is installed: ``local_cluster``, and ``--tiercel-engine``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol, get_args
+
+import pytest
+
+from spark_jobs.config import Config
+from spark_jobs.testing.cluster import EngineName, LocalCluster
+from spark_jobs.topology import Topology
+
+
+class StartCluster(Protocol):
+    """What the fixture is."""
+
+    def __call__(self, topology: Topology, config: Config | None = None, **options: Any) -> LocalCluster:
+        """A running cluster; parameters and errors are those of ``LocalCluster``."""
+        ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The engine is the user's choice of each run: memory while they write, spark before they deploy."""
+    parser.getgroup("tiercel").addoption(
+        "--tiercel-engine",
+        choices=get_args(EngineName),
+        default="memory",
+        help="what local_cluster runs topologies on, where a test does not say it: memory (default) or spark",
+    )
+
+
+@pytest.fixture
+def local_cluster(request: pytest.FixtureRequest) -> Iterator[StartCluster]:
+    """``local_cluster(topology)`` is a running ``LocalCluster``, closed when the test ends."""
+    with ExitStack() as running:
+
+        def start(topology: Topology, config: Config | None = None, **options: Any) -> LocalCluster:
+            options = {"engine": request.config.getoption("tiercel_engine"), **options}
+            return running.enter_context(LocalCluster(topology, config, **options))
+
+        yield start

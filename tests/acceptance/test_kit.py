@@ -1,0 +1,161 @@
+"""The test kit on Spark in a project of somebody else, and what it says when something is missing."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PYTHON = Path(sys.executable)
+
+HELPERS = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Mood:
+    loud: bool = True
+
+
+def shout(word, mood):
+    return word.upper() if mood.loud else word
+"""
+
+TESTS = """
+import threading
+
+import helpers
+import pytest
+from helpers import Mood
+from spark_jobs import BasicBolt, Bolt, TopologyBuilder
+from spark_jobs.testing import FeederSpout, complete_topology
+
+ENDING = "!"
+
+
+def ended(word):
+    return word + ENDING
+
+
+class Shout(BasicBolt):
+    output_fields = "word string"
+
+    def __init__(self):
+        self.mood = Mood()
+
+    def execute(self, tup, collector):
+        collector.emit([ended(helpers.shout(tup["word"], self.mood))])
+
+
+class Seen:
+    def __init__(self, word):
+        self.word = word
+
+
+class Keep(Bolt):
+    output_fields = "seen string"
+
+    def __init__(self):
+        self.seen = []
+
+    def execute(self, tup, collector):
+        self.seen.append(Seen(tup["word"]))
+        collector.emit([" ".join(seen.word for seen in self.seen)], tup)
+        collector.ack(tup)
+
+
+def topology(*more):
+    feeder = FeederSpout(fields="word string")
+    builder = TopologyBuilder("shouting")
+    builder.set_spout("words", feeder)
+    builder.set_bolt("shout", Shout()).shuffle_grouping("words")
+    builder.set_bolt("keep", Keep()).shuffle_grouping("shout")
+    for bolt in more:
+        builder.set_bolt("more", bolt).shuffle_grouping("shout")
+    return builder.build(), feeder
+
+
+def test_bolts_of_a_test_module_and_of_a_test(local_cluster):
+    class Local(BasicBolt):
+        output_fields = "word string"
+
+        def execute(self, tup, collector):
+            collector.emit([ended(tup["word"])])
+
+    both, feeder = topology(Local())
+    cluster = local_cluster(both)
+    for number, word in enumerate(["a", "b"]):
+        feeder.feed([word], number)
+        cluster.settle()
+    assert cluster.acked("words") == [0, 1]
+    assert cluster.read_tuples("keep") == [["A!"], ["A! B!"]]
+    assert cluster.read_tuples("more") == [["A!!"], ["B!!"]]
+
+
+def test_a_complete_topology():
+    emitted = complete_topology(topology()[0], {"words": [["a"]]}, engine="spark")
+    assert emitted["shout"] == [["A!"]]
+
+
+class Connected(Shout):
+    def __init__(self):
+        self.mood = threading.Lock()
+
+
+def test_a_bolt_that_cannot_travel_is_named():
+    with pytest.raises(Exception, match="^bolt 'more' cannot travel to Spark: .*_thread.lock.*prepare"):
+        complete_topology(topology(Connected())[0], {"words": [["a"]]}, engine="spark")
+"""
+
+
+def run_pytest(folder, *options, path=None):
+    arguments = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    # Spark's workers have to find everything by themselves: nothing is in PYTHONPATH, and python3 is another one.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    environment["PATH"] = path if path is not None else "/usr/bin:/bin"
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+
+
+@pytest.mark.parametrize("mode", ["prepend", "importlib"])
+def test_bolts_work_on_spark_wherever_pytest_found_them(tmp_path, mode):
+    tests = tmp_path / "checks" / "unit"
+    tests.mkdir(parents=True)
+    (tests / "test_shout.py").write_text(TESTS)
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\nfilterwarnings = ["error"]\n')
+    done = run_pytest(tmp_path, "--tiercel-engine=spark", f"--import-mode={mode}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+MISSING = """
+from spark_jobs.testing import FeederSpout, LocalCluster
+from spark_jobs import BasicBolt, TopologyBuilder
+
+def test(local_cluster):
+    builder = TopologyBuilder("t")
+    builder.set_spout("s", FeederSpout(fields="x long"))
+    builder.set_bolt("b", BasicBolt()).shuffle_grouping("s")
+    local_cluster(builder.build(), {options})
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "SparkUnavailableError: Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless"),
+        (
+            "redis_url='redis://127.0.0.1:1/0'",
+            "LedgerUnavailableError: cannot run on Redis: Redis does not answer",
+        ),
+        ("redis_url='localhost'", "LedgerRefusedError: malformed Redis URL; it should look like redis://"),
+    ],
+    ids=["no Java", "no Redis there", "no URL"],
+)
+def test_what_is_missing_is_said_in_one_line(tmp_path, options, said):
+    (tmp_path / "test_missing.py").write_text(MISSING.replace("{options}", options))
+    done = run_pytest(tmp_path, "--tiercel-engine=spark", path=str(tmp_path))
+    assert done.returncode == 1
+    assert re.search(rf"^E +[a-z_.]*{re.escape(said)}", done.stdout, re.MULTILINE), done.stdout

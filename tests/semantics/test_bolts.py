@@ -1,0 +1,82 @@
+"""A bolt's life: prepared before its first tuple, one copy a task, cleaned up at the end."""
+
+from collections import Counter
+
+from spark_jobs import BasicBolt, Bolt
+from tests.semantics.components import chain, feeding, outcome
+
+
+class Living(BasicBolt):
+    """Writes its life down, a file a copy of the bolt."""
+
+    transient = frozenset({"diary"})
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def prepare(self, config, context):
+        self.diary = self.folder / f"{context.task_id}-{len(list(self.folder.iterdir()))}-{id(self)}"
+        self.write("prepare")
+
+    def execute(self, tup, collector):
+        self.write("execute")
+
+    def flush(self, collector):
+        self.write("flush")
+
+    def cleanup(self):
+        self.write("cleanup")
+
+    def write(self, word):
+        with self.diary.open("a") as file:
+            file.write(f"{word} ")
+
+
+def test_each_task_is_a_copy_that_is_prepared_first_flushed_after_its_input_and_cleaned_up_at_the_end(cluster_of, tmp_path):
+    feeder = feeding(*range(20))
+    cluster = cluster_of(chain(feeder, Living(tmp_path), parallelism=2))
+    cluster.settle()
+    assert cluster.acked("s") == list(range(20))
+    feeder.feed([99], 99)
+    cluster.settle()
+    cluster.close()
+    diaries = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
+    assert {name.split("-")[0] for name in diaries} == {"2", "3"}
+    words = Counter(word for diary in diaries.values() for word in diary)
+    assert (words["execute"], words["flush"]) == (21, 3)
+    for diary in diaries.values():
+        assert (diary[0], diary.count("prepare")) == ("prepare", 1)
+        assert (diary[-1], diary.count("cleanup")) == ("cleanup", 1)
+
+
+class Total(BasicBolt):
+    output_fields = "n long"
+
+    def __init__(self):
+        self.n = 0
+
+    def execute(self, tup, collector):
+        self.n += 1
+        collector.emit([self.n])
+
+
+def test_a_task_is_one_object_over_all_micro_batches(cluster_of):
+    feeder = feeding()
+    cluster = cluster_of(chain(feeder, Total()))
+    for number in range(3):
+        feeder.feed([number], number)
+        feeder.feed([number], number)
+        cluster.settle()
+    assert cluster.read_tuples("b1") == [[1], [2], [3], [4], [5], [6]]
+
+
+class Unprepared(Bolt):
+    def prepare(self, config, context):
+        raise OSError("no disk")
+
+
+def test_a_bolt_that_cannot_be_prepared_fails_its_tuples(cluster_of):
+    cluster = cluster_of(chain(feeding(1, 2), Unprepared()))
+    cluster.settle()
+    assert outcome(cluster) == ([], [1, 2], 0)
+    assert set(cluster.fail_reasons("s")) == {"b1[2]: prepare: OSError: no disk"}
