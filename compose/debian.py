@@ -54,7 +54,7 @@ def release_image(client: docker.DockerClient, release: Release) -> str:
     try:
         client.images.get(release.tag)
     except ImageNotFound:
-        with tempfile.NamedTemporaryFile(dir="/var/tmp") as packed:  # noqa: S108 - /tmp may be in memory, and this is large
+        with tempfile.NamedTemporaryFile(dir="/var/tmp") as packed:
             _bootstrap(release, packed)
             repository, _, tag = release.tag.partition(":")
             client.api.import_image_from_file(packed.name, repository=repository, tag=tag)
