@@ -80,6 +80,7 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "python-venv": find_venv,
     "docker": lambda: find_system_program("dockerd"),
     "debootstrap": lambda: find_system_program("debootstrap"),
+    "openssl": lambda: find_system_program("openssl"),
 }
 
 # For each thing the Debian packages that bring it, the first that this release knows is taken.
@@ -90,6 +91,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "python-venv": (f"python{sys.version_info.major}.{sys.version_info.minor}-venv", "python3-venv"),
     "docker": ("docker.io",),
     "debootstrap": ("debootstrap",),
+    "openssl": ("openssl",),
 }
 
 

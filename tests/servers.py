@@ -9,34 +9,95 @@ from typing import Any
 from compose import EmbeddedRabbitMQ, EmbeddedRedis
 from compose.images import server_named
 from compose.install import install_missing
+from compose.ports import LOOPBACK, free_port
+from tests.certificates import HOST, Certificate
 from tests.containers import ContainerRabbitMQ, ContainerRedis
+
+_INSIDE = "/tiercel"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """Each call makes one more server, not started: a context manager that starts and removes it."""
+    """Each call makes one more server, not started: a context manager that starts and removes it.
 
-    rabbitmq: Callable[[], Any]
-    redis: Callable[[], Any]
+    With a certificate it also has a ``tls_url``, without options.
+    """
+
+    rabbitmq: Callable[..., Any]
+    redis: Callable[..., Any]
 
 
 def chosen(names: str) -> Servers:
     """``rabbitmq:4.3,valkey:9.1``: containers; what is not named is embedded."""
-    made: dict[str, Callable[[], Any]] = {"rabbitmq": _embedded_rabbitmq, "redis": _embedded_redis}
-    for name in filter(None, names.split(",")):
-        server = server_named(name)
+    made: dict[str, Callable[..., Any]] = {"rabbitmq": _embedded_rabbitmq, "redis": _embedded_redis}
+    for server in map(server_named, filter(None, names.split(","))):
         if server.name == "rabbitmq":
-            made["rabbitmq"] = lambda server=server: ContainerRabbitMQ(server)
+            made["rabbitmq"] = lambda certificate=None, server=server: _container_rabbitmq(server, certificate)
         else:
-            made["redis"] = lambda server=server: ContainerRedis(server)
+            made["redis"] = lambda certificate=None, server=server: _container_redis(server, certificate)
     return Servers(**made)
 
 
-def _embedded_rabbitmq() -> EmbeddedRabbitMQ:
+class _WithTls:
+    """An embedded server with one more listener."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__()
+        self._certificate, self._tls_port = certificate, free_port()
+
+    def _configure(self) -> None:
+        super()._configure()
+        for name, content in self._certificate.files.items():
+            (self.folder / name).write_bytes(content)
+        with (self.folder / self._config).open("a") as config:
+            config.write(self._tls_lines())
+
+    @property
+    def tls_url(self) -> str:
+        return _tls(self.url, self._tls_port)
+
+
+class _RabbitMQWithTls(_WithTls, EmbeddedRabbitMQ):
+    _config = "rabbitmq.conf"
+
+    def _tls_lines(self) -> str:
+        return self._certificate.for_rabbitmq(str(self.folder), f"{LOOPBACK}:{self._tls_port}")
+
+
+class _RedisWithTls(_WithTls, EmbeddedRedis):
+    _config = "redis.conf"
+
+    def _tls_lines(self) -> str:
+        return self._certificate.for_redis(str(self.folder), self._tls_port)
+
+
+def _embedded_rabbitmq(certificate: Certificate | None = None) -> EmbeddedRabbitMQ:
     install_missing("rabbitmq-server")
-    return EmbeddedRabbitMQ()
+    return EmbeddedRabbitMQ() if certificate is None else _RabbitMQWithTls(certificate)
 
 
-def _embedded_redis() -> EmbeddedRedis:
+def _embedded_redis(certificate: Certificate | None = None) -> EmbeddedRedis:
     install_missing("redis-server")
-    return EmbeddedRedis()
+    return EmbeddedRedis() if certificate is None else _RedisWithTls(certificate)
+
+
+def _container_rabbitmq(server, certificate: Certificate | None) -> ContainerRabbitMQ:
+    if certificate is None:
+        return ContainerRabbitMQ(server)
+    made = ContainerRabbitMQ(server, extra=certificate.for_rabbitmq(_INSIDE, "5671"), files=certificate.files)
+    made.tls_url = _tls(made.url, made.port(5671))
+    return made
+
+
+def _container_redis(server, certificate: Certificate | None) -> ContainerRedis:
+    if certificate is None:
+        return ContainerRedis(server)
+    made = ContainerRedis(server, extra=certificate.for_redis(_INSIDE, 6380), files=certificate.files)
+    made.tls_url = _tls(made.url, made.port(6380))
+    return made
+
+
+def _tls(url: str, port: int) -> str:
+    scheme, _, rest = url.partition("://")
+    credentials, _, place = rest.rpartition("@")
+    return f"{scheme}s://{credentials}@{HOST}:{port}/{place.partition('/')[2]}"
