@@ -1,4 +1,4 @@
-"""``amqps://`` and ``rediss://``: a certificate is accepted if it is right in everything, and the password stays where it is."""
+"""``amqps://`` and ``rediss://``: a certificate is accepted if it is right in everything, and passwords stay unseen."""
 
 from __future__ import annotations
 
