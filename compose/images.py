@@ -92,11 +92,17 @@ def server_named(name: str) -> Server:
     return SERVERS[name]
 
 
-def image_of(client: docker.DockerClient, server: Server) -> str:
+def image_of(client: docker.DockerClient, server: Server, instead: str | None = None) -> str:
     """The name of an image of this server that is here when this returns. The first time takes up to two minutes.
 
-    Raises ServiceMissingError, ServiceStartError.
+    ``instead`` names an image to take in place of the official one; it is never built, and ``{version}`` in it becomes the
+    server's. Raises ServiceMissingError, ServiceStartError.
     """
+    if instead:
+        name = instead.replace("{version}", server.version)
+        if _is_here(client, name) or _pulled(client, name):
+            return name
+        raise ServiceMissingError(f"the image {name} is not here and cannot be pulled; correct its name")
     built = f"tiercel-{server}-{_digest(server)}"
     for name in (server.official, built):
         if _is_here(client, name):

@@ -5,6 +5,7 @@ The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -12,12 +13,15 @@ import pytest
 from hypothesis import settings
 
 from compose import EmbeddedServices
-from tests.servers import Servers, chosen
+from compose.errors import ServiceMissingError
+from tests.servers import EMBEDDED, Servers, in_containers
 from tests.waiting import wait_until as _wait_until
 
 # A slow example says that the machine is busy, and nothing else.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+_SERVERS = pytest.StashKey[Servers]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,16 +35,29 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--servers"):
-        about_embedded = [item for item in items if item.get_closest_marker("embedded")]
-        config.hook.pytest_deselected(items=about_embedded)
-        items[:] = [item for item in items if item not in about_embedded]
+    others = "embedded" if config.getoption("--servers") else "containers"
+    left_out = [item for item in items if item.get_closest_marker(others)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get the images, here because it may take minutes, which are not the first test's."""
+    names = session.config.getoption("--servers")
+    if not names or not session.items or session.config.option.collectonly:
+        return
+    try:
+        session.config.stash[_SERVERS] = in_containers(names)
+    except ServiceMissingError as error:
+        if "CI" in os.environ:
+            raise
+        pytest.exit(f"not tested with {names}: {error}", returncode=0)
 
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest) -> Servers:
     """Makes servers of the chosen kinds."""
-    return chosen(request.config.getoption("--servers"))
+    return request.config.stash.get(_SERVERS, EMBEDDED)
 
 
 @pytest.fixture(scope="session")
@@ -51,15 +68,21 @@ def services() -> Iterator[EmbeddedServices]:
 
 
 @pytest.fixture(scope="session")
-def shared_rabbitmq(servers: Servers):
+def shared_rabbitmq(request: pytest.FixtureRequest, servers: Servers):
     """One RabbitMQ for the whole session. Nobody stops it, and each test uses names of its own."""
+    if servers.rabbitmq is EMBEDDED.rabbitmq:
+        yield request.getfixturevalue("services").rabbitmq
+        return
     with servers.rabbitmq() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def shared_redis(servers: Servers):
+def shared_redis(request: pytest.FixtureRequest, servers: Servers):
     """One Redis for the whole session. Nobody stops it, and each test uses names of its own."""
+    if servers.redis is EMBEDDED.redis:
+        yield request.getfixturevalue("services").redis
+        return
     with servers.redis() as running:
         yield running
 

@@ -6,17 +6,16 @@ only and stay the same over restarts, and its password is in a file: a command l
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
-from contextlib import closing
 from typing import ClassVar, Self
 
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.waiting_utils import WaitStrategy
 
-from compose.engine import engine
-from compose.images import Server, image_of
+from compose.images import Server
 from compose.ports import LOOPBACK, free_port
 from compose.rabbitmq import answers_as_rabbitmq
 from compose.redis_server import answers_as_redis
@@ -45,11 +44,9 @@ class ContainerServer(ABC):
 
     ports: ClassVar[tuple[int, ...]]
 
-    def __init__(self, server: Server, *, extra: str = "", files: dict[str, bytes] | None = None) -> None:
+    def __init__(self, server: Server, image: str, *, extra: str = "", files: dict[str, bytes] | None = None) -> None:
         """``extra`` is added to its configuration, ``files`` are put beside it, in ``/tiercel``."""
-        with closing(engine()) as client:
-            self._image = image_of(client, server)
-        self.server = server
+        self.server, self._image = server, image
         self.password = secrets.token_urlsafe(24)
         self._extra, self._files = extra, files or {}
         self._published = {port: free_port() for port in self.ports}
@@ -113,6 +110,26 @@ class ContainerServer(ABC):
         code, output = self._wrapped.exec_run(list(command))
         assert code == 0, output.decode(errors="replace")
         return output.decode()
+
+    def users(self) -> set[str]:
+        """Whose processes run in the container, by name."""
+        listed = self._wrapped.top(ps_args="-eo pid,uid,args")
+        uids = {row[listed["Titles"].index("UID")] for row in listed["Processes"]}
+        return {self.run("getent", "passwd", uid).partition(":")[0] for uid in uids}
+
+    def addresses(self) -> set[str]:
+        """Where its ports are."""
+        self._wrapped.reload()
+        return {each["HostIp"] for published in self._wrapped.ports.values() for each in published or ()}
+
+    def health(self) -> str:
+        """What its health check says; ``none`` if the image has none."""
+        self._wrapped.reload()
+        return self._wrapped.attrs["State"].get("Health", {}).get("Status", "none")
+
+    def inspect(self) -> str:
+        """Everything that the engine tells about the container."""
+        return json.dumps(self._wrapped.attrs)
 
     def close(self) -> None:
         container, self._container = self._container, None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from compose import EmbeddedRabbitMQ, EmbeddedRedis
-from compose.images import server_named
+from compose.engine import engine
+from compose.images import Server, image_of, server_named
 from compose.install import install_missing
 from compose.ports import LOOPBACK, free_port
 from tests.certificates import HOST, Certificate
@@ -27,15 +31,33 @@ class Servers:
     redis: Callable[..., Any]
 
 
-def chosen(names: str) -> Servers:
-    """``rabbitmq:4.3,valkey:9.1``: containers; what is not named is embedded."""
-    made: dict[str, Callable[..., Any]] = {"rabbitmq": _embedded_rabbitmq, "redis": _embedded_redis}
-    for server in map(server_named, filter(None, names.split(","))):
-        if server.name == "rabbitmq":
-            made["rabbitmq"] = lambda certificate=None, server=server: _container_rabbitmq(server, certificate)
-        else:
-            made["redis"] = lambda certificate=None, server=server: _container_redis(server, certificate)
-    return Servers(**made)
+def embedded_rabbitmq(certificate: Certificate | None = None) -> EmbeddedRabbitMQ:
+    install_missing("rabbitmq-server")
+    return EmbeddedRabbitMQ() if certificate is None else _RabbitMQWithTls(certificate)
+
+
+def embedded_redis(certificate: Certificate | None = None) -> EmbeddedRedis:
+    install_missing("redis-server")
+    return EmbeddedRedis() if certificate is None else _RedisWithTls(certificate)
+
+
+EMBEDDED = Servers(rabbitmq=embedded_rabbitmq, redis=embedded_redis)
+
+
+def in_containers(names: str) -> Servers:
+    """``rabbitmq:4.3,valkey:9.1``, in containers, whose images are here afterwards; what is not named is embedded.
+
+    ``RABBITMQ_IMAGE``, ``REDIS_IMAGE`` and ``VALKEY_IMAGE`` name other images than the official ones. Raises ServiceError.
+    """
+    made: dict[str, Callable[..., Any]] = {}
+    with closing(engine()) as client:
+        for server in map(server_named, names.split(",")):
+            image = image_of(client, server, os.environ.get(f"{server.name.upper()}_IMAGE"))
+            if server.name == "rabbitmq":
+                made["rabbitmq"] = partial(_container_rabbitmq, server, image)
+            else:
+                made["redis"] = partial(_container_redis, server, image)
+    return replace(EMBEDDED, **made)
 
 
 class _WithTls:
@@ -71,28 +93,18 @@ class _RedisWithTls(_WithTls, EmbeddedRedis):
         return self._certificate.for_redis(str(self.folder), self._tls_port)
 
 
-def _embedded_rabbitmq(certificate: Certificate | None = None) -> EmbeddedRabbitMQ:
-    install_missing("rabbitmq-server")
-    return EmbeddedRabbitMQ() if certificate is None else _RabbitMQWithTls(certificate)
-
-
-def _embedded_redis(certificate: Certificate | None = None) -> EmbeddedRedis:
-    install_missing("redis-server")
-    return EmbeddedRedis() if certificate is None else _RedisWithTls(certificate)
-
-
-def _container_rabbitmq(server, certificate: Certificate | None) -> ContainerRabbitMQ:
+def _container_rabbitmq(server: Server, image: str, certificate: Certificate | None = None) -> ContainerRabbitMQ:
     if certificate is None:
-        return ContainerRabbitMQ(server)
-    made = ContainerRabbitMQ(server, extra=certificate.for_rabbitmq(_INSIDE, "5671"), files=certificate.files)
+        return ContainerRabbitMQ(server, image)
+    made = ContainerRabbitMQ(server, image, extra=certificate.for_rabbitmq(_INSIDE, "5671"), files=certificate.files)
     made.tls_url = _tls(made.url, made.port(5671))
     return made
 
 
-def _container_redis(server, certificate: Certificate | None) -> ContainerRedis:
+def _container_redis(server: Server, image: str, certificate: Certificate | None = None) -> ContainerRedis:
     if certificate is None:
-        return ContainerRedis(server)
-    made = ContainerRedis(server, extra=certificate.for_redis(_INSIDE, 6380), files=certificate.files)
+        return ContainerRedis(server, image)
+    made = ContainerRedis(server, image, extra=certificate.for_redis(_INSIDE, 6380), files=certificate.files)
     made.tls_url = _tls(made.url, made.port(6380))
     return made
 
