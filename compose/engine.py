@@ -5,8 +5,8 @@ An engine that we start stays: it belongs to the machine, as every Docker engine
 
 from __future__ import annotations
 
-import getpass
 import os
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -18,6 +18,7 @@ from compose.apt import root_prefix
 from compose.errors import ServiceMissingError, ServiceStartError
 from compose.install import PLAIN_ENVIRONMENT, install_missing
 
+_SOCKET = "/var/run/docker.sock"
 LOG = Path("/var/log/tiercel-dockerd.log")
 
 _READY_TIMEOUT_S = 60.0
@@ -38,9 +39,11 @@ def engine() -> docker.DockerClient:
     client = _answering()
     if client is not None:
         return client
+    if _is_forbidden():
+        raise ServiceMissingError("a Docker engine runs, but this user may not use it; add the user to the group docker")
     prefix = root_prefix()
     if prefix is None:
-        raise ServiceMissingError("no Docker engine answers; start one, and let this user reach it (group docker)")
+        raise ServiceMissingError("no Docker engine answers; install and start one: sudo apt-get install docker.io")
     install_missing("docker")
     return _started(prefix)
 
@@ -50,6 +53,17 @@ def _answering() -> docker.DockerClient | None:
         return docker.from_env()
     except DockerException:
         return None
+
+
+def _is_forbidden() -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(_SOCKET)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
@@ -66,7 +80,7 @@ def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
                 return client
             time.sleep(_PROBE_INTERVAL_S)
     said = done.stderr.decode(errors="replace") + _log_tail()
-    raise ServiceStartError(f"the Docker engine did not start for {getpass.getuser()}; its last lines:\n{said}")
+    raise ServiceStartError(f"the Docker engine did not start; its last lines:\n{said}")
 
 
 def _log_tail() -> str:
