@@ -13,7 +13,8 @@ import pytest
 from hypothesis import settings
 
 from compose import EmbeddedServices
-from compose.errors import ServiceMissingError
+from compose.engine import engine
+from compose.errors import ServiceError, ServiceMissingError
 from tests.servers import EMBEDDED, Servers, in_containers
 from tests.waiting import wait_until as _wait_until
 
@@ -47,11 +48,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not names or not session.items or session.config.option.collectonly:
         return
     try:
-        session.config.stash[_SERVERS] = in_containers(names)
+        engine().close()
     except ServiceMissingError as error:
-        if "CI" in os.environ:
-            raise
-        pytest.exit(f"not tested with {names}: {error}", returncode=0)
+        pytest.exit(f"not tested with {names}: {error}", returncode=2 if "CI" in os.environ else 0)
+    try:
+        session.config.stash[_SERVERS] = in_containers(names)
+    except ServiceError as error:
+        pytest.exit(str(error), returncode=2)
 
 
 @pytest.fixture(scope="session")
