@@ -54,7 +54,7 @@ def release_image(client: docker.DockerClient, release: Release) -> str:
     try:
         client.images.get(release.tag)
     except ImageNotFound:
-        with tempfile.NamedTemporaryFile(dir="/var/tmp") as packed:
+        with tempfile.NamedTemporaryFile(dir="/var/tmp") as packed:  # /tmp may be in memory, and this is large
             _bootstrap(release, packed)
             repository, _, tag = release.tag.partition(":")
             client.api.import_image_from_file(packed.name, repository=repository, tag=tag)
@@ -64,7 +64,12 @@ def release_image(client: docker.DockerClient, release: Release) -> str:
 def version_of(client: docker.DockerClient, release: Release, package: str) -> str:
     """Which upstream version of ``package`` the release's image has."""
     words = ["dpkg-query", "-W", "-f", "${source:Upstream-Version}", package]
-    answer: bytes = client.containers.run(release.tag, words, remove=True, network_mode="none")
+    container = client.containers.run(release.tag, words, detach=True, network_mode="none")
+    try:
+        container.wait()  # before its output is read: that of a container which is just ending may come back empty
+        answer: bytes = container.logs(stderr=False)
+    finally:
+        container.remove(force=True)
     return answer.decode().rpartition(":")[2]
 
 
