@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ _PASSING = (
     exceptions.TimeoutError,
 )
 _PASSING_CODES = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_SCHEMES = "whether its URL should begin with redis:// or rediss://"
 _pools: WeakValueDictionary[tuple[str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
 """Of this process; each lives as long as a client uses it."""
 _pools_lock = threading.Lock()
@@ -42,7 +44,9 @@ def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> re
     process one timeout, and not one for the ledger, one for the relay, one for the counters.
 
     No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call may take effect more than
-    once on its way to one reply; whoever uses this must be able to bear that. Raises LedgerRefusedError for a malformed URL.
+    once on its way to one reply; whoever uses this must be able to bear that. ``rediss://`` is TLS, and the certificate must
+    be valid for the host; ``?ssl_ca_certs=path`` names authorities beside those of the system. Raises LedgerRefusedError for
+    a malformed URL, an unknown option in it, or a file that cannot be read.
     """
     key = (url, socket_timeout)
     with _pools_lock:
@@ -54,7 +58,7 @@ def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> re
 
 def _pool(url: str, socket_timeout: timedelta) -> redis.ConnectionPool:
     try:
-        return redis.ConnectionPool.from_url(
+        pool = redis.ConnectionPool.from_url(
             url,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
@@ -66,6 +70,27 @@ def _pool(url: str, socket_timeout: timedelta) -> redis.ConnectionPool:
     except ValueError:
         # Without the cause: it may quote a part of the password.
         raise LedgerRefusedError("malformed Redis URL; it should look like redis://:password@host:6379/0") from None
+    _check_options(pool)
+    return pool
+
+
+def _check_options(pool: redis.ConnectionPool) -> None:
+    """Find now what the client would find when it connects, and would take for a server that is away."""
+    options = pool.connection_kwargs
+    try:
+        pool.connection_class(**options)
+    except (TypeError, exceptions.RedisError) as error:
+        raise LedgerRefusedError(f"an option in the Redis URL is wrong: {_shown(error)}") from None
+    files = {name: options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")}
+    if not any(files.values()):
+        return
+    try:
+        context = ssl.create_default_context(cafile=files["ssl_ca_certs"])
+        if files["ssl_certfile"]:
+            context.load_cert_chain(files["ssl_certfile"], files["ssl_keyfile"], options.get("ssl_password"))
+    except OSError as error:  # SSLError, for a file with something else in it, is one
+        named = " or ".join(f"{name}={path}" for name, path in files.items() if path)
+        raise LedgerRefusedError(f"cannot read {named} of the Redis URL: {error}") from error
 
 
 def check_version(client: redis.Redis) -> None:
@@ -86,10 +111,30 @@ def translated(verb: str) -> Iterator[None]:
     try:
         yield
     except exceptions.RedisError as error:
-        said = _URL_CREDENTIALS.sub("://***@", str(error).partition("\n")[0])[:200]
+        said, tls = _shown(error), _tls_advice(error)
+        if tls:
+            raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
         if _passes(error):
-            raise LedgerUnavailableError(f"cannot {verb}: Redis does not answer ({said}); check that it runs") from error
+            also = f", and {_SCHEMES}" if "handshake" in str(error.__context__) else ""
+            raise LedgerUnavailableError(f"cannot {verb}: Redis does not answer ({said}); check that it runs{also}") from error
         raise LedgerRefusedError(f"cannot {verb}: Redis refuses ({said}); {_advice(error)}") from error
+
+
+def _shown(error: Exception) -> str:
+    return _URL_CREDENTIALS.sub("://***@", str(error).partition("\n")[0])[:200]
+
+
+def _tls_advice(error: BaseException) -> str | None:
+    """What to do about a handshake that will fail again; None if it was something else. The client hides its cause."""
+    cause = error.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "add ?ssl_ca_certs=/path/to/ca.pem to its URL or correct the host name there"
+    reason = (cause.reason or "") if isinstance(cause, ssl.SSLError) else ""
+    if reason == "WRONG_VERSION_NUMBER":
+        return f"check the port, and {_SCHEMES}"
+    if "ALERT" in reason:
+        return "it asks for another certificate or protocol: see ssl_certfile and ssl_keyfile, and its log"
+    return None
 
 
 def _passes(error: exceptions.RedisError) -> bool:

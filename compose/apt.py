@@ -45,14 +45,8 @@ class Apt:
     @classmethod
     def find(cls) -> Self | None:
         """None if there is no apt, or no right to use it."""
-        if shutil.which("apt-get") is None:
-            return None
-        if os.geteuid() == 0:
-            return cls(())
-        sudo = shutil.which("sudo")
-        if sudo is None or _run((sudo, "-n", "true")).returncode != 0:
-            return None
-        return cls((sudo, "-n"))
+        prefix = root_prefix()
+        return None if shutil.which("apt-get") is None or prefix is None else cls(prefix)
 
     def update(self) -> None:
         """Refresh the package lists. A source that fails is no matter: the one we need may work."""
@@ -66,12 +60,31 @@ class Apt:
                 return package
         raise ServiceMissingError(f"apt knows no package {' or '.join(packages)}; add a package source that has it")
 
+    def debian_mirror(self) -> str:
+        """The URL of the Debian mirror that this machine's apt uses. Raises ServiceMissingError if it uses none."""
+        form = "$(ORIGIN) $(LABEL) $(SITE)"
+        targets = _run(("apt-get", "indextargets", "--format", form, "Created-By: Packages")).stdout
+        for target in targets.splitlines():
+            origin, _, rest = target.partition(" ")
+            label, _, site = rest.partition(" ")
+            if (origin, label) == ("Debian", "Debian") and site.startswith(("http://", "https://")):
+                return site
+        raise ServiceMissingError("apt here has no mirror of Debian to build images from; name images that can be pulled")
+
     def install(self, packages: Sequence[str]) -> None:
         """Install, without starting what is installed. Raises ServiceMissingError with apt's last lines."""
         done = _run((*self.prefix, "sh", "-c", _INSTALL, "install", *packages))
         if done.returncode != 0:
             last = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-_SHOWN_LINES:])
             raise ServiceMissingError(f"could not install {' '.join(packages)} with apt; its last lines:\n{last}")
+
+
+def root_prefix() -> tuple[str, ...] | None:
+    """What makes a command run as root: nothing, or a sudo that asks for no password; None if there is no way."""
+    if os.geteuid() == 0:
+        return ()
+    sudo = shutil.which("sudo")
+    return (sudo, "-n") if sudo is not None and _run((sudo, "-n", "true")).returncode == 0 else None
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

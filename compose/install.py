@@ -67,11 +67,20 @@ def find_venv() -> Path | None:
     return Path(sys.executable) if find_spec("venv") and find_spec("ensurepip") else None
 
 
+def find_system_program(name: str) -> Path | None:
+    """A program of the administrator's, whose folder an ordinary user's PATH may lack."""
+    found = shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
+    return Path(found) if found is not None else None
+
+
 _FINDERS: dict[str, Callable[[], Path | None]] = {
     "rabbitmq-server": find_rabbitmq,
     "redis-server": find_redis,
     "java": find_java,
     "python-venv": find_venv,
+    "docker": lambda: find_system_program("dockerd"),
+    "debootstrap": lambda: find_system_program("debootstrap"),
+    "openssl": lambda: find_system_program("openssl"),
 }
 
 # For each thing the Debian packages that bring it, the first that this release knows is taken.
@@ -80,6 +89,9 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "redis-server": ("redis-server", "valkey-server"),
     "java": ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
     "python-venv": (f"python{sys.version_info.major}.{sys.version_info.minor}-venv", "python3-venv"),
+    "docker": ("docker.io",),
+    "debootstrap": ("debootstrap",),
+    "openssl": ("openssl",),
 }
 
 

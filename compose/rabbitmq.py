@@ -125,12 +125,19 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         )
 
     def _answers(self) -> bool:
-        # The listener opens last, after the default user was made and the plugins were started.
-        with socket.create_connection((LOOPBACK, self._port), timeout=5) as connection:
-            connection.sendall(_AMQP_GREETING)
-            greeted = connection.recv(1) == _METHOD_FRAME
+        greeted = answers_as_rabbitmq(self._port)
         socket.create_connection((LOOPBACK, self._management_port), timeout=5).close()
         return greeted
 
     def _wipe(self) -> None:
         shutil.rmtree(self.folder / "data", ignore_errors=True)
+
+
+def answers_as_rabbitmq(port: int) -> bool:
+    """Whether a broker serves clients on this loopback port. Raises OSError if nobody listens.
+
+    The listener opens last, after the default user was made and the plugins were started.
+    """
+    with socket.create_connection((LOOPBACK, port), timeout=5) as connection:
+        connection.sendall(_AMQP_GREETING)
+        return connection.recv(1) == _METHOD_FRAME

@@ -66,12 +66,17 @@ class EmbeddedRedis(EmbeddedServer):
         )
 
     def _answers(self) -> bool:
-        with socket.create_connection((LOOPBACK, self._port), timeout=1) as connection:
-            connection.sendall(f"AUTH {self._password}\r\nPING\r\nQUIT\r\n".encode())
-            return b"+PONG" in _read_all(connection)
+        return answers_as_redis(self._port, self._password)
 
     def _wipe(self) -> None:
         self._dump.unlink(missing_ok=True)
+
+
+def answers_as_redis(port: int, password: str) -> bool:
+    """Whether a server serves clients on this loopback port. Raises OSError if nobody listens."""
+    with socket.create_connection((LOOPBACK, port), timeout=1) as connection:
+        connection.sendall(f"AUTH {password}\r\nPING\r\nQUIT\r\n".encode())
+        return b"+PONG" in _read_all(connection)
 
 
 def _read_all(connection: socket.socket) -> bytes:

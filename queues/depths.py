@@ -33,6 +33,9 @@ class QueueDepth:
     """Messages that wait."""
     unacked: int | None
     """Messages that are delivered and not settled; None without the management interface, AMQP does not tell."""
+    delayed: int | None
+    """Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off: neither ready nor unacked. None
+    without the management interface."""
     consumers: int
     dead_lettered: int | None
     """Messages in its dead-letter queue; None if it has none."""
@@ -53,16 +56,20 @@ def depths(amqp_url: str, names: Sequence[str], management_url: str | None = Non
             if work is None:
                 raise QueueMissingError(f"there is no queue {name!r} on {address}; publish to it or start its topology first")
             found.append((name, work, dead))
-    return [
-        QueueDepth(
-            name=name,
-            ready=work[0],
-            consumers=work[1],
-            unacked=None if management_url is None else _unacked(management_url, address, name),
-            dead_lettered=None if dead is None else dead[0],
+    result = []
+    for name, work, dead in found:
+        more = None if management_url is None else _managed(management_url, address, name)
+        result.append(
+            QueueDepth(
+                name=name,
+                ready=work[0],
+                unacked=None if more is None else _count(more.get("messages_unacknowledged")),
+                delayed=None if more is None else _count(more.get("messages_delayed", 0)),
+                consumers=work[1],
+                dead_lettered=None if dead is None else dead[0],
+            )
         )
-        for name, work, dead in found
-    ]
+    return result
 
 
 def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:
@@ -79,16 +86,20 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
     return method.message_count, method.consumer_count
 
 
-def _unacked(management_url: str, address: Address, name: str) -> int | None:
+def _managed(management_url: str, address: Address, name: str) -> dict[str, Any] | None:
     """What the management interface says; None if it does not answer."""
     request = _request(management_url, address, name)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - only http and https get here
-            count = json.load(response).get("messages_unacknowledged")
-    except (OSError, ValueError, AttributeError) as error:
+            found = json.load(response)
+    except (OSError, ValueError) as error:
         log.debug("no answer from the management interface: %s", error, extra={"event": "management_unavailable"})
         return None
-    return count if isinstance(count, int) else None
+    return found if isinstance(found, dict) else None
+
+
+def _count(found: object) -> int | None:
+    return found if isinstance(found, int) else None
 
 
 def _request(management_url: str, address: Address, name: str) -> urllib.request.Request:

@@ -11,10 +11,8 @@ from queues.errors import BrokerUnavailableError
 from queues.intake import Intake
 from queues.limits import MAX_BODY_BYTES
 from queues.link import Link
-from queues.retry import DeadLetter, RetryPolicy, next_action
+from queues.retry import DeadLetter, RetryPolicy, delivered_before, next_action
 from queues.settle import SettleBook
-
-_COUNT_HEADER = "x-delivery-count"
 
 
 class Delivery(NamedTuple):
@@ -24,7 +22,7 @@ class Delivery(NamedTuple):
     tag: int
     body: bytes
     delivery_count: int | None
-    """How often it was delivered before, as far as the broker counts: 0 the first time, None where it does not know."""
+    """How often it failed before, as far as the broker counts: 0 the first time, None where it does not know."""
     properties: Any
     """As pika's ``BasicProperties``."""
 
@@ -149,10 +147,7 @@ class Epoch:
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         tag = method.delivery_tag
-        headers = properties.headers
-        count = headers.get(_COUNT_HEADER) if headers else None
-        if not isinstance(count, int):  # not the broker's: a classic queue passes on whatever the sender wrote
-            count = None if method.redelivered else 0
+        count = delivered_before(properties.headers, redelivered=method.redelivered)
         delivery = Delivery(self.number, tag, body, count, properties)
         self._book.open(tag)
         self._intake.arrived(len(body))

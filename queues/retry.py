@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 DELIVERY_LIMIT = 20
 """Redeliveries before a message goes to the dead-letter queue; RabbitMQ's own default from 4.0 on."""
@@ -38,6 +40,21 @@ class Requeue:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """No further delivery."""
+
+
+def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) -> int | None:
+    """How many deliveries of a message failed before this one, as far as the broker counts; None where it does not know.
+
+    A sender may have written the same headers: a copy made elsewhere often brings those of its former queue along. RabbitMQ
+    4 overwrites them only where it has something to say, which is never so at the first delivery. From 4.3 on it counts
+    apart how often a message was handed out, and by that one it can be seen that the other is the sender's.
+    """
+    if not redelivered:
+        return 0
+    count, handed_out = ((headers or {}).get(name) for name in ("x-delivery-count", "x-acquired-count"))
+    if isinstance(handed_out, int):
+        return min(count, handed_out) if isinstance(count, int) else 0
+    return count if isinstance(count, int) else None  # a classic queue passes on whatever the sender wrote
 
 
 def next_action(delivery_count: int | None, policy: RetryPolicy, delivery_limit: int) -> Requeue | DeadLetter:

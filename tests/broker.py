@@ -11,7 +11,7 @@ import pika
 
 from queues.address import Address
 from queues.consumer import Consumer, ConsumerSettings
-from queues.declare import WorkQueue
+from queues.declare import WorkQueue, check_server
 from queues.retry import NO_WAIT
 from tests.waiting import wait_until
 
@@ -52,6 +52,15 @@ def take_all(amqp_url, queue):
         while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
             found.append((message[2], message[1].headers or {}))
     return found
+
+
+def version(amqp_url):
+    """The broker's major and minor version."""
+    connection = pika.BlockingConnection(Address.parse(amqp_url).parameters("test"))
+    try:
+        return check_server(connection, Address.parse(amqp_url))
+    finally:
+        connection.close()
 
 
 def delete(amqp_url, queue):

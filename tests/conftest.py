@@ -1,63 +1,122 @@
-"""What all tests share: the servers and the waiting. A server that is missing is a failure, never a skip."""
+"""What all tests share: the servers and the waiting. A server that is missing is a failure, never a skip.
+
+The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes containers of these versions instead.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
 
-from compose import EmbeddedRabbitMQ, EmbeddedRedis, EmbeddedServices
-from compose.install import install_missing
+from compose import EmbeddedServices
+from compose.engine import engine
+from compose.errors import ServiceError, ServiceMissingError
+from tests.servers import EMBEDDED, Servers, in_containers
 from tests.waiting import wait_until as _wait_until
 
 # A slow example says that the machine is busy, and nothing else.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
+_SERVERS = pytest.StashKey[Servers]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-minutes", type=float, default=1, help="how long tests/faults/test_soak.py goes on")
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
+    parser.addoption("--servers", default="", help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"servers: {config.getoption('--servers') or 'embedded'}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    others = "embedded" if config.getoption("--servers") else "containers"
+    left_out = [item for item in items if item.get_closest_marker(others)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get the images, here because it may take minutes, which are not the first test's."""
+    names = session.config.getoption("--servers")
+    if not names or not session.items or session.config.option.collectonly:
+        return
+    try:
+        engine().close()
+    except ServiceMissingError as error:
+        pytest.exit(f"not tested with {names}: {error}", returncode=2 if "CI" in os.environ else 0)
+    try:
+        session.config.stash[_SERVERS] = in_containers(names)
+    except ServiceError as error:
+        pytest.exit(str(error), returncode=2)
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """Makes servers of the chosen kinds."""
+    return request.config.stash.get(_SERVERS, EMBEDDED)
 
 
 @pytest.fixture(scope="session")
 def services() -> Iterator[EmbeddedServices]:
-    """One RabbitMQ and one Redis for the whole session. Nobody stops them, and each test uses names of its own."""
+    """One embedded RabbitMQ and one embedded Redis for the whole session."""
     with EmbeddedServices() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def amqp_url(services: EmbeddedServices) -> str:
-    return services.amqp_url
+def shared_rabbitmq(request: pytest.FixtureRequest, servers: Servers):
+    """One RabbitMQ for the whole session. Nobody stops it, and each test uses names of its own."""
+    if servers.rabbitmq is EMBEDDED.rabbitmq:
+        yield request.getfixturevalue("services").rabbitmq
+        return
+    with servers.rabbitmq() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
-def redis_url(services: EmbeddedServices) -> str:
-    return services.redis_url
+def shared_redis(request: pytest.FixtureRequest, servers: Servers):
+    """One Redis for the whole session. Nobody stops it, and each test uses names of its own."""
+    if servers.redis is EMBEDDED.redis:
+        yield request.getfixturevalue("services").redis
+        return
+    with servers.redis() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
-def management_url(services: EmbeddedServices) -> str | None:
-    return services.management_url
+def amqp_url(shared_rabbitmq) -> str:
+    return shared_rabbitmq.url
+
+
+@pytest.fixture(scope="session")
+def redis_url(shared_redis) -> str:
+    return shared_redis.url
+
+
+@pytest.fixture(scope="session")
+def management_url(shared_rabbitmq) -> str:
+    return shared_rabbitmq.management_url
 
 
 @pytest.fixture
-def rabbitmq() -> Iterator[Callable[[], EmbeddedRabbitMQ]]:
+def rabbitmq(servers: Servers) -> Iterator[Callable]:
     """``rabbitmq()`` is a broker of the test's own, started, to kill and restart as it likes. It takes four seconds."""
-    install_missing("rabbitmq-server")
     with ExitStack() as running:
-        yield lambda: running.enter_context(EmbeddedRabbitMQ())
+        yield lambda: running.enter_context(servers.rabbitmq())
 
 
 @pytest.fixture
-def redis() -> Iterator[Callable[[], EmbeddedRedis]]:
+def redis(servers: Servers) -> Iterator[Callable]:
     """``redis()`` is a Redis of the test's own, started, to kill, pause and restart as it likes."""
-    install_missing("redis-server")
     with ExitStack() as running:
-        yield lambda: running.enter_context(EmbeddedRedis())
+        yield lambda: running.enter_context(servers.redis())
 
 
 @pytest.fixture

@@ -166,10 +166,10 @@ def _table(found: list[QueueDepth]) -> Table:
     from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
 
     table = Table("queue")
-    for name in ("ready", "unacked", "consumers", "dead letters"):
+    for name in ("ready", "unacked", "delayed", "consumers", "dead letters"):
         table.add_column(name, justify="right")
     for depth in found:
-        numbers = (depth.ready, depth.unacked, depth.consumers, depth.dead_lettered)
+        numbers = (depth.ready, depth.unacked, depth.delayed, depth.consumers, depth.dead_lettered)
         table.add_row(depth.name, *("?" if number is None else f"{number:,}" for number in numbers))
     return table
 

@@ -1,11 +1,12 @@
 """Consuming and settling on a real broker."""
 
+import time
 from datetime import timedelta
 
 from queues.declare import WorkQueue, declare_queue
 from queues.limits import MAX_BODY_BYTES
 from queues.retry import NO_WAIT, RetryPolicy
-from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version
 from tests.waiting import wait_until
 
 LONG = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
@@ -121,6 +122,38 @@ def test_a_failed_message_waits_for_its_back_off(amqp_url):
         assert ready(amqp_url, queue.name) == 0
     assert desk.counts["requeued"] == 1
     assert ready(amqp_url, queue.name) == 1
+
+
+def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amqp_url):
+    retry = RetryPolicy(first=timedelta(milliseconds=600), longest=timedelta(milliseconds=900))
+    queue = WorkQueue(name=unique(), retry=retry)
+    assert declare_queue(amqp_url, queue).delays_retries is (version(amqp_url) >= (4, 3))
+    put(amqp_url, queue.name, b"later")
+    with Desk(amqp_url, queue.name, retry=retry) as desk:
+        for failures, wait_s in enumerate((0, 0.6, 0.9)):
+            began = time.monotonic()
+            delivery = desk.next()
+            assert delivery.delivery_count == failures
+            assert time.monotonic() - began > wait_s - 0.1
+            desk.consumer.fail(delivery.epoch, delivery.tag)
+
+
+def test_a_message_that_was_given_back_is_not_blamed_for_it_where_the_broker_can_tell(amqp_url):
+    queue = filled(amqp_url, b"innocent")
+    with Desk(amqp_url, queue.name) as desk:
+        delivery = desk.next()
+        desk.consumer.give_back(delivery.epoch, delivery.tag)
+        assert desk.next().delivery_count == (0 if version(amqp_url) >= (4, 3) else 1)
+
+
+def test_counts_that_a_copy_brings_from_another_queue_do_not_bury_it(amqp_url):
+    queue = filled(amqp_url)
+    put(amqp_url, queue.name, b"copy", headers={"x-delivery-count": 50, "x-acquired-count": 60})
+    with Desk(amqp_url, queue.name) as desk:
+        delivery = desk.next()
+        assert delivery.delivery_count == 0
+        desk.consumer.give_back(delivery.epoch, delivery.tag)
+        assert desk.next().delivery_count == 1
 
 
 def test_a_message_that_always_fails_is_dead_lettered_with_the_last_reason(amqp_url):

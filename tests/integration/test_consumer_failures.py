@@ -1,5 +1,6 @@
 """What a consumer survives: each thing that RabbitMQ or the network can do to it."""
 
+import threading
 from datetime import timedelta
 
 from queues.declare import WorkQueue, declare_queue
@@ -79,7 +80,15 @@ def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
     queue = filled(amqp_url, b"a")
     with Desk(amqp_url, queue) as desk:
         desk.next()
-        desk.on_channel(lambda channel: channel._consumers.clear())
+        # Its first message makes the consumer subscribe anew, for more of them. Only what is subscribed can be lost.
+        lost = threading.Event()
+
+        def lose(channel):
+            if not lost.is_set() and desk.consumer._epoch._consumer_tag in channel.consumer_tags:
+                channel._consumers.clear()
+                lost.set()
+
+        wait_until(lambda: lost.is_set() or desk.on_channel(lose))
         assert desk.next().epoch == 2
 
 

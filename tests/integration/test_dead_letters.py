@@ -1,12 +1,14 @@
 """Looking at dead letters, putting them back, throwing them away; and depths."""
 
+from datetime import timedelta
+
 import pytest
 
 from queues import dead_letters
 from queues.declare import WorkQueue, declare_queue
 from queues.depths import QueueDepth, depths
 from queues.errors import AddressError, QueueMissingError
-from queues.retry import NO_WAIT
+from queues.retry import NO_WAIT, RetryPolicy
 from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique
 from tests.waiting import wait_until
 
@@ -113,8 +115,8 @@ def test_depths_count_what_waits_and_what_is_dead(amqp_url, queue):
         plain = unique()
         channel.queue_declare(plain, durable=True)
     assert depths(amqp_url, [queue.name, plain]) == [
-        QueueDepth(name=queue.name, ready=2, unacked=None, consumers=0, dead_lettered=1),
-        QueueDepth(name=plain, ready=0, unacked=None, consumers=0, dead_lettered=None),
+        QueueDepth(name=queue.name, ready=2, unacked=None, delayed=None, consumers=0, dead_lettered=1),
+        QueueDepth(name=plain, ready=0, unacked=None, delayed=None, consumers=0, dead_lettered=None),
     ]
 
 
@@ -137,6 +139,23 @@ def test_unacked_messages_are_known_to_the_management_interface(amqp_url, queue,
     with Desk(amqp_url, queue.name) as desk:
         desk.take(2)
         wait_until(lambda: depths(amqp_url, [queue.name], management_url)[0].unacked == 2)
+
+
+def test_a_failed_message_that_waits_for_its_back_off_is_counted_wherever_it_waits(amqp_url, management_url):
+    retry = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
+    work = WorkQueue(name=unique(), retry=retry)
+    brokers = declare_queue(amqp_url, work).delays_retries
+    put(amqp_url, work.name, b"later")
+    with Desk(amqp_url, work.name, retry=retry) as desk:
+        delivery = desk.next()
+        desk.consumer.fail(delivery.epoch, delivery.tag)
+        expected = {"unacked": 0 if brokers else 1, "delayed": 1 if brokers else 0}
+
+        def counted():
+            depth = depths(amqp_url, [work.name], management_url)[0]
+            return {"unacked": depth.unacked, "delayed": depth.delayed} == expected and depth.ready == 0
+
+        wait_until(counted)
 
 
 def test_a_management_interface_that_does_not_answer_costs_only_its_number(amqp_url, queue):

@@ -25,6 +25,8 @@ from compose import (
 from compose.ports import free_port
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.embedded
+
 
 def alive(pid: int) -> bool:
     """A zombie that nobody has fetched yet is dead."""

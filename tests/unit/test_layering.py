@@ -28,6 +28,7 @@ MAY_IMPORT_IN_KIT = {"acker", "compose", "queues"}
 
 # Which files may import a third-party library: those whose path begins with one of these.
 ONLY_IN = {
+    "docker": ("compose/debian.py", "compose/engine.py", "compose/images.py"),
     "pika": ("queues/",),
     "redis": (
         "acker/redis_",

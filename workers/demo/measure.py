@@ -81,12 +81,13 @@ class Observer:
         """How far it is."""
         counts = self._spout_counts()
         depth = self._depth()
-        return Sample(at=time.monotonic(), words=self._words(text, depth), failed=counts["failed"], ready=depth.ready)
+        waiting = depth.ready + (depth.delayed or 0)
+        return Sample(at=time.monotonic(), words=self._words(text, depth), failed=counts["failed"], ready=waiting)
 
     def settled(self, text: Text) -> bool:
         """Whether the queue is empty and every word of every line that is not dead has been counted."""
         depth = self._depth()
-        return not depth.ready and not depth.unacked and self._words(text, depth) == text.words
+        return not (depth.ready or depth.delayed or depth.unacked) and self._words(text, depth) == text.words
 
     def audit(self, text: Text) -> Audit:
         """Everything there is to compare; call it when the workers have ended."""
@@ -97,7 +98,7 @@ class Observer:
             seen: bytes = self._redis.get(demo.SEEN_KEY) or b""  # type: ignore[assignment]
         return Audit(
             published=self._published,
-            ready=depth.ready,
+            ready=depth.ready + (depth.delayed or 0),
             dead_lettered=depth.dead_lettered or 0,
             dead_lines=self._dead_lines(text, depth),
             redelivered=counts["redelivered"],

@@ -1,0 +1,91 @@
+"""A Docker engine: the one that runs, else one of our own, installed with apt and started where that is possible.
+
+An engine that we start stays: it belongs to the machine, as every Docker engine does, and others may use it meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+from compose.apt import root_prefix
+from compose.errors import ServiceMissingError, ServiceStartError
+from compose.install import PLAIN_ENVIRONMENT, install_missing
+
+_SOCKET = "/var/run/docker.sock"
+LOG = Path("/var/log/tiercel-dockerd.log")
+
+_READY_TIMEOUT_S = 60.0
+_PROBE_INTERVAL_S = 0.2
+_LOG_LINES = 8
+# Without systemd the daemon is detached by hand. Its socket is given to the group of whoever asked.
+_START = """
+if [ -d /run/systemd/system ]; then exec systemctl start docker.service; fi
+setsid dockerd --group "$1" </dev/null >"$2" 2>&1 &
+"""
+
+
+def engine() -> docker.DockerClient:
+    """A client of a Docker engine, to be closed by the caller.
+
+    Raises ServiceMissingError if there is none and none can be started from here, ServiceStartError if it does not come up.
+    """
+    client = _answering()
+    if client is not None:
+        return client
+    if _is_forbidden():
+        raise ServiceMissingError("a Docker engine runs, but this user may not use it; add the user to the group docker")
+    prefix = root_prefix()
+    if prefix is None:
+        raise ServiceMissingError("no Docker engine answers; install and start one: sudo apt-get install docker.io")
+    install_missing("docker")
+    return _started(prefix)
+
+
+def _answering() -> docker.DockerClient | None:
+    try:
+        return docker.from_env()
+    except DockerException:
+        return None
+
+
+def _is_forbidden() -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(_SOCKET)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
+    group = str(os.getgid())
+    command = [*prefix, "/bin/sh", "-c", _START, "start", group, str(LOG)]
+    done = subprocess.run(  # noqa: S603 - the words of this command are ours
+        command, env=PLAIN_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+    )
+    if done.returncode == 0:
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            client = _answering()
+            if client is not None:
+                return client
+            time.sleep(_PROBE_INTERVAL_S)
+    said = done.stderr.decode(errors="replace") + _log_tail()
+    raise ServiceStartError(f"the Docker engine did not start; its last lines:\n{said}")
+
+
+def _log_tail() -> str:
+    try:
+        lines = LOG.read_text(errors="replace").splitlines()
+    except OSError:
+        return f"  (no log in {LOG})"
+    return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])

@@ -1,0 +1,67 @@
+"""The containers that the tests run on, themselves."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from compose.engine import engine
+from compose.errors import ServiceMissingError
+from compose.images import SERVERS, image_of, server_named
+from tests.broker import version
+from tests.containers import ContainerServer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.containers
+
+
+@pytest.fixture(params=["shared_rabbitmq", "shared_redis"])
+def server(request) -> ContainerServer:
+    made = request.getfixturevalue(request.param)
+    if not isinstance(made, ContainerServer):
+        pytest.skip("embedded")
+    return made
+
+
+def test_a_server_runs_as_an_ordinary_user_and_all_of_its_processes_do(server):
+    assert server.run("id", "-u").strip() != "0"
+    assert server.users() == {server.server.name}
+
+
+def test_its_ports_are_on_the_loopback_interface_only(server):
+    assert server.addresses() == {"127.0.0.1"}
+
+
+def test_its_password_is_on_no_command_line_and_in_no_environment(server):
+    assert server.password not in server.inspect()
+
+
+def test_it_calls_itself_healthy(server):
+    wait_until(lambda: server.health() in {"healthy", "none"}, 60, "a healthy container")
+
+
+def test_rabbitmq_has_the_version_that_it_is_named_for(shared_rabbitmq, amqp_url):
+    assert "{}.{}".format(*version(amqp_url)) == shared_rabbitmq.server.version
+
+
+def test_redis_has_the_version_that_it_is_named_for(shared_redis):
+    said = shared_redis.run(f"{shared_redis.server.name}-server", "--version")
+    assert f"v={shared_redis.server.version}." in said
+
+
+def test_an_image_is_made_once(server):
+    with closing(engine()) as client:
+        images = {image_of(client, server.server) for _ in range(2)}
+        assert len(images) == 1
+
+
+def test_an_image_that_does_not_exist_is_named(server):
+    with closing(engine()) as client, pytest.raises(ServiceMissingError, match=r"no-such-image:.*cannot be pulled"):
+        image_of(client, server.server, "no-such-image:{version}")
+
+
+def test_an_unknown_server_is_answered_with_those_there_are():
+    with pytest.raises(ServiceMissingError) as caught:
+        server_named("redis:1.0")
+    assert all(name in str(caught.value) for name in SERVERS)

@@ -1,0 +1,166 @@
+"""``amqps://`` and ``rediss://``: a certificate is accepted if it is right in everything, and passwords stay unseen."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from acker import LedgerRefusedError, LedgerUnavailableError, RedisMetrics
+from acker.redis_client import connect, translated
+from queues.declare import WorkQueue, declare_queue
+from queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
+from queues.publisher import Publisher
+from tests.broker import Desk, ready, unique
+from tests.certificates import HOST, Certificate, make_ca, make_certificate
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Certificate:
+    return make_certificate(make_ca(tmp_path_factory.mktemp("tls") / "ours"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory) -> Path:
+    """An authority that has not issued the servers' certificate."""
+    return make_ca(tmp_path_factory.mktemp("tls") / "stranger")
+
+
+@pytest.fixture(scope="module")
+def amqps(servers, certificate):
+    with servers.rabbitmq(certificate) as running:
+        yield running.tls_url
+
+
+@pytest.fixture(scope="module")
+def rediss(servers, certificate):
+    with servers.redis(certificate) as running:
+        yield running.tls_url
+
+
+@pytest.fixture
+def no_password(caplog, capfd, amqps, rediss):
+    """Nothing that is logged, at whatever level, and nothing that is printed may hold a password."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    printed = "".join(capfd.readouterr())
+    for url in (amqps, rediss):
+        assert urlsplit(url).password not in caplog.text + printed
+
+
+def by_address(url: str) -> str:
+    """The same server by a name that its certificate does not have."""
+    return url.replace(f"@{HOST}:", "@127.0.0.1:")
+
+
+def assert_tells(error: BaseException, url: str, *words: str) -> None:
+    for word in words:
+        assert word in str(error)
+    assert "\n" not in str(error)
+    while error is not None:
+        assert urlsplit(url).password not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_messages_come_and_go_over_tls(amqps, certificate, no_password):
+    url, queue = f"{amqps}?cafile={certificate.ca}", unique()
+    declare_queue(url, WorkQueue(name=queue))
+    with Publisher(url) as publisher:
+        publisher.publish(queue, [b"a", bytes(1_000_000)])
+    with Desk(url, queue) as desk:
+        for delivery in desk.take(2):
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 2)
+    assert ready(url, queue) == 0
+
+
+def test_redis_works_over_tls(rediss, certificate, no_password):
+    metrics = RedisMetrics(f"{rediss}?ssl_ca_certs={certificate.ca}", unique("metrics"))
+    metrics.add("split", 1, {"executed": 2})
+    assert metrics.totals() == {"split": {1: {"executed": 2}}}
+    metrics.close()
+
+
+def test_an_authority_of_the_system_needs_no_option(amqps, rediss, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.ca))
+    declare_queue(amqps, WorkQueue(name=unique()))
+    with connect(rediss) as client:
+        assert client.ping()
+
+
+@pytest.mark.parametrize("option", ["", "?cafile={stranger}"])
+def test_rabbitmq_with_a_certificate_of_nobody_we_know_is_refused(amqps, stranger, option, no_password):
+    url = amqps + option.format(stranger=stranger)
+    with pytest.raises(BrokerRefusedError) as caught:
+        declare_queue(url, WorkQueue(name=unique()))
+    assert_tells(caught.value, url, "is not trusted", "?cafile=/path/to/ca.pem")
+    with Desk(url, unique()) as desk:
+        assert_tells(wait_until(desk.consumer.error), url, "is not trusted")
+
+
+@pytest.mark.parametrize("option", ["", "?ssl_ca_certs={stranger}"])
+def test_redis_with_a_certificate_of_nobody_we_know_is_refused(rediss, stranger, option, no_password):
+    url = rediss + option.format(stranger=stranger)
+    metrics = RedisMetrics(url, "t")
+    with pytest.raises(LedgerRefusedError) as caught:
+        metrics.totals()
+    assert_tells(caught.value, url, "certificate verify failed", "?ssl_ca_certs=/path/to/ca.pem")
+    metrics.close()
+
+
+def test_rabbitmq_under_a_name_that_is_not_in_its_certificate_is_refused(amqps, certificate, no_password):
+    url = by_address(f"{amqps}?cafile={certificate.ca}")
+    with pytest.raises(BrokerRefusedError) as caught:
+        declare_queue(url, WorkQueue(name=unique()))
+    assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
+
+
+def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(rediss, certificate, no_password):
+    url = by_address(f"{rediss}?ssl_ca_certs={certificate.ca}")
+    with connect(url) as client, pytest.raises(LedgerRefusedError) as caught, translated("look"):
+        client.ping()
+    assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
+
+
+def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url):
+    with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="amqp or amqps"):
+        declare_queue(amqp_url.replace("amqp://", "amqps://"), WorkQueue(name="q"))
+    url = redis_url.replace("redis://", "rediss://")
+    with connect(url) as client, pytest.raises(LedgerUnavailableError, match="redis:// or rediss://"), translated("look"):
+        client.ping()
+
+
+def test_no_tls_to_a_port_with_it_says_to_check_that(amqps):
+    with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="amqp or amqps"):
+        declare_queue(amqps.replace("amqps://", "amqp://"), WorkQueue(name="q"))
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_authority_that_cannot_be_read_is_named_before_anything_is_tried(tmp_path, content):
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(AddressError, match=str(file)):
+        declare_queue(f"amqps://user:hush@127.0.0.1:1?cafile={file}", WorkQueue(name="q"))
+    with pytest.raises(LedgerRefusedError, match=str(file)) as caught:
+        connect(f"rediss://:hush@127.0.0.1:1?ssl_ca_certs={file}")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_cert=/x", "ssl_cert_reqs=maybe"])
+def test_a_wrong_option_in_the_redis_url_is_named_before_anything_is_tried(option):
+    with pytest.raises(LedgerRefusedError, match=r"option in the Redis URL.*(ssl_ca_cert|maybe)") as caught:
+        connect(f"rediss://:hush@127.0.0.1:1?{option}")
+    assert "hush" not in str(caught.value)
+
+
+def test_no_password_is_on_a_command_line(amqps, rediss, certificate):
+    for url in (amqps, rediss):
+        for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                assert urlsplit(url).password.encode() not in cmdline.read_bytes()
+            except OSError:
+                continue
