@@ -1,0 +1,66 @@
+"""The kinds of bolts beside Bolt and BasicBolt: StatefulBolt and ArrowBolt."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs import ArrowBolt, BasicBolt, StatefulBolt, TopologyBuilder
+from tests.semantics.components import Split, feeding, outcome
+
+
+class Count(StatefulBolt):
+    output_fields = "word string, count long"
+
+    def execute(self, tup, collector):
+        if tup["word"] == "bad":
+            self.state.increment("never seen")
+            raise ValueError("a bad word")
+        collector.emit([tup["word"], self.state.increment(tup["word"])])
+
+
+def test_a_state_lasts_from_micro_batch_to_micro_batch_and_forgets_what_a_failed_tuple_wrote(cluster_of):
+    feeder = feeding("a b a", fields="line string")
+    builder = TopologyBuilder("counts")
+    builder.set_spout("s", feeder)
+    builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("s")
+    builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")
+    cluster = cluster_of(builder.build())
+    cluster.settle()
+    for line in ("a c", "bad"):
+        feeder.feed([line], line)
+        cluster.settle()
+    assert sorted(cluster.read_tuples("count")) == [["a", 1], ["a", 2], ["a", 3], ["b", 1], ["c", 1]]
+    assert outcome(cluster) == (["a b a", "a c"], ["bad"], 0)
+    assert dict(cluster.state("count")) == {"a": 3, "b": 1, "c": 1}
+
+
+class SplitColumns(ArrowBolt):
+    """Each word of each line anchored to its line; a line that holds "bad" fails."""
+
+    output_fields = "word string"
+
+    def execute(self, batch, collector):
+        lines = batch.column("line")
+        bad = pc.indices_nonzero(pc.match_substring(lines, "bad"))
+        collector.fail(bad, "a bad line")
+        words = pc.utf8_split_whitespace(lines)
+        flat = pc.list_flatten(words)
+        collector.emit(pa.record_batch([flat], names=["word"]), pc.list_parent_indices(words))
+
+
+class Tell(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["word"]])
+
+
+def test_an_arrow_bolt_stands_among_others(cluster_of):
+    builder = TopologyBuilder("arrow")
+    builder.set_spout("s", feeding("a b", "a bad one", "c", fields="line string"))
+    builder.set_bolt("split", SplitColumns(), parallelism=2).shuffle_grouping("s")
+    builder.set_bolt("tell", Tell(), parallelism=2).fields_grouping("split", "word")
+    cluster = cluster_of(builder.build())
+    cluster.settle()
+    assert sorted(cluster.read_tuples("tell")) == [["a"], ["b"], ["c"]]
+    assert (sorted(cluster.acked("s")), cluster.failed("s"), cluster.pending("s")) == (["a b", "c"], ["a bad one"], 0)
+    assert cluster.fail_reasons("s") == ["split[2]: a bad line"] or cluster.fail_reasons("s") == ["split[3]: a bad line"]
