@@ -188,10 +188,10 @@ def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_
     builder.set_bolt("picky", Picky(), parallelism=3).direct_grouping("s", "own").shuffle_grouping("s")
     topology = builder.build()
     first = topology.task_ids("picky")[0]
-    with LocalCluster(topology) as cluster:
-        cluster.settle()
-        assert sorted(cluster.read_tuples("picky")) == [[x, first + x % 3] for x in range(6)]
-        assert sorted(cluster.read_tuples("s", "own")) == [[x] for x in range(6)]
-        assert cluster.failed("s") == [4]
-        assert set(cluster.acked("s")) == {0, 1, 2, 3, 5, ("again", 4)}
-        assert cluster.pending("s") == 0
+    cluster = cluster_of(topology)
+    cluster.settle()
+    assert sorted(cluster.read_tuples("picky")) == [[x, first + x % 3] for x in range(6)]
+    assert sorted(cluster.read_tuples("s", "own")) == [[x] for x in range(6)]
+    assert cluster.failed("s") == [4]
+    assert set(cluster.acked("s")) == {0, 1, 2, 3, 5, ("again", 4)}
+    assert cluster.pending("s") == 0
