@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from types import MappingProxyType
 
 from queues import Spout
 from spark_jobs import Bolt, Config, TopologyBuilder
@@ -148,3 +149,49 @@ def test_a_deactivated_spout_is_not_asked_and_still_hears_of_its_tuples(cluster_
     cluster.deactivate()
     cluster.close()
     assert spout.life[-2:] == ["deactivate", "close"]
+
+
+def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_of_a_failure(cluster_of):
+    class Dispatcher(Spout):
+        output_streams = MappingProxyType({"default": "x long", "own": "x long"})
+        direct_streams = frozenset({"own"})
+
+        def open(self, config, context):
+            self.chosen = context.component_tasks(context.targets["own"][0])
+            self.left = 6
+
+        def next_tuple(self, collector):
+            self.collector = collector
+            if self.left:
+                self.left -= 1
+                collector.emit_direct(self.chosen[self.left % 3], [self.left], msg_id=self.left, stream="own")
+
+        def fail(self, msg_id):
+            self.collector.emit([msg_id], msg_id=("again", msg_id))
+
+    class Picky(Bolt):
+        output_fields = "x long, task long"
+
+        def prepare(self, config, context):
+            self.task = context.task_id
+
+        def execute(self, tup, collector):
+            if tup.source_stream == "own":
+                collector.emit([tup["x"], self.task], tup)
+            if tup["x"] == 4 and tup.source_stream == "own":
+                collector.fail(tup)
+            else:
+                collector.ack(tup)
+
+    builder = TopologyBuilder("direct")
+    builder.set_spout("s", Dispatcher())
+    builder.set_bolt("picky", Picky(), parallelism=3).direct_grouping("s", "own").shuffle_grouping("s")
+    topology = builder.build()
+    first = topology.task_ids("picky")[0]
+    cluster = cluster_of(topology)
+    cluster.settle()
+    assert sorted(cluster.read_tuples("picky")) == [[x, first + x % 3] for x in range(6)]
+    assert sorted(cluster.read_tuples("s", "own")) == [[x] for x in range(6)]
+    assert cluster.failed("s") == [4]
+    assert set(cluster.acked("s")) == {0, 1, 2, 3, 5, ("again", 4)}
+    assert cluster.pending("s") == 0

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -280,52 +279,6 @@ def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cl
         cluster.settle()
         assert (cluster.pending("own"), cluster.pending("other")) == (2, 3)
     assert told == {"own": (2, "red", 5), "other": (3, "grey", 5), "bolt": (None, "blue", 5)}
-
-
-def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_of_a_failure():
-    class Dispatcher(Spout):
-        output_streams = MappingProxyType({"default": "x long", "own": "x long"})
-        direct_streams = frozenset({"own"})
-
-        def open(self, config, context):
-            self.chosen = context.component_tasks(context.targets["own"][0])
-            self.left = 6
-
-        def next_tuple(self, collector):
-            self.collector = collector
-            if self.left:
-                self.left -= 1
-                collector.emit_direct(self.chosen[self.left % 3], [self.left], msg_id=self.left, stream="own")
-
-        def fail(self, msg_id):
-            self.collector.emit([msg_id], msg_id=("again", msg_id))
-
-    class Picky(Bolt):
-        output_fields = "x long, task long"
-
-        def prepare(self, config, context):
-            self.task = context.task_id
-
-        def execute(self, tup, collector):
-            if tup.source_stream == "own":
-                collector.emit([tup["x"], self.task], tup)
-            if tup["x"] == 4 and tup.source_stream == "own":
-                collector.fail(tup)
-            else:
-                collector.ack(tup)
-
-    builder = TopologyBuilder("direct")
-    builder.set_spout("s", Dispatcher())
-    builder.set_bolt("picky", Picky(), parallelism=3).direct_grouping("s", "own").shuffle_grouping("s")
-    topology = builder.build()
-    first = topology.task_ids("picky")[0]
-    with LocalCluster(topology) as cluster:
-        cluster.settle()
-        assert sorted(cluster.read_tuples("picky")) == [[x, first + x % 3] for x in range(6)]
-        assert sorted(cluster.read_tuples("s", "own")) == [[x] for x in range(6)]
-        assert cluster.failed("s") == [4]
-        assert set(cluster.acked("s")) == {0, 1, 2, 3, 5, ("again", 4)}
-        assert cluster.pending("s") == 0
 
 
 def test_a_feeder_in_the_place_of_a_spout_with_a_direct_stream_is_fed_with_the_task():
