@@ -18,7 +18,7 @@ emission    the spout's side of emitting                job        what travels 
 ticks       tick tuples                                 system     the names of what the system emits
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
-testing     the test kit: a topology without services
+testing     the test kit
 """
 
 from spark_jobs.arrow_bolt import ArrowBolt

@@ -1,4 +1,4 @@
-"""docs/testing.md is a test module that passes."""
+"""docs/testing.md is a test module that passes, with Spark in it."""
 
 import os
 import re
