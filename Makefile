@@ -11,13 +11,14 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest test-matrix check setup clean clean-all lock
+.PHONY: help demo soak test test-newest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 
 help:
 	@echo 'make demo       count real text on RabbitMQ, Redis and Spark, with faults; options: ARGS="--calm"'
 	@echo 'make test       lint, types and the whole test suite; some of it: ARGS="tests/unit -k ledger"'
-	@echo 'make test-matrix  the integration tests on every version of the servers, in containers'
+	@echo 'make test-matrix  the integration and fault tests on every version of the servers, in containers'
+	@echo 'make soak       ten minutes of random faults; again: ARGS="--soak-seed=1234"'
 	@echo 'make check      lint and types'
 	@echo 'make clean      remove what runs and tests leave behind'
 	@echo 'make clean-all  remove the virtual environment too'
@@ -39,8 +40,11 @@ test-newest: $(STAMP)
 
 test-matrix: check
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
-		$(BIN)/python -m pytest --servers=$$servers $(or $(ARGS),tests/integration) || exit 1; \
+		$(BIN)/python -m pytest --slow --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
+
+soak: check
+	@$(BIN)/python -m pytest -s --soak-minutes=10 $(ARGS) tests/faults/test_soak.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .

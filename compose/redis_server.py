@@ -30,11 +30,10 @@ class EmbeddedRedis(EmbeddedServer):
 
     name = "Redis"
 
-    def __init__(self, password: str | None = None) -> None:
-        """With a password of its own unless one is given: a replica has that of its primary."""
+    def __init__(self) -> None:
         super().__init__()
         self._program = require("redis-server", find_redis)
-        self._password = password or secrets.token_urlsafe(24)
+        self._password = secrets.token_urlsafe(24)
         self._port = 0
 
     @property

@@ -26,6 +26,7 @@ _SERVERS = pytest.StashKey[Servers]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also the faults that make test-matrix adds")
     parser.addoption("--soak-minutes", type=float, default=1, help="how long tests/faults/test_soak.py goes on")
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
     parser.addoption("--servers", default="", help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded")
@@ -38,6 +39,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     others = "embedded" if config.getoption("--servers") else "containers"
     left_out = [item for item in items if item.get_closest_marker(others)]
+    if not config.getoption("--slow"):
+        left_out += [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

@@ -111,6 +111,12 @@ class ContainerServer(ABC):
         assert code == 0, output.decode(errors="replace")
         return output.decode()
 
+    @property
+    def pid(self) -> int:
+        """Of its first process, as this machine numbers it."""
+        self._wrapped.reload()
+        return int(self._wrapped.attrs["State"]["Pid"])
+
     def users(self) -> set[str]:
         """Whose processes run in the container, by name."""
         listed = self._wrapped.top(ps_args="-eo pid,uid,args")
@@ -180,6 +186,10 @@ class ContainerRabbitMQ(ContainerServer):
         # As the embedded one: idle schedulers must not spin, and quorum queues report their depths once a second.
         erlang = "-rabbit quorum_tick_interval 1000 +sbwt none +sbwtdcpu none +sbwtdio none"
         return container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", erlang)
+
+    def control(self, *arguments: str) -> str:
+        """Run ``rabbitmqctl``, as on an embedded broker."""
+        return self.run("rabbitmqctl", "--quiet", *arguments)
 
     def _answers(self) -> bool:
         return answers_as_rabbitmq(self.port(5672))

@@ -8,11 +8,12 @@ import pytest
 
 from tests.faults.report import REPORT
 from tests.faults.stack import Stack
+from tests.servers import Servers
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("effects"), master="local[2]") as running:
+def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Stack]:
+    with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=servers) as running:
         yield running
 
 

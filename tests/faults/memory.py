@@ -21,7 +21,7 @@ class Memory:
     def look(self) -> None:
         now = time.monotonic()
         stack = self._stack
-        found = {("RabbitMQ", stack.services.rabbitmq.pid), ("Redis", stack.services.redis.pid)}
+        found = {("RabbitMQ", stack.rabbitmq.pid), ("Redis", stack.redis.pid)}
         found |= {(role, stack.child(name).pid) for role, name in (("driver", "driver"), ("spout 0", "0"), ("spout 1", "1"))}
         driver = stack.child("driver").pid
         found |= {("Python worker", pid) for pid in (python_workers(driver) if driver else [])}

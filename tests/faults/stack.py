@@ -7,16 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self
 
 import pytest
 
 from acker import LedgerUnavailableError, open_ledger
-from compose import EmbeddedServices
 from queues.depths import depths
 from queues.errors import QueuesError, RelayUnavailableError
 from spark_jobs.job import ledger_spec_of, open_relay
@@ -26,12 +25,12 @@ from tests.faults.load import Load
 from tests.faults.meter import WINDOW_S, Meter
 from tests.faults.report import REPORT, Shown
 from tests.proxy import Proxy
+from tests.servers import Servers
 from tests.waiting import wait_until
 from workers.config import Settings, python_path
 from workers.local import LocalRun
 from workers.processes import Child
 
-Server = TypeVar("Server")
 NAME = "tests.faults.numbered:topology"
 RATE = 500
 """Messages a second."""
@@ -45,9 +44,9 @@ PROCESSED_WITHIN_S = 150
 class Stack:
     """A running topology; each fault publishes numbers of its own, and waits for their effects."""
 
-    def __init__(self, folder: Path, master: str) -> None:
+    def __init__(self, folder: Path, master: str, servers: Servers) -> None:
         """``folder`` for the effects."""
-        self.folder, self._master = folder, master
+        self.folder, self._master, self._servers = folder, master, servers
         self._exits = ExitStack()
         self._next = 0
         self._successors: dict[str, Child] = {}
@@ -56,13 +55,13 @@ class Stack:
         with self._exits:
             enter = self._exits.enter_context
             enter(pytest.MonkeyPatch.context()).setenv(numbered.EFFECTS, str(self.folder))
-            self.services = enter(EmbeddedServices())
+            self.rabbitmq, self.redis = enter(self._servers.rabbitmq()), enter(self._servers.redis())
             self.broker_wire, self.redis_wire = (
-                enter(Proxy(url)) for url in (f"{self.services.amqp_url}?heartbeat=5", self.services.redis_url)
+                enter(Proxy(url)) for url in (f"{self.rabbitmq.url}?heartbeat=5", self.redis.url)
             )
             self.meter = enter(Meter(self.folder))
             self._settings = Settings.load(master=self._master).with_services(
-                self.broker_wire.url, self.redis_wire.url, self.services.management_url
+                self.broker_wire.url, self.redis_wire.url, self.rabbitmq.management_url
             )
             self.run = enter(LocalRun(NAME, numbered.topology(), self._settings))
             self.wait_for_the_queue()
@@ -108,10 +107,10 @@ class Stack:
         try:
             relay, ledger = open_relay(url, plan), open_ledger(ledger_spec_of(plan, (url,)))
             left = relay.length() + ledger.pending()
-            depth = depths(self.services.amqp_url, [numbered.QUEUE], self.services.management_url)[0]
+            depth = depths(self.rabbitmq.url, [numbered.QUEUE], self.rabbitmq.management_url)[0]
         except (RelayUnavailableError, LedgerUnavailableError, QueuesError):
             return False
-        return left == 0 and depth.ready == 0 and depth.unacked == 0 and not depth.dead_lettered
+        return not (left or depth.ready or depth.unacked or depth.delayed or depth.dead_lettered)
 
     def pid(self, name: str) -> int:
         return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
@@ -122,9 +121,9 @@ class Stack:
             return self._successors[name]
         return self.run.driver if name == "driver" else self.run.spout("numbers", int(name))
 
-    def keep(self, server: AbstractContextManager[Server]) -> Server:
-        """Start a server that lives as long as this stack."""
-        return self._exits.enter_context(server)
+    def another_redis(self) -> Any:
+        """One more server, that lives as long as this stack."""
+        return self._exits.enter_context(self._servers.redis())
 
     @contextmanager
     def ordered(self, *names: str) -> Iterator[None]:
@@ -164,10 +163,10 @@ class Stack:
 
     def _load(self, rate: int) -> Load:
         first, self._next = self._next, self._next + 10_000_000
-        return Load(self.services.amqp_url, numbered.QUEUE, rate, first)
+        return Load(self.rabbitmq.url, numbered.QUEUE, rate, first)
 
     def _declared(self) -> bool:
         try:
-            return bool(depths(self.services.amqp_url, [numbered.QUEUE]))
+            return bool(depths(self.rabbitmq.url, [numbered.QUEUE]))
         except QueuesError:
             return False

@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker import plain_channel
 from tests.faults import numbered
-from tests.faults.catalogue import FAULTS, TOGETHER, failed_over
+from tests.faults.catalogue import FAULTS, SLOW, TOGETHER, failed_over
 from tests.faults.stack import Stack
 
 pytestmark = pytest.mark.timeout(400)
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(400)
 _SPARK_STARTS_AGAIN = ("driver", "Spark")
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAULTS])
 def test_a_fault_is_survived(stack: Stack, name: str) -> None:
     shown = stack.survives(name, lambda: FAULTS[name](stack))
     assert shown.dead_lettered == 0
@@ -24,6 +24,7 @@ def test_a_fault_is_survived(stack: Stack, name: str) -> None:
     assert shown.recovery_s < (90 if name.startswith(_SPARK_STARTS_AGAIN) else 45)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), TOGETHER)
 def test_two_faults_at_once(stack: Stack, first: str, second: str) -> None:
     def both() -> None:
@@ -37,7 +38,7 @@ def test_two_faults_at_once(stack: Stack, first: str, second: str) -> None:
 
 def test_the_queue_is_deleted_and_declared_again(stack: Stack) -> None:
     """What was in it is gone, by the operator's will; what comes afterwards is processed."""
-    with plain_channel(stack.services.amqp_url) as channel:
+    with plain_channel(stack.rabbitmq.url) as channel:
         channel.queue_delete(numbered.QUEUE)
     stack.wait_for_the_queue()
     stack.survives("broker: queue deleted and declared again, then the load", lambda: None)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.faults.catalogue import FAULTS, QUICK
+from tests.faults.catalogue import DRAWN, FAULTS
 from tests.faults.memory import Memory
 from tests.faults.stack import Stack
 
@@ -28,7 +28,7 @@ def test_soak(stack: Stack, pytestconfig: pytest.Config) -> None:
     def faults() -> None:
         end = time.monotonic() + 60 * minutes
         while time.monotonic() < end:
-            name = draw.choice(QUICK)
+            name = draw.choice(DRAWN)
             print(f"  {time.strftime('%H:%M:%S')} {name}")  # noqa: T201
             FAULTS[name](stack)
             time.sleep(_PAUSE_S)

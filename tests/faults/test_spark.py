@@ -8,13 +8,14 @@ import pytest
 
 from tests.faults.numbered import Order
 from tests.faults.stack import Stack
+from tests.servers import Servers
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("effects"), master="local-cluster[2,1,1024]") as running:
+def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Stack]:
+    with Stack(tmp_path_factory.mktemp("effects"), master="local-cluster[2,1,1024]", servers=servers) as running:
         yield running
 
 
