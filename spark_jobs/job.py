@@ -15,6 +15,8 @@ from spark_jobs.runner import LevelRunner
 from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.snapshots.sealing import new_key
 from spark_jobs.state import RedisStateStore
+from spark_jobs.suspects.redis_book import RedisCaseBook
+from spark_jobs.suspects.watchdog import Watchdog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +38,12 @@ class Job:
         """The server of the relay and the counters: the ledger's first."""
         return self.ledger.urls[0]
 
-    def run_level(self, level: int, batch: int, lane: int, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
-        """Run the bolts that this lane hosts at this level; returns (lane, chunk) rows for the next level."""
-        token = Token(run=self.run, batch=batch, level=level, partition=lane)
-        return _runner(self, level).run(token, payloads)
+    def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
+        """Run the bolts that the token's partition hosts at its level; returns (lane, chunk) rows for the next level.
+
+        ``attempt`` is 0 at the first one.
+        """
+        return _runner(self, token.level).run(token, payloads, attempt)
 
     def prepare(self) -> None:
         """Make this process ready to run any level."""
@@ -53,6 +57,10 @@ class Job:
     def open_snapshots(self) -> RedisSnapshots:
         """The bolts' state between micro-batches, with a connection of its own."""
         return RedisSnapshots(connect(self.redis_url), self.plan.topology.name, self.run)
+
+    def open_book(self) -> RedisCaseBook:
+        """What is known about tuples that kill processes, with a connection of its own."""
+        return RedisCaseBook(connect(self.redis_url), self.plan.topology.name)
 
 
 def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
@@ -111,4 +119,6 @@ def _new_runner(job: Job, level: int) -> LevelRunner:
         snapshots=job.open_snapshots(),
         key=job.key,
         state=RedisStateStore(job.ledger, job.epoch),
+        book=job.open_book(),
+        watchdog=Watchdog(job.ledger.message_timeout) if job.ledger.message_timeout else None,
     )
