@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
 from acker.redis_client import connect
@@ -120,5 +121,11 @@ def _new_runner(job: Job, level: int) -> LevelRunner:
         key=job.key,
         state=RedisStateStore(job.ledger, job.epoch),
         book=job.open_book(),
-        watchdog=Watchdog(job.ledger.message_timeout) if job.ledger.message_timeout else None,
+        watchdog=_watchdog(job.ledger.message_timeout),
     )
+
+
+@lru_cache(maxsize=1)
+def _watchdog(limit: timedelta | None) -> Watchdog | None:
+    """One a process, for it has a thread that never ends; the process runs one task at a time."""
+    return Watchdog(limit) if limit is not None else None
