@@ -125,7 +125,11 @@ def _new_runner(job: Job, level: int) -> LevelRunner:
     )
 
 
+_SHORTEST_HANG = timedelta(seconds=5)
+"""Whatever the timeout: a machine that is busy with other things lets processes wait for seconds."""
+
+
 @lru_cache(maxsize=1)
 def _watchdog(limit: timedelta | None) -> Watchdog | None:
     """One a process, for it has a thread that never ends; the process runs one task at a time."""
-    return Watchdog(limit) if limit is not None else None
+    return Watchdog(max(limit, _SHORTEST_HANG)) if limit is not None else None
