@@ -1,8 +1,8 @@
 """What the acker raises.
 
 AckerError
-├── LedgerUnavailableError   Redis did not answer: nothing may be assumed, try again
-├── LedgerRefusedError       Redis answered "no" (login, memory, read-only): a person must act
+├── LedgerUnavailableError   Redis did not answer or takes no writes now: nothing may be assumed, try again
+├── LedgerRefusedError       Redis answered "no" (login, permissions): a person must act
 └── LedgerVersionError       the server is too old
 
 Expected outcomes (a late root, a repeated token, a collision) are values in the replies, never exceptions.
@@ -14,11 +14,11 @@ class AckerError(Exception):
 
 
 class LedgerUnavailableError(AckerError):
-    """Redis did not answer; the call may or may not have taken effect, and may be repeated as it is."""
+    """Redis did not answer or takes no writes now; the call may or may not have taken effect, and may be repeated as it is."""
 
 
 class LedgerRefusedError(AckerError):
-    """Redis refused the call; repeating it does not help until the server's settings or memory change."""
+    """Redis refused the call; repeating it does not help until the server's settings change."""
 
 
 class LedgerVersionError(AckerError):

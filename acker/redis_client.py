@@ -29,7 +29,10 @@ _PASSING = (
     exceptions.MaxConnectionsError,
     exceptions.TimeoutError,
 )
-_PASSING_CODES = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_PASSING_CODES = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")
+_NO_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
+_NO_WRITES_CODES = ("MISCONF", "NOREPLICAS")
+"""A disk that is full, replicas that lag."""
 _SCHEMES = "whether its URL should begin with redis:// or rediss://"
 _pools: WeakValueDictionary[tuple[str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
 """Of this process; each lives as long as a client uses it."""
@@ -66,6 +69,8 @@ def _pool(url: str, socket_timeout: timedelta) -> redis.ConnectionPool:
             protocol=2,  # the shapes of some replies hang on it, and the default on the client's version
             health_check_interval=30,
             retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
+            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            retry_on_error=[exceptions.ReadOnlyError],
         )
     except ValueError:
         # Without the cause: it may quote a part of the password.
@@ -114,6 +119,8 @@ def translated(verb: str) -> Iterator[None]:
         said, tls = _shown(error), _tls_advice(error)
         if tls:
             raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
+        if _refuses_writes(error):
+            raise LedgerUnavailableError(f"cannot {verb}: Redis takes no writes now ({said}); {_advice(error)}") from error
         if _passes(error):
             also = f", and {_SCHEMES}" if "handshake" in str(error.__context__) else ""
             raise LedgerUnavailableError(f"cannot {verb}: Redis does not answer ({said}); check that it runs{also}") from error
@@ -143,11 +150,15 @@ def _passes(error: exceptions.RedisError) -> bool:
     return isinstance(error, (exceptions.ConnectionError, *_PASSING)) or str(error).startswith(_PASSING_CODES)
 
 
+def _refuses_writes(error: exceptions.RedisError) -> bool:
+    return isinstance(error, _NO_WRITES) or str(error).startswith(_NO_WRITES_CODES)
+
+
 def _advice(error: exceptions.RedisError) -> str:
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError):
         return "check the user and password in its URL and what the user may do"
     if isinstance(error, exceptions.OutOfMemoryError):
-        return "raise its maxmemory"
+        return "raise its maxmemory or free memory"
     if isinstance(error, exceptions.ReadOnlyError):
-        return "point the URL at the primary, not at a replica"
+        return "unless a failover is under way, point the URL at the primary, not at a replica"
     return "check its log and settings"

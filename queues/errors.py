@@ -11,7 +11,7 @@ QueuesError
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
 ├── MessageTooLargeError     above the size limit
 └── RelayError
-    └── RelayUnavailableError  Redis did not answer: try again
+    └── RelayUnavailableError  Redis did not answer, or takes no writes now: try again
 """
 
 

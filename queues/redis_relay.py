@@ -17,6 +17,9 @@ from queues.relay import Entry
 _WRITER_MEMORY = timedelta(minutes=10)
 """Longer than any client goes on repeating a call."""
 _DRAIN_COUNT = 100
+_NO_WRITES = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
+_NO_WRITES_CODES = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "UNBLOCKED")
+"""They pass: memory is freed, a disk has room again, a failover ends."""
 
 
 class RedisRelay:
@@ -128,4 +131,6 @@ def _translated(verb: str) -> Iterator[None]:
     except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
         raise RelayUnavailableError(f"cannot {verb} the relay: Redis does not answer ({type(error).__name__})") from error
     except redis.RedisError as error:
+        if isinstance(error, _NO_WRITES) or str(error).startswith(_NO_WRITES_CODES):
+            raise RelayUnavailableError(f"cannot {verb} the relay: Redis takes no writes now ({error})") from error
         raise RelayError(f"cannot {verb} the relay: Redis says {error}") from error

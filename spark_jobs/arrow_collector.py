@@ -40,6 +40,10 @@ class Portion:
         middle = len(self.rows) // 2
         return self._part(0, middle), self._part(middle, len(self.rows))
 
+    def single_rows(self) -> list[Portion]:
+        """Each row by itself."""
+        return [self._part(row, row + 1) for row in range(len(self.rows))]
+
     def _part(self, start: int, end: int) -> Portion:
         return Portion(
             component=self.component,

@@ -21,7 +21,9 @@ from spark_jobs.execution import flush_bolt
 from spark_jobs.fold import Anchors, Rows, child_lineage, join_anchors
 from spark_jobs.outputs import Outputs
 from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.suspects.guard import Watch
 from spark_jobs.system import is_system
+from spark_jobs.tuples import OPEN
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +98,37 @@ class ArrowRecord(Record):
         return acked
 
 
-def execute_arrow(bolt: ArrowBolt, record: ArrowRecord) -> bool:
-    """Execute all rows, then flush; returns whether the bolt's state can still be trusted."""
+@dataclass(slots=True)
+class _Row:
+    """One row by itself, for an attempt that looks for the row that kills the process."""
+
+    portion: Portion
+    row: int
+    seed: int
+    state: int = OPEN
+
+
+def execute_arrow(bolt: ArrowBolt, record: ArrowRecord, watch: Watch | None = None) -> bool:
+    """Execute all rows, then flush; returns whether the bolt's state can still be trusted. Row by row where one watches."""
     began = time.perf_counter_ns()
-    for portion in record.portions():
-        _execute(bolt, record, portion)
+    if watch is None:
+        for portion in record.portions():
+            _execute(bolt, record, portion)
+    else:
+        rows = [
+            _Row(portion=one, row=int(one.rows[0]), seed=int(record.seeds[one.rows[0]]))
+            for portion in record.portions()
+            for one in portion.single_rows()
+        ]
+        for row in watch(rows, lambda: _flush(bolt, record)):
+            record.doing = row
+            _execute(bolt, record, row.portion)
     record.execute_ns += time.perf_counter_ns() - began
+    record.doing = None
+    return not record.aborted and _flush(bolt, record)
+
+
+def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
     no_rows = np.zeros(0, np.int64)
     nothing = Portion(component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows)
     collector = ArrowCollector(record, record.seeds, nothing)
@@ -138,6 +165,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
 
 def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     """One call; if it raises, two with half of the rows each, down to single rows."""
+    record.signs += 1
     collector = ArrowCollector(record, record.seeds, portion)
     try:
         bolt.execute(portion.batch, collector)

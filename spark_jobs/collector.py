@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from acker.ids import mix
 from spark_jobs.bolt import DEFAULT_STREAM
@@ -21,6 +21,14 @@ SPREAD = 0xBF58476D1CE4E5B9
 _ERRORS_KEPT = 5
 _TELL_RESETS_S = 1.0
 _PLAIN = (list, tuple)
+
+
+class Item(Protocol):
+    """One tuple of a task's input, or one row."""
+
+    row: int
+    seed: int
+    state: int
 
 
 class Record:
@@ -40,6 +48,10 @@ class Record:
         """Nothing of what it did counts: it is again what it was before the micro-batch."""
         self.reasons: dict[int, str] = {}
         """Row of each failed tuple to why."""
+        self.doing: Item | None = None
+        """The tuple in ``execute``; None in ``flush``, and while a whole batch is executed."""
+        self.signs = 0
+        """Of life: a task that begins a batch or resets timeouts works, however long it takes."""
         self.resets: list[int] = []
         """Rows of tuples whose timeouts begin again, and that nobody was told of yet."""
         self.tell_resets: Callable[[Sequence[int]], bool] | None = None
@@ -69,7 +81,7 @@ class Record:
             if tup.state != FAILED:
                 self.fail(tup, reason)
 
-    def fail(self, tup: Tuple, reason: str) -> None:
+    def fail(self, tup: Item, reason: str) -> None:
         """The tuple failed, whatever it was before."""
         tup.state = FAILED
         self.reasons.setdefault(tup.row, reason)
@@ -77,6 +89,7 @@ class Record:
     def reset(self, tup: Tuple) -> None:
         """The timeout of the tuple begins again: about once a second that is told while the bolt works, which may be long."""
         self.resets.append(tup.row)
+        self.signs += 1
         now = time.monotonic()
         if self.tell_resets is not None and now - self._told_at >= _TELL_RESETS_S:
             self._told_at = now

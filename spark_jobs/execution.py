@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.collector import BasicCollector, OutputCollector, Record
 from spark_jobs.reasons import RAISED, reason_of
 from spark_jobs.stateful_bolt import StatefulBolt
+from spark_jobs.suspects.guard import Watch
 from spark_jobs.tuples import ACKED, Tuple
 
 log = logging.getLogger(__name__)
 
 
-def execute_bolt(bolt: Bolt | BasicBolt, record: Record) -> bool:
-    """Execute all of the input, then flush; returns whether the copy can still be trusted."""
+def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = None) -> bool:
+    """Execute the input, all of it where nobody watches, then flush; returns whether the copy can still be trusted."""
     began = time.perf_counter_ns()
     if isinstance(bolt, BasicBolt):
         basic = BasicCollector(record)
-        _execute_basic(bolt, basic, record)
-        record.execute_ns += time.perf_counter_ns() - began
-        basic.current = None
-        return flush_bolt(lambda: bolt.flush(basic), record)
-    output = OutputCollector(record)
-    _execute_rich(bolt, output, record)
+
+        def flush() -> bool:
+            basic.current = None
+            return flush_bolt(lambda: bolt.flush(basic), record)
+
+        _execute_basic(bolt, basic, watch(record.fresh, flush) if watch else record.fresh, record)
+    else:
+        output = OutputCollector(record)
+
+        def flush() -> bool:
+            return flush_bolt(lambda: bolt.flush(output), record)
+
+        _execute_rich(bolt, output, watch(record.fresh, flush) if watch else record.fresh, record)
     record.execute_ns += time.perf_counter_ns() - began
-    return flush_bolt(lambda: bolt.flush(output), record)
+    record.doing = None
+    return not record.aborted and flush()
 
 
-def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -> None:
+def _execute_basic(bolt: BasicBolt, collector: BasicCollector, tuples: Iterable[Tuple], record: Record) -> None:
     execute = bolt.state.guarded(bolt.execute) if isinstance(bolt, StatefulBolt) else bolt.execute
-    for tup in record.fresh:
-        collector.current = tup
+    for tup in tuples:
+        collector.current = record.doing = tup
         try:
             execute(tup, collector)
         except RAISED as error:
@@ -42,8 +51,9 @@ def _execute_basic(bolt: BasicBolt, collector: BasicCollector, record: Record) -
             tup.state = ACKED
 
 
-def _execute_rich(bolt: Bolt, collector: OutputCollector, record: Record) -> None:
-    for tup in record.fresh:
+def _execute_rich(bolt: Bolt, collector: OutputCollector, tuples: Iterable[Tuple], record: Record) -> None:
+    for tup in tuples:
+        record.doing = tup
         try:
             bolt.execute(tup, collector)
         except RAISED as error:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
 from acker.redis_client import connect
@@ -15,6 +16,8 @@ from spark_jobs.runner import LevelRunner
 from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.snapshots.sealing import new_key
 from spark_jobs.state import RedisStateStore
+from spark_jobs.suspects.redis_book import RedisCaseBook
+from spark_jobs.suspects.watchdog import Watchdog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +39,12 @@ class Job:
         """The server of the relay and the counters: the ledger's first."""
         return self.ledger.urls[0]
 
-    def run_level(self, level: int, batch: int, lane: int, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
-        """Run the bolts that this lane hosts at this level; returns (lane, chunk) rows for the next level."""
-        token = Token(run=self.run, batch=batch, level=level, partition=lane)
-        return _runner(self, level).run(token, payloads)
+    def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
+        """Run the bolts that the token's partition hosts at its level; returns (lane, chunk) rows for the next level.
+
+        ``attempt`` is 0 at the first one.
+        """
+        return _runner(self, token.level).run(token, payloads, attempt)
 
     def prepare(self) -> None:
         """Make this process ready to run any level."""
@@ -53,6 +58,10 @@ class Job:
     def open_snapshots(self) -> RedisSnapshots:
         """The bolts' state between micro-batches, with a connection of its own."""
         return RedisSnapshots(connect(self.redis_url), self.plan.topology.name, self.run)
+
+    def open_book(self) -> RedisCaseBook:
+        """What is known about tuples that kill processes, with a connection of its own."""
+        return RedisCaseBook(connect(self.redis_url), self.plan.topology.name)
 
 
 def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
@@ -111,4 +120,16 @@ def _new_runner(job: Job, level: int) -> LevelRunner:
         snapshots=job.open_snapshots(),
         key=job.key,
         state=RedisStateStore(job.ledger, job.epoch),
+        book=job.open_book(),
+        watchdog=_watchdog(job.ledger.message_timeout),
     )
+
+
+_SHORTEST_HANG = timedelta(seconds=5)
+"""Whatever the timeout: a machine that is busy with other things lets processes wait for seconds."""
+
+
+@lru_cache(maxsize=1)
+def _watchdog(limit: timedelta | None) -> Watchdog | None:
+    """One a process, for it has a thread that never ends; the process runs one task at a time."""
+    return Watchdog(max(limit, _SHORTEST_HANG)) if limit is not None else None

@@ -11,19 +11,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.job import Job
-from spark_jobs.source import FORMAT, ROWS_DDL, batch_of, relay_source, row_batches
+from spark_jobs.source import FORMAT, ROWS_DDL, relay_source, run_level
 
 
 def level_function(job: Job, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What ``mapInArrow`` runs in each task of a level: rows of the level before in, rows for the next out."""
 
-    def run_level(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         lane = context.partitionId() if context else 0
         payloads = (chunk.as_py() for batch in batches for chunk in batch.column("chunk"))
-        yield from row_batches(job.run_level(level, batch_of(context), lane, payloads))
+        yield from run_level(job, level, lane, payloads)
 
-    return run_level
+    return run
 
 
 def start_query(spark: SparkSession, job: Job, checkpoint: str) -> StreamingQuery:

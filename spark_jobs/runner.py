@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,10 @@ from spark_jobs.outputs import Outputs
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.snapshots.store import SnapshotStore
 from spark_jobs.state import StateStore
+from spark_jobs.suspects.book import CaseBook
+from spark_jobs.suspects.guard import Guard, Watch
+from spark_jobs.suspects.lookout import Lookout
+from spark_jobs.suspects.watchdog import Watchdog
 from spark_jobs.task_states import TaskStates
 from spark_jobs.ticks import without_old_ticks
 from spark_jobs.tuples import Tuple, tuples_of
@@ -46,23 +51,27 @@ class LevelRunner:
         snapshots: SnapshotStore | None = None,
         key: bytes = b"",
         state: StateStore | None = None,
+        book: CaseBook | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Without a ledger nothing is told to one: for topologies in which nothing is tracked.
 
         ``snapshots`` keeps the bolts' copies for other processes, sealed with ``key``; without it this is the only one.
-        ``state`` keeps the states of stateful bolts.
+        ``state`` keeps the states of stateful bolts, ``book`` what this process is doing, should it die of that; ``watchdog``
+        ends it if it hangs.
         """
         self._plan, self._level, self._ledger, self._metrics = plan, level, ledger, metrics
         self._instances = Instances(plan, config, MemorySnapshots() if snapshots is None else snapshots, key)
         self._state = state
         self._outputs: dict[int, Outputs] = {}
+        self.book, self._watchdog = book, watchdog
 
-    def run(self, token: Token, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
+    def run(self, token: Token, payloads: Iterable[bytes], attempt: int = 0) -> list[tuple[int, bytes]]:
         """Run the bolts on these chunks; returns (lane, chunk) rows for the next level.
 
         The updates take effect in the ledger once a token, however often this is called with it, and each call begins with
         what the bolts were before the token's micro-batch. Raises AckerError if the ledger cannot be reached; the whole call
-        may then be repeated.
+        may then be repeated. From the second ``attempt`` on, tuples that kill the process are looked for.
         """
         rows: list[tuple[int, bytes]] = []
         chunks: list[Chunk] = []
@@ -76,12 +85,18 @@ class LevelRunner:
         if not chunks:
             return rows
         try:
-            rows += _Work(self, without_old_ticks(chunks), token).run()
+            rows += self._watched(_Work(self, without_old_ticks(chunks), token, self.book if attempt else None))
         except BaseException:
             # The attempt ends in the middle: bolts may hold what was never flushed or acked.
             self._instances.drop_all()
             raise
         return rows
+
+    def _watched(self, work: _Work) -> list[tuple[int, bytes]]:
+        if self._watchdog is None:
+            return work.run()
+        with self._watchdog.over(work.lookout):
+            return work.run()
 
     def close(self) -> None:
         """Clean the bolts' copies up."""
@@ -99,7 +114,7 @@ class LevelRunner:
 class _Work:
     """One call of ``run``."""
 
-    def __init__(self, runner: LevelRunner, chunks: list[Chunk], token: Token) -> None:
+    def __init__(self, runner: LevelRunner, chunks: list[Chunk], token: Token, book: CaseBook | None) -> None:
         self._runner, self._token = runner, token
         self._plan, self._ledger, self._metrics = runner._plan, runner._ledger, runner._metrics  # noqa: SLF001 - its other half
         self._level, self._instances = runner._level, runner._instances  # noqa: SLF001 - its other half
@@ -114,10 +129,18 @@ class _Work:
         self._children: list[Lineage] = []
         self._records = self._load({task_id: each.tuples for task_id, each in held.items()}, chunks)
         self._states = TaskStates(runner._state, self._plan.topology, token.batch)  # noqa: SLF001 - its other half
+        roots = partial(roots_of, self._lineage)
+        self.lookout = Lookout(token, self._runner.book, self._ledger, roots)
+        self._guard = Guard(book, token, self._ledger, roots) if book and self._ledger else None
 
     def run(self) -> list[tuple[int, bytes]]:
-        for task_id, record in self._records.items():
-            self._execute(task_id, record)
+        try:
+            for task_id, record in self._records.items():
+                self._execute(task_id, record)
+        finally:
+            self.lookout.executing = None
+            if self._guard is not None:
+                self._guard.rest()
         rows = [row for task_id, record in self._records.items() for row in self._emit(task_id, record)]
         worked = {task_id: record for task_id, record in self._records.items() if not record.aborted}
         self._instances.keep(self._token.batch, worked, self._lineage)
@@ -159,15 +182,17 @@ class _Work:
         return record
 
     def _execute(self, task_id: int, record: Record) -> None:
+        self.lookout.executing = (task_id, record)
         copy = self._copies[task_id]
         if not isinstance(copy, Copy):
             fail_all(record, copy, "prepare")
             return
+        watch: Watch | None = partial(self._guard.watch, task_id, record) if self._guard else None
         if isinstance(copy.bolt, ArrowBolt):
-            trusted = execute_arrow(copy.bolt, cast("ArrowRecord", record))
+            trusted = execute_arrow(copy.bolt, cast("ArrowRecord", record), watch)
         else:
             with self._states.lent(task_id, copy.bolt, record):
-                trusted = execute_bolt(copy.bolt, record)
+                trusted = execute_bolt(copy.bolt, record, watch)
         if not trusted:
             self._states.forget(task_id)
             self._instances.drop(task_id)

@@ -23,6 +23,9 @@ _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
 _OLDEST_JAVA = 17
 
+ATTEMPTS = 10
+"""How often Spark tries a task before the run ends."""
+
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -31,6 +34,8 @@ _DEFAULTS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
+    # A task that kills its Python process is tried again until the tuples that do it are found: two deaths each.
+    "spark.task.maxFailures": str(ATTEMPTS),
     # Tasks go where a core is free: what they read is in Redis, not on an executor's disk.
     "spark.locality.wait": "0",
 }
@@ -50,7 +55,7 @@ class SparkUnit:
     def __init__(self, application: str, master: str, options: Mapping[str, str]) -> None:
         """Start Spark on ``master`` (its syntax: ``local[2]``, ``spark://host:7077``); ``options`` go over the defaults.
 
-        In local mode a failed task is tried four times, as on a cluster. Speculation is refused: two attempts at one task
+        In local mode a failed task is tried again, as on a cluster. Speculation is refused: two attempts at one task
         that run at once would both write to the outside. Raises SparkUnavailableError with what to do.
         """
         check_versions()
@@ -130,15 +135,15 @@ class SparkUnit:
 
 
 def with_retries(master: str) -> str:
-    """``local[N]`` as ``local[N,4]``: local mode alone gives a task one attempt only.
+    """``local[N]`` as ``local[N,10]``: local mode alone gives a task one attempt only.
 
     >>> with_retries("local[2]"), with_retries("local"), with_retries("spark://host:7077")
-    ('local[2,4]', 'local[1,4]', 'spark://host:7077')
+    ('local[2,10]', 'local[1,10]', 'spark://host:7077')
     """
     if master == "local":
-        return "local[1,4]"
+        return f"local[1,{ATTEMPTS}]"
     match = re.fullmatch(r"local\[(\d+|\*)\]", master)
-    return f"local[{match[1]},4]" if match else master
+    return f"local[{match[1]},{ATTEMPTS}]" if match else master
 
 
 def check_versions() -> None:

@@ -5,7 +5,7 @@ Reading and running in one place keeps the spout's chunks out of the JVM and sav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from acker import Token
 from queues import RedisRelay
 from queues.relay import START
 from spark_jobs.job import Job
@@ -33,12 +34,14 @@ def row_batches(rows: list[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(lanes, pa.int32()), pa.array(chunks, pa.binary())], schema=_ROWS)
 
 
-def batch_of(context: TaskContext | None) -> int:
-    """The number of the micro-batch that a Spark task belongs to."""
+def run_level(job: Job, level: int, lane: int, payloads: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Run a level's share of the micro-batch that this Spark task belongs to; the rows for the next level."""
+    context = TaskContext.get()
     number = context.getLocalProperty("streaming.sql.batchId") if context else None
-    if number is None:
+    if context is None or number is None:
         raise RuntimeError("this Spark task does not belong to a micro-batch")
-    return int(number)
+    token = Token(run=job.run, batch=int(number), level=level, partition=lane)
+    yield from row_batches(job.run_level(token, payloads, context.attemptNumber()))
 
 
 class RelayReader(DataSourceStreamReader):
@@ -78,7 +81,7 @@ class RelayReader(DataSourceStreamReader):
         lane, ranges = partition.value
         relay = _process_relay(self._job)
         payloads = [payload for range_ in ranges for payload in relay.read(*range_)]
-        yield from row_batches(self._job.run_level(1, batch_of(TaskContext.get()), lane, payloads))
+        yield from run_level(self._job, 1, lane, payloads)
 
     def commit(self, end: dict[str, str]) -> None:
         """Nothing: ``latestOffset`` trims, one batch earlier than Spark would say so."""

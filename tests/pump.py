@@ -13,6 +13,8 @@ from spark_jobs.levels import plan_topology
 from spark_jobs.runner import LevelRunner
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.state import MemoryStateStore, StateStore
+from spark_jobs.suspects.memory import MemoryCaseBook
+from spark_jobs.suspects.watchdog import Watchdog
 from spark_jobs.topology import Topology
 
 Row = tuple[int, bytes]
@@ -46,6 +48,7 @@ class Pump:
         self.metrics = MemoryMetrics()
         self.snapshots = MemorySnapshots()
         self.state = state or MemoryStateStore()
+        self.book = MemoryCaseBook()
         self.feeds = [self.ledger.feed(owner) for owner in range(1, topology.spout_tasks + 1)]
         self.acked: list[int] = []
         self.failed: dict[int, str] = {}
@@ -60,7 +63,7 @@ class Pump:
         self.runners = [self.runner(level) for level in range(1, self.plan.levels + 1)]
         self.batch = 0
 
-    def runner(self, level: int) -> LevelRunner:
+    def runner(self, level: int, watchdog: Watchdog | None = None) -> LevelRunner:
         """As a process that has not run anything yet has one."""
         return LevelRunner(
             plan=self.plan,
@@ -71,6 +74,8 @@ class Pump:
             snapshots=self.snapshots,
             key=b"key",
             state=self.state,
+            book=self.book,
+            watchdog=watchdog,
         )
 
     def feed(self, *rows: Sequence[Any], spout: str | None = None, tracked: bool = True, stream: str = "default") -> list[int]:

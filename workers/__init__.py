@@ -13,7 +13,7 @@ admission      how much may be                         config           settings
 orders         whether it may emit
 control        the contract: active, deactivated, killed
 redis_control  in Redis                                steering         what activate, deactivate and kill do
-jvm_output     Spark's stderr as log records
+jvm_output     Spark's stderr as log records           stalls         micro-batches that take long
 progress       what tiercel run says
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords
 demo           the demo                                errors, cli_errors  what is raised, in one line

@@ -32,12 +32,14 @@ from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.snapshots.store import SnapshotStore
 from spark_jobs.state import draw_epoch
+from spark_jobs.suspects.book import CaseBook
 from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 from workers.control import State
 from workers.errors import SupersededError
 from workers.outcomes import say_once, sleep_until
 from workers.redis_control import RedisControl
+from workers.stalls import StallWatch
 from workers.ticker import Ticker
 
 log = logging.getLogger(__name__)
@@ -126,15 +128,17 @@ class Driver:
         began: Job | None = retrying(_enter, job)
         return None if self._stop.is_set() else began
 
-    def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay) -> None:
+    def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay, stalls: StallWatch) -> None:
         """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
         attend_at = warm_at = began = time.monotonic()
         ticker = Ticker(Ticks(job.plan, began), relay)
         while query.active and not self._stop.wait(_LOOK):
             now = time.monotonic()
+            stalls.look(now)
             if now >= attend_at:
                 attend_at = now + _ATTENDANCE.total_seconds() / 4
-                _take_turns(relay, job.run)
+                if not stalls.given_up:
+                    _take_turns(relay, job.run)
                 if self._killed():
                     self._stop.set()
             ticker.look(now)
@@ -158,7 +162,9 @@ class Driver:
         try:
             with suppress(RelayUnavailableError):
                 relay.attend(job.run, _ATTENDANCE)
-            self._attend(spark, query, job, relay)
+            with closing(open_ledger(job.ledger)) as ledger:
+                stalls = StallWatch(relay, ledger, job.plan.relay_lanes, job.ledger.message_timeout, time.monotonic())
+                self._attend(spark, query, job, relay, stalls)
             with suppress(RelayUnavailableError):
                 relay.leave()
         finally:
@@ -190,11 +196,24 @@ def _enter(job: Job) -> Job:
 
 def _release(job: Job) -> None:
     """Give back whatever is in the relay, and what bolts hold."""
-    with closing(job.open_relay()) as relay, closing(open_ledger(job.ledger)) as ledger, closing(job.open_snapshots()) as held:
+    with (
+        closing(job.open_relay()) as relay,
+        closing(open_ledger(job.ledger)) as ledger,
+        closing(job.open_snapshots()) as held,
+        closing(job.open_book()) as book,
+    ):
         relay.leave()
+        fail_guilty(book, ledger)
         released = release_leftovers(relay, ledger) + release_held(held, ledger)
     if released:
         log.info("released %d messages that were on their way", released, extra={"event": "messages_released"})
+
+
+def fail_guilty(book: CaseBook, ledger: Ledger) -> None:
+    """Fail the tuples that killed the run's processes, before they could be released without blame."""
+    failures = [failure for case in book.drain() for failure in case.after_death().failures]
+    if failures:
+        ledger.fail(failures)
 
 
 def release_leftovers(relay: Relay, ledger: Ledger) -> int:

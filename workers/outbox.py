@@ -87,11 +87,11 @@ class Outbox:
                 self._relay.append(batch.entries)
         except (LedgerUnavailableError, RelayUnavailableError) as error:
             if not self._away:
-                log.warning("%s; no messages are taken until it answers", error, extra={"event": "redis_away"})
+                log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
             self._away, self._retry_at = True, now + _RETRY_SECONDS
             return Sent.LATER
         if self._away:
-            log.info("Redis answers again", extra={"event": "redis_back"})
+            log.info("Redis works again", extra={"event": "redis_back"})
         self._batch, self._away, self._registered = None, False, False
         if collided:
             self._forget([root for root in batch.roots if root not in collided])

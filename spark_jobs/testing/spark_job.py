@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
+from acker import Token
 from spark_jobs.job import Job, close_runners
 from spark_jobs.testing.capture import is_watched
 from spark_jobs.testing.imports import Imports
@@ -19,11 +20,12 @@ class WatchedJob(Job):
 
     imports: Imports
 
-    def run_level(self, level: int, batch: int, lane: int, payloads: Iterable[bytes]) -> list[tuple[int, bytes]]:
+    def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
         given = list(payloads)
-        rows = super().run_level(level, batch, lane, given)
+        rows = super().run_level(token, given, attempt)
         _seen_store(self.redis_url, self.plan.topology.name).put(
-            (batch, level, lane), [payload for payload in given if is_watched(self.plan, level, payload)]
+            (token.batch, token.level, token.partition),
+            [payload for payload in given if is_watched(self.plan, token.level, payload)],
         )
         return rows
 

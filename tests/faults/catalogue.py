@@ -58,6 +58,22 @@ def redis_paused(stack: Stack) -> None:
     stack.redis.resume()
 
 
+def redis_full(stack: Stack) -> None:
+    client = connect(stack.services.redis_url)
+    client.config_set("maxmemory", 1)
+    time.sleep(10)
+    client.config_set("maxmemory", 0)
+    client.close()
+
+
+def redis_read_only(stack: Stack) -> None:
+    client = connect(stack.services.redis_url)
+    client.replicaof("127.0.0.1", 1)
+    time.sleep(10)
+    client.replicaof("NO", "ONE")
+    client.close()
+
+
 def scripts_flushed(stack: Stack) -> None:
     client = connect(stack.redis.url)
     for _ in range(20):
@@ -131,6 +147,8 @@ FAULTS: dict[str, Fault] = {
     "Redis: SIGKILL, comes back empty": redis_emptied,
     "Redis: restart with its data": redis_restarted,
     "Redis: SIGSTOP for 10 s": redis_paused,
+    "Redis: out of memory for 10 s": redis_full,
+    "Redis: read-only for 10 s": redis_read_only,
     "Redis: scripts flushed, 20 times in 2 s": scripts_flushed,
     "Redis: a reply lost every 0.1 s for 4 s": replies_lost,
     "Redis: connections cut": lambda stack: stack.redis_wire.cut(),

@@ -115,6 +115,24 @@ def test_a_payload_of_sixteen_mebibytes_passes(relay):
     assert relay.read(0, START, relay.advance(BEGINNING, 0, NOW)[0]) == [payload]
 
 
+def test_a_server_out_of_memory_takes_nothing_and_gives_out_what_it_has(redis):
+    server = redis()
+    relay, client = RedisRelay(connect(server.url), "full", lanes=2), connect(server.url)
+    relay.append(entries((0, b"a")))
+    client.config_set("maxmemory", 1)
+    for refused in (lambda: relay.append(entries((0, b"b"))), lambda: relay.attend("run", timedelta(seconds=60))):
+        with pytest.raises(RelayUnavailableError, match="takes no writes now"):
+            refused()
+    assert relay.attendant() is None
+    relay.leave()
+    assert relay.drain() == [b"a"]
+    client.config_set("maxmemory", 0)
+    relay.append(entries((0, b"b")))
+    assert relay.drain() == [b"b"]
+    relay.close()
+    client.close()
+
+
 def test_the_same_entries_appended_by_two_calls_stand_twice(relay):
     relay.append(entries((0, b"a")))
     relay.append(entries((0, b"a")))

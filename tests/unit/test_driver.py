@@ -2,27 +2,15 @@
 
 from datetime import timedelta
 
-import numpy as np
 import pytest
 
 from acker import LedgerSpec, MemoryLedger
-from queues import Entry, MemoryRelay, Schema
-from queues.chunk import Chunk, Lineage, Route, encode
+from queues import Entry, MemoryRelay
+from tests.chunks import chunk
 from workers.driver import _take_turns, release_leftovers
 from workers.errors import SupersededError
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
-
-
-def chunk(*roots):
-    count = len(roots)
-    lineage = Lineage(
-        offsets=np.arange(count + 1, dtype=np.int32), roots=np.array(roots, np.uint64), edges=np.ones(count, np.uint64)
-    )
-    values = Schema.parse("n long").batch([[n] for n in range(count)])
-    return encode(
-        Chunk(route=Route(component="s", stream="default", source_task=1, target_task=2), values=values, lineage=lineage)
-    )
 
 
 def test_what_a_run_left_in_the_relay_is_released_once_and_the_relay_is_empty():

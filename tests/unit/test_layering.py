@@ -36,6 +36,7 @@ ONLY_IN = {
         "queues/redis_relay.py",
         "spark_jobs/snapshots/redis_store.py",
         "spark_jobs/state/redis_store.py",
+        "spark_jobs/suspects/redis_book.py",
     ),
     "pyspark": ("spark_jobs/query.py", "spark_jobs/session.py", "spark_jobs/source.py", "spark_jobs/testing/spark_engine.py"),
     "pytest": ("spark_jobs/testing/plugin.py",),

@@ -19,8 +19,13 @@ from acker.redis_client import check_version, connect, translated
         (exceptions.ClusterDownError("CLUSTERDOWN"), LedgerUnavailableError, "check that it runs"),
         (exceptions.AuthenticationError("invalid username-password pair"), LedgerRefusedError, "password in its URL"),
         (exceptions.NoPermissionError("NOPERM no permissions"), LedgerRefusedError, "what the user may do"),
-        (exceptions.OutOfMemoryError("OOM command not allowed"), LedgerRefusedError, "maxmemory"),
-        (exceptions.ReadOnlyError("READONLY"), LedgerRefusedError, "primary"),
+        (exceptions.OutOfMemoryError("OOM command not allowed"), LedgerUnavailableError, "maxmemory"),
+        (exceptions.ReadOnlyError("READONLY"), LedgerUnavailableError, "primary"),
+        (
+            exceptions.ResponseError("MISCONF Redis cannot save to disk"),
+            LedgerUnavailableError,
+            "log and settings",
+        ),
         (exceptions.ResponseError("WRONGTYPE"), LedgerRefusedError, "settings"),
     ],
 )

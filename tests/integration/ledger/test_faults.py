@@ -272,20 +272,42 @@ def test_one_server_of_several_that_is_away_does_not_silence_the_others(server, 
     ledger.close()
 
 
-def test_a_server_out_of_memory_refuses_and_leaves_everything_as_it_was(mortal, server):
+def test_a_server_out_of_memory_takes_no_writes_and_leaves_everything_as_it_was(mortal, server):
     feed = mortal.feed(1)
     mortal.register(1, [ROOT], [A])
     with connect(server.url) as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(LedgerRefusedError, match="maxmemory"):
+        with pytest.raises(LedgerUnavailableError, match="raise its maxmemory"):
             mortal.register(1, [OTHER], [B])
-        with pytest.raises(LedgerRefusedError, match="maxmemory"):
+        with pytest.raises(LedgerUnavailableError, match="raise its maxmemory"):
             mortal.apply(token(), updates({ROOT: A}))
         client.config_set("maxmemory", 0)
     assert mortal.pending() == 1
     assert mortal.apply(token(), updates({ROOT: A})).completed == 1
     assert said(feed.read(NOW)) == {"acked": [ROOT]}
     feed.close()
+
+
+def test_what_a_server_out_of_memory_holds_can_be_given_back(mortal, server):
+    feed = mortal.feed(1)
+    mortal.register(1, [ROOT, OTHER], [A, B])
+    with connect(server.url) as client:
+        client.config_set("maxmemory", 1)
+    assert mortal.release([ROOT]) == 1
+    mortal.forget([OTHER])
+    assert said(feed.read(NOW)) == {"released": [ROOT]}
+    assert mortal.pending() == 0
+    feed.close()
+
+
+def test_a_primary_that_becomes_a_replica_takes_no_writes_until_it_is_one_again(mortal, server):
+    mortal.register(1, [ROOT], [A])
+    with connect(server.url) as client:
+        client.replicaof("127.0.0.1", 1)
+        with pytest.raises(LedgerUnavailableError, match="primary"):
+            mortal.apply(token(), updates({ROOT: A}))
+        client.replicaof("NO", "ONE")
+    assert mortal.apply(token(), updates({ROOT: A})).completed == 1
 
 
 @pytest.mark.parametrize("password", ["wr0ng", "x://y:wr0ng"])

@@ -1,0 +1,38 @@
+"""The contract of the case book."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from acker import Token
+from spark_jobs.suspects.case import Case, Suspect
+
+
+class CaseBook(Protocol):
+    """The open cases of one topology, one a Spark task. Losing them is safe: another process has to die first.
+
+    Raises LedgerUnavailableError while the server does not answer.
+    """
+
+    def load(self, token: Token) -> Case:
+        """The case of this task, an empty one where there is none. Cases of earlier micro-batches and runs are forgotten."""
+        ...
+
+    def begin(self, token: Token, case: Case) -> None:
+        """Replace the case as a whole, for an attempt that begins."""
+        ...
+
+    def note(self, token: Token, doing: Suspect | None) -> None:
+        """What the process does from now on. When this has returned, it outlives the process.
+
+        None, nothing that could be blamed, can also be noted on a server that is out of memory.
+        """
+        ...
+
+    def drain(self) -> list[Case]:
+        """Take out all cases: for a driver that begins a run."""
+        ...
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        ...

@@ -1,0 +1,69 @@
+"""What is known about a Spark task whose processes died: what they were doing, and how often. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from acker import Failure
+
+DEATHS = 2
+"""One death may be anybody's fault: an operator's kill, the kernel's choice when memory is short. Two on one tuple are not."""
+REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspect:
+    """What a process was doing: executing a tuple in some trees, or the ``flush`` of a bolt task."""
+
+    component: str
+    task: int
+    seed: int | None
+    """The tuple's, which is the same at every attempt; None: the flush."""
+    roots: tuple[int, ...] = ()
+    deaths: int = 0
+
+    @property
+    def guilty(self) -> bool:
+        return self.seed is not None and self.deaths >= DEATHS
+
+    def same(self, other: Suspect) -> bool:
+        return (self.task, self.seed) == (other.task, other.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """What the attempts at one Spark task left behind."""
+
+    doing: Suspect | None = None
+    """What the latest process was doing; found by another one, it means that this was its last deed."""
+    suspects: tuple[Suspect, ...] = ()
+
+    def after_death(self) -> Case:
+        """The case as the next attempt begins it."""
+        if self.doing is None:
+            return self
+        before = next((each for each in self.suspects if each.same(self.doing)), self.doing)
+        others = tuple(each for each in self.suspects if not each.same(self.doing))
+        return Case(suspects=(*others, replace(before, deaths=before.deaths + 1)))
+
+    @property
+    def failures(self) -> list[Failure]:
+        """One for each tree of the guilty tuples."""
+        return [
+            Failure(root=root, component=each.component, task=each.task, reason=REASON)
+            for each in self.suspects
+            if each.guilty
+            for root in each.roots
+        ]
+
+
+def encode_suspects(suspects: Sequence[Suspect]) -> bytes:
+    """The suspects as JSON."""
+    return json.dumps([asdict(suspect) for suspect in suspects]).encode()
+
+
+def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
+    """The suspects written by ``encode_suspects``."""
+    return tuple(Suspect(**{**fields, "roots": tuple(fields["roots"])}) for fields in json.loads(content))

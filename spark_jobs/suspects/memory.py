@@ -1,0 +1,33 @@
+"""The case book in memory: the twin in the contract's suite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from acker import Token
+from spark_jobs.suspects.case import Case, Suspect
+
+
+class MemoryCaseBook:
+    """``CaseBook`` within one process. One thread only."""
+
+    def __init__(self) -> None:
+        self._cases: dict[Token, Case] = {}
+
+    def load(self, token: Token) -> Case:
+        now = (token.run, token.batch)
+        self._cases = {each: case for each, case in self._cases.items() if (each.run, each.batch) == now}
+        return self._cases.get(token, Case())
+
+    def begin(self, token: Token, case: Case) -> None:
+        self._cases[token] = case
+
+    def note(self, token: Token, doing: Suspect | None) -> None:
+        self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
+
+    def drain(self) -> list[Case]:
+        cases, self._cases = self._cases, {}
+        return list(cases.values())
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,70 @@
+"""The case book in Redis: one hash a topology; a field with the suspects of a Spark task, and one with what it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import redis
+
+from acker import Token
+from acker.redis_client import translated
+from spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
+
+_DOING = ":doing"
+_KEPT = timedelta(hours=1)
+"""Of a topology that nobody runs any more."""
+
+
+class RedisCaseBook:
+    """``CaseBook`` on one Redis server. Takes over ``client``, which must not decode responses. Thread-safe."""
+
+    def __init__(self, client: redis.Redis, topology: str) -> None:
+        self._client = client
+        self._key = f"tiercel:{{{topology}}}:suspects"
+
+    def load(self, token: Token) -> Case:
+        now = f"{token.run}:{token.batch}:".encode()
+        with translated("look for suspects"):
+            cases: Any = self._client.hgetall(self._key)
+            old = [field for field in cases if not field.startswith(now)]
+            if old:
+                self._client.hdel(self._key, *old)
+        return _case(cases, _field(token))
+
+    def begin(self, token: Token, case: Case) -> None:
+        field = _field(token)
+        with translated("note the suspects"), self._client.pipeline(transaction=True) as pipeline:
+            pipeline.hset(self._key, field, encode_suspects(case.suspects))
+            pipeline.hdel(self._key, field + _DOING)
+            pipeline.pexpire(self._key, _KEPT)
+            pipeline.execute()
+        self.note(token, case.doing)
+
+    def note(self, token: Token, doing: Suspect | None) -> None:
+        field = _field(token) + _DOING
+        with translated("note a suspect"):
+            if doing is None:
+                self._client.hdel(self._key, field)
+            else:
+                self._client.hset(self._key, field, encode_suspects((doing,)))
+
+    def drain(self) -> list[Case]:
+        with translated("take over the suspects"), self._client.pipeline(transaction=True) as pipeline:
+            pipeline.hgetall(self._key)
+            pipeline.delete(self._key)
+            cases, _ = pipeline.execute()
+        return [_case(cases, field) for field in {name.decode().removesuffix(_DOING) for name in cases}]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _field(token: Token) -> str:
+    return f"{token.run}:{token.batch}:{token.level}:{token.partition}"
+
+
+def _case(cases: Mapping[bytes, bytes], field: str) -> Case:
+    suspects, doing = (decode_suspects(cases.get(name.encode(), b"[]")) for name in (field, field + _DOING))
+    return Case(doing=doing[0] if doing else None, suspects=suspects)

@@ -1,0 +1,72 @@
+"""The topology of the tests with messages that kill the Python process; effects survive it, as in ``numbered``."""
+
+import ctypes
+import os
+import signal
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from queues import QueueSpout, RetryPolicy
+from spark_jobs import BasicBolt, Config, TopologyBuilder
+
+QUEUE = "deadly"
+EFFECTS = "TIERCEL_TEST_EFFECTS"
+DELIVERY_LIMIT = 2
+PARTS = 3
+
+DEATHS = {
+    "exit": lambda: os._exit(3),
+    "segfault": lambda: ctypes.string_at(0),
+    "hang": lambda: time.sleep(3600),
+    "memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # what the kernel does when memory is short
+}
+
+
+class FanOut(BasicBolt):
+    output_fields = "number long, part long, death string"
+
+    def execute(self, tup, collector):
+        if tup["death"] == "exit":
+            DEATHS["exit"]()
+        for part in range(PARTS):
+            collector.emit([tup["number"], part, tup["death"]])
+
+
+class Record(BasicBolt):
+    def prepare(self, config, context):
+        self.lines, self.deadly = [], False
+
+    def execute(self, tup, collector):
+        if tup["death"] == "flush":
+            self.deadly = True
+        elif tup["death"]:
+            DEATHS[tup["death"]]()
+        self.lines.append(f"{tup['number']} {tup['part']}\n")
+
+    def flush(self, collector):
+        if self.deadly:
+            DEATHS["exit"]()
+        with (Path(os.environ[EFFECTS]) / str(os.getpid())).open("a") as file:
+            file.writelines(self.lines)
+        self.lines.clear()
+
+
+def effects(folder: Path) -> Counter:
+    """Number to how many of its parts were recorded, repeats included."""
+    return Counter(int(line.split()[0]) for path in folder.iterdir() for line in path.read_text().splitlines())
+
+
+def topology(message_timeout_secs=60):
+    builder = TopologyBuilder("deadly", Config(message_timeout_secs=message_timeout_secs, shutdown_grace_secs=5))
+    retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
+    spout = QueueSpout(QUEUE, fields="number long, death string", format="json", retry=retry, delivery_limit=DELIVERY_LIMIT)
+    builder.set_spout("messages", spout)
+    builder.set_bolt("fan-out", FanOut(), parallelism=2).shuffle_grouping("messages")
+    builder.set_bolt("record", Record(), parallelism=2).fields_grouping("fan-out", "number", "part")
+    return builder.build()
+
+
+def impatient():
+    return topology(message_timeout_secs=8)

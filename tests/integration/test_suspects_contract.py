@@ -1,0 +1,84 @@
+"""What ``CaseBook`` promises, held against both backends."""
+
+import uuid
+
+import pytest
+
+from acker import LedgerUnavailableError, Token
+from acker.redis_client import connect
+from spark_jobs.suspects.case import Case, Suspect
+from spark_jobs.suspects.memory import MemoryCaseBook
+from spark_jobs.suspects.redis_book import RedisCaseBook
+
+SOME = Suspect(component="split", task=3, seed=2**64 - 1, roots=(7, 2**63))
+FLUSH = Suspect(component="split", task=3, seed=None, deaths=1)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def book(request):
+    if request.param == "memory":
+        made = MemoryCaseBook()
+    else:
+        made = RedisCaseBook(connect(request.getfixturevalue("redis_url")), f"suspects-{uuid.uuid4().hex}")
+    yield made
+    made.close()
+
+
+def token(batch=1, partition=0, run="run"):
+    return Token(run=run, batch=batch, level=1, partition=partition)
+
+
+def test_what_was_noted_last_is_found(book):
+    assert book.load(token()) == Case()
+    book.begin(token(), Case(suspects=(FLUSH,)))
+    book.note(token(), FLUSH)
+    book.note(token(), SOME)
+    assert book.load(token()) == Case(doing=SOME, suspects=(FLUSH,))
+    book.note(token(), None)
+    assert book.load(token()) == Case(suspects=(FLUSH,))
+    book.begin(token(), Case(doing=SOME))
+    assert book.load(token()) == Case(doing=SOME)
+
+
+def test_an_attempt_that_begins_does_nothing_yet(book):
+    book.note(token(), SOME)
+    book.begin(token(), Case(suspects=(SOME,)))
+    assert book.load(token()) == Case(suspects=(SOME,))
+
+
+def test_tasks_of_one_micro_batch_have_cases_of_their_own(book):
+    book.note(token(partition=1), SOME)
+    book.note(token(partition=10), FLUSH)
+    assert book.load(token(partition=1)) == Case(doing=SOME)
+    assert book.load(token(partition=10)) == Case(doing=FLUSH)
+
+
+@pytest.mark.parametrize("later", [token(batch=2), token(run="other")])
+def test_what_is_over_is_forgotten(book, later):
+    book.note(token(), SOME)
+    book.note(later, FLUSH)
+    assert book.load(later) == Case(doing=FLUSH)
+    assert book.drain() == [Case(doing=FLUSH)]
+
+
+def test_a_driver_takes_out_all_cases(book):
+    book.note(token(), SOME)
+    book.begin(token(partition=1), Case(suspects=(SOME,)))
+    drained = book.drain()
+    assert len(drained) == 2
+    assert Case(doing=SOME) in drained
+    assert Case(suspects=(SOME,)) in drained
+    assert book.drain() == []
+
+
+def test_nothing_to_blame_can_be_noted_on_a_server_out_of_memory(redis):
+    server = redis()
+    book, client = RedisCaseBook(connect(server.url), "full"), connect(server.url)
+    book.note(token(), SOME)
+    client.config_set("maxmemory", 1)
+    with pytest.raises(LedgerUnavailableError, match="maxmemory"):
+        book.note(token(), FLUSH)
+    book.note(token(), None)
+    assert book.load(token()) == Case()
+    client.close()
+    book.close()

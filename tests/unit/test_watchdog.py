@@ -1,0 +1,94 @@
+"""The watchdog ends a process in which one call of the user's code lasts too long, and no other."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+from acker import LedgerUnavailableError
+from spark_jobs.suspects.watchdog import Doing, Watchdog
+from spark_jobs.tuples import Tuple
+from tests.waiting import wait_until
+
+LIMIT = timedelta(milliseconds=100)
+
+
+def tup():
+    return Tuple(["a"], None, 0, 7)
+
+
+class Process:
+    def __init__(self):
+        self.codes, self.told, self.looks = [], [], 0
+        self.put_off = []
+        self.watchdog = Watchdog(LIMIT, self.codes.append, self.put_off.append)
+
+    def over(self, does):
+        """``does`` gets the number of the look."""
+        self.does = does
+        return self.watchdog.over(self)
+
+    def doing(self):
+        self.looks += 1
+        return self.does(self.looks)
+
+    def hung(self, doing, limit_s):
+        self.told.append((doing, limit_s))
+
+    def is_looked_at(self, times):
+        return wait_until(lambda: self.looks > times, 10)
+
+
+def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
+    process, same = Process(), Doing(3, tup())
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+    assert process.told == [(same, LIMIT.total_seconds())]
+    assert process.codes == [70]
+
+
+def test_the_process_ends_even_if_nobody_can_be_told():
+    class Lonely(Process):
+        def hung(self, doing, limit_s):
+            raise LedgerUnavailableError
+
+    process, same = Lonely(), Doing(3, None)
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+
+
+def test_other_tuples_other_tasks_and_resets_are_signs_of_life():
+    one = tup()
+    for alive in (lambda look: Doing(3, tup()), lambda look: Doing(look, one), lambda look: Doing(3, one, look)):
+        process = Process()
+        with process.over(alive):
+            process.is_looked_at(40)
+        assert process.codes == []
+
+
+def test_as_long_as_it_can_look_it_puts_the_end_off_also_between_two_pieces_of_work():
+    process = Process()
+    with process.over(lambda look: Doing(3, None, look)):
+        assert process.put_off
+    seen = len(process.put_off)
+    wait_until(lambda: len(process.put_off) > seen + 3, 10)
+    assert set(process.put_off) == {2 * LIMIT.total_seconds()}
+
+
+BLOCKED = """
+import ctypes, datetime
+from spark_jobs.suspects.watchdog import Doing, Watchdog
+
+class Work:
+    def doing(self):
+        return Doing(3, None)
+
+with Watchdog(datetime.timedelta(seconds=0.5)).over(Work()):
+    while True:
+        ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
+"""
+
+
+def test_native_code_that_blocks_every_thread_of_python_is_ended_with_a_traceback():
+    ended = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert "Timeout (" in ended.stderr
