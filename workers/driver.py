@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
-from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from acker import Ledger, LedgerUnavailableError, open_ledger
 from queues import Relay
@@ -37,7 +36,7 @@ from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 from workers.control import State
 from workers.errors import SupersededError
-from workers.outcomes import say_once, sleep_until
+from workers.patience import patiently
 from workers.redis_control import RedisControl
 from workers.stalls import StallWatch
 from workers.ticker import Ticker
@@ -117,15 +116,7 @@ class Driver:
 
         Waits for Redis as long as it is away.
         """
-        retrying = Retrying(
-            retry=retry_if_exception_type((LedgerUnavailableError, RelayUnavailableError)),
-            wait=wait_random_exponential(multiplier=0.1, max=2),
-            stop=lambda _: self._stop.is_set(),
-            sleep=sleep_until(self._stop),
-            before_sleep=say_once,
-            retry_error_callback=lambda _: None,
-        )
-        began: Job | None = retrying(_enter, job)
+        began = patiently(self._stop, _enter, job)
         return None if self._stop.is_set() else began
 
     def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay, stalls: StallWatch) -> None:

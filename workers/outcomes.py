@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
-
-from acker import Ledger, LedgerUnavailableError, OutcomeFeed, Outcomes
-
-log = logging.getLogger(__name__)
+from acker import Ledger, OutcomeFeed, Outcomes
+from workers.patience import patiently
 
 _WAIT = timedelta(seconds=1)
 
@@ -48,16 +44,9 @@ class OutcomeReader:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        retrying = Retrying(
-            retry=retry_if_exception_type(LedgerUnavailableError),
-            wait=wait_random_exponential(multiplier=0.1, max=2),
-            stop=lambda _: self._stopped.is_set(),
-            sleep=sleep_until(self._stopped),
-            before_sleep=say_once,
-        )
         try:
             while not self._stopped.is_set():
-                outcomes = retrying(self._feed.read, _WAIT)
+                outcomes = patiently(self._stopped, self._feed.read, _WAIT)
                 if outcomes:
                     self._arrived.put(outcomes)
                     self._wake()
@@ -65,18 +54,3 @@ class OutcomeReader:
             if not self._stopped.is_set():
                 self.error = error
                 self._wake()
-
-
-def sleep_until(event: threading.Event) -> Callable[[float], None]:
-    """A ``sleep`` that ends early when ``event`` is set."""
-
-    def sleep(seconds: float) -> None:
-        event.wait(seconds)
-
-    return sleep
-
-
-def say_once(state: RetryCallState) -> None:
-    """Log the first of a row of failures."""
-    if state.attempt_number == 1 and state.outcome is not None:
-        log.warning("%s; trying again", state.outcome.exception(), extra={"event": "redis_away"})

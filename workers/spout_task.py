@@ -25,6 +25,7 @@ from workers.collector import Emitted, TaskCollector
 from workers.orders import Orders
 from workers.outbox import Outbox, Sent
 from workers.outcomes import OutcomeReader
+from workers.patience import patiently
 from workers.pending import InFlight, Pending
 from workers.tally import Tally
 
@@ -92,7 +93,9 @@ class SpoutTask:
     def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Open the spout and work until ``stop``; raises what a person must act on."""
         if self._settings.tracked:
-            self._outcomes = OutcomeReader(self._ledger, context.task_id, self._wake.set)
+            self._outcomes = patiently(self._stop, OutcomeReader, self._ledger, context.task_id, self._wake.set)
+            if self._outcomes is None:
+                return
             self._outcomes.start()
         self._spout.open(config, context)
         try:
