@@ -13,7 +13,7 @@ from queues.depths import depths
 from tests.broker import put, unique
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def errors_in(log):
 def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
     log, again = tmp_path / "log", tmp_path / "again"
     with stage.running(log) as process:
-        says(log, "first level ticks", 90)
+        says(log, "first level ticks", 180)
         says(log, "second level ticks")
         stage.publish(b"one")
         says(log, "heard one")
@@ -123,4 +123,4 @@ def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
     wait_until(lambda: stage.depth() == (1, 0), 30, "what was in flight to be given back")
     assert not errors_in(log)
     with stage.running(again):
-        says(again, "heard hold", 90)
+        says(again, "heard hold", 180)
