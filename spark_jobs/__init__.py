@@ -10,7 +10,7 @@ instances   the bolts' working copies                   departures what leaves i
 snapshots   the copies between two micro-batches        reasons    why a tuple failed, in one line
 queue_sink  the built-in bolt: into a RabbitMQ queue    stateful_bolt  the bolt with a state
 state       what that is, and the stores that keep it   task_states    what a micro-batch does around it
-fold        what a task did to the trees, in numpy
+suspects    who ended the process, or hangs in it       fold       what a task did to the trees, in numpy
 arrow_bolt  the contract of a bolt over whole batches   arrow_collector  what that emits and fails with
 arrow_columns  what it emitted, as the stream's types   arrow_anchors  what that is anchored to
 arrow_run   one ArrowBolt in a micro-batch              batch_grouping  groupings without a Python loop
