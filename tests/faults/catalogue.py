@@ -59,7 +59,7 @@ def redis_paused(stack: Stack) -> None:
 
 
 def redis_full(stack: Stack) -> None:
-    client = connect(stack.services.redis_url)
+    client = connect(stack.redis.url)
     client.config_set("maxmemory", 1)
     time.sleep(10)
     client.config_set("maxmemory", 0)
@@ -67,7 +67,7 @@ def redis_full(stack: Stack) -> None:
 
 
 def redis_read_only(stack: Stack) -> None:
-    client = connect(stack.services.redis_url)
+    client = connect(stack.redis.url)
     client.replicaof("127.0.0.1", 1)
     time.sleep(10)
     client.replicaof("NO", "ONE")
