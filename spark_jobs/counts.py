@@ -5,8 +5,8 @@ execute_ns    in ``execute``, all tuples together
 process_ns    from the arrival of each acked tuple in its task until its ack is in the ledger, all together
 from:[…]      executed, by the component and the stream that they came from: the edges of the topology's graph
 
-The ledger counts as the bolt ``__acker``: executed are the updates of roots, acked the trees that they completed, failed those that
-bolts failed, late what came for trees that were over, execute_ns the time it took.
+The ledger counts as the bolt ``__acker``: executed are the updates of roots, acked the trees that they completed, failed
+those that bolts failed, late what came for trees that were over, execute_ns the time it took.
 """
 
 from __future__ import annotations
