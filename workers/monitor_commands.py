@@ -6,6 +6,7 @@ Without an address they talk to the private servers of a ``tiercel run`` on this
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ _FAILED = 1
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    for command in (depths, top):
+    for command in (depths, top, monitor):
         app.command()(command)
 
 
@@ -86,6 +87,32 @@ def top(
     stopped = threading.Event()
     on_signals(stopped.set)
     run_top(_servers(settings), next(iter(known)), chosen, stopped)
+
+
+def monitor(
+    *,
+    host: Annotated[str, typer.Option(help="where to listen; from elsewhere it can be read without a token")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8710,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    management: Management = None,
+) -> None:
+    """Serve a web page about all topologies, and /metrics for Prometheus.
+
+    What changes anything asks for a token: TIERCEL_TOKEN, or one that is drawn and said here.
+    """
+    settings = _found(amqp=amqp, redis=redis, management=management).required()
+    try:
+        from workers.monitoring.page_server import serve  # noqa: PLC0415 - an extra, and slow
+    except ModuleNotFoundError as error:
+        raise UsageError(f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'") from error
+    token = settings.token
+    if token is None:
+        token = secrets.token_urlsafe(12)
+        typer.echo(f"the token of this monitor is {token}", err=True)
+    # The server handles signals itself, and raises them again when it has ended.
+    on_signals(lambda: None)
+    serve(_servers(settings), token, host, port)
 
 
 @contextmanager

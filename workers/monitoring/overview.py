@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from acker import Census, Counted, ErrorReport
-from acker.histogram import percentile
+from acker.histogram import cumulative, percentile
 from acker.windows import Counts
 from queues import QueueDepth
 from spark_jobs.counts import ACKER, edge_counter
@@ -38,6 +38,10 @@ class SpoutRow:
     """Mean, from the emit to the complete tree, of acked ones; None if there was none."""
     complete_p99_ms: float | None
     """Within 5 %."""
+    complete_s: float
+    """All complete latencies together, in seconds."""
+    latencies: Sequence[tuple[float, int]]
+    """(milliseconds, how many complete latencies were below)."""
     pending: int
     oldest_s: float
     last_error: ErrorReport | None
@@ -58,6 +62,9 @@ class BoltRow:
     """Mean time in ``execute``; None if nothing was executed."""
     process_ms: float | None
     """Mean time from the arrival in the task to the ack in the ledger; None if nothing was acked."""
+    execute_s: float
+    """All of it together, in seconds."""
+    process_s: float
     capacity: float
     """The share of the window that the busiest task spent in ``execute``: near 1, the bolt needs more tasks."""
     last_error: ErrorReport | None
@@ -123,6 +130,8 @@ class Raw:
     census: Census
     errors: Sequence[ErrorReport]
     """Newest first."""
+    message_timeout_s: float = 0.0
+    """0: messages never time out."""
     rates: Counts = field(default_factory=dict)
     """Counts a thousand seconds, now."""
 
@@ -137,11 +146,14 @@ class Overview:
     driver: bool
     seconds: float
     """How long the window is."""
+    acked_a_second: float
+    """Complete trees, now."""
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
     acker: AckerRow
     edges: tuple[EdgeRow, ...]
     own: Own
+    message_timeout_s: float
     errors: tuple[ErrorReport, ...]
     queues: tuple[QueueDepth, ...] = ()
 
@@ -165,11 +177,13 @@ def overview_of(name: str, raw: Raw) -> Overview:
         state=state_of(raw),
         driver=raw.driver,
         seconds=raw.counted.seconds,
+        acked_a_second=sum(_total(raw.rates.get(spout.name, {}))["acked"] for spout in spouts) / 1000,
         spouts=spouts,
         bolts=tuple(_bolt(each, raw.counted, last.get(each.name)) for each in raw.graph.bolts),
         acker=_acker(raw, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, raw) for each in raw.graph.edges),
         own=own,
+        message_timeout_s=raw.message_timeout_s,
         errors=tuple(raw.errors),
     )
 
@@ -203,6 +217,8 @@ def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> Sp
         released=counts["released"],
         complete_ms=_mean(counts["complete_us"] / 1e3, counts["acked"]),
         complete_p99_ms=percentile(counts, 0.99),
+        complete_s=counts["complete_us"] / 1e6,
+        latencies=cumulative(counts),
         pending=sum(presence.pending for presence in present),
         oldest_s=max([0.0, *(presence.oldest_s for presence in present)]),
         last_error=last_error,
@@ -223,6 +239,8 @@ def _bolt(component: Component, counted: Counted, last_error: ErrorReport | None
         failed=counts["failed"],
         execute_ms=_mean(counts["execute_ns"] / 1e6, counts["executed"]),
         process_ms=_mean(counts["process_ns"] / 1e6, counts["acked"]),
+        execute_s=counts["execute_ns"] / 1e9,
+        process_s=counts["process_ns"] / 1e9,
         capacity=busiest_s / counted.seconds if counted.seconds else 0.0,
         last_error=last_error,
     )

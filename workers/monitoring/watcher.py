@@ -77,6 +77,7 @@ class TopologyReader:
             relay_length=self._relay.length() if note.graph.relay_lanes else 0,
             census=self._ledger.census(),
             errors=[replace(error, message=redact(error.message)) for error in self.metrics.errors(errors)],
+            message_timeout_s=note.message_timeout_secs,
             rates=self._meter.look(time.monotonic(), totals),
         )
         return overview_of(note.name, raw)
@@ -99,13 +100,16 @@ class Watcher:
         with self._lock:
             return self._look(name, window)
 
-    def all(self) -> tuple[dict[str, Overview], list[str]]:
-        """Every topology over all time, and what is wrong with the servers."""
+    def all(self) -> tuple[dict[str, Overview], dict[str, bool]]:
+        """Every topology over all time; and which servers answer. While Redis does not, there is no topology."""
         with self._lock:
-            problem = self._refresh()
-            looks = [self._look(name, Window.ALL_TIME) for name in (self._known if problem is None else ())]
-        found = {look.overview.name: look.overview for look in looks if look.overview is not None}
-        return found, list(dict.fromkeys(filter(None, [problem, *(each for look in looks for each in look.problems)])))
+            if self._refresh() is not None:
+                return {}, {"redis": False}
+            looks = [self._look(name, Window.ALL_TIME) for name in self._known]
+            up = {"redis": not any(look.redis_problem for look in looks)}
+            if self._servers.amqp_url and looks:
+                up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
+            return {look.overview.name: look.overview for look in looks if look.overview is not None}, up
 
     def _look(self, name: str | None, window: Window) -> Look:
         problem, found = self._refresh(), None
