@@ -46,7 +46,8 @@ def tiercel(amqp_url, redis_url, management_url):
 def looked(tiercel, name, **options):
     code, said = tiercel(name, "--json", **options)
     assert code == 0, said
-    found = json.loads(said)
+    # The last line: what other tests left behind may log before it.
+    found = json.loads(said.splitlines()[-1])
     return found["queues"][0], found["topologies"]
 
 

@@ -50,7 +50,7 @@ ONLY_IN = {
         "workers/topology_commands.py",
     ),
     "nicegui": ("workers/monitoring/page",),
-    "prometheus_client": ("workers/monitoring/exposition.py",),
+    "prometheus_client": ("workers/monitoring/exposition.py", "workers/monitoring/page_server.py"),
 }
 
 # Who reads the environment. Everything else gets its settings as arguments.

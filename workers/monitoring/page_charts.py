@@ -12,6 +12,8 @@ from workers.monitoring.overview import Overview
 from workers.monitoring.station import Sample
 from workers.monitoring.wording import per_second
 
+Rows = list[list[str]]
+"""The components of each layer, from left to right."""
 ROW_PX = 110
 COLUMN_PX = 150
 _SPOUT, _BOLT = "#00897b", "#3f6fb5"
@@ -21,7 +23,7 @@ _LINES = ["#3f7fd0", "#e07b39", "#c2405b", "#2fa07a", "#8e6bbf", "#b59a2c", "#4a
 _NO_HTML = {"renderMode": "richText"}
 
 
-def layers(overview: Overview) -> list[list[str]]:
+def layers(overview: Overview) -> Rows:
     """Spouts first, then each bolt below all that it subscribes to; within a layer below its sources."""
     depth = {spout.name: 0 for spout in overview.spouts}
     bolts = [bolt.name for bolt in overview.bolts]
@@ -30,7 +32,7 @@ def layers(overview: Overview) -> list[list[str]]:
             sources = [row.edge.source for row in overview.edges if row.edge.target == name]
             if all(source in depth for source in sources):
                 depth[name] = 1 + max((depth[source] for source in sources), default=0)
-    rows: list[list[str]] = [[] for _ in range(1 + max(depth.values(), default=0))]
+    rows: Rows = [[] for _ in range(1 + max(depth.values(), default=0))]
     for name, row in depth.items():
         rows[row].append(name)
     place: dict[str, float] = {}
@@ -53,26 +55,7 @@ def graph_size(overview: Overview) -> tuple[int, int]:
 def graph_options(overview: Overview) -> dict[str, Any]:
     """Spouts and bolts, and on each edge what goes over it a second."""
     rows = layers(overview)
-    spouts = {spout.name for spout in overview.spouts}
-    nodes = [
-        {
-            "name": name,
-            "value": [at - (len(names) - 1) / 2, row],
-            "itemStyle": {"color": _SPOUT if name in spouts else _BOLT},
-            "symbol": "roundRect" if name in spouts else "circle",
-        }
-        for row, names in enumerate(rows)
-        for at, name in enumerate(names)
-    ]
-    links = [
-        {
-            "source": row.edge.source,
-            "target": row.edge.target,
-            "label": {"show": True, "formatter": _edge_label(row.edge.stream, row.a_second)},
-            "lineStyle": {"curveness": bend, "width": 2 if row.a_second else 1},
-        }
-        for row, bend in zip(overview.edges, _bends(overview, rows), strict=True)
-    ]
+    half = max(map(len, rows)) / 2
     series = {
         "type": "graph",
         "coordinateSystem": "cartesian2d",
@@ -83,10 +66,9 @@ def graph_options(overview: Overview) -> dict[str, Any]:
         "edgeLabel": {"show": True, "fontSize": 11, "rotate": 0, "align": "left", "padding": [0, 0, 0, 8]},
         "lineStyle": {"color": "#8a93a0", "opacity": 1},
         "silent": True,
-        "data": nodes,
-        "links": links,
+        "data": _nodes(overview, rows),
+        "links": _links(overview, rows),
     }
-    half = max(map(len, rows)) / 2
     return {
         "animation": False,
         "grid": {"left": 0, "right": 0, "top": 0, "bottom": 0},
@@ -119,12 +101,38 @@ def depth_options(samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
+def _nodes(overview: Overview, rows: Rows) -> list[dict[str, Any]]:
+    spouts = {spout.name for spout in overview.spouts}
+    return [
+        {
+            "name": name,
+            "value": [at - (len(names) - 1) / 2, row],
+            "itemStyle": {"color": _SPOUT if name in spouts else _BOLT},
+            "symbol": "roundRect" if name in spouts else "circle",
+        }
+        for row, names in enumerate(rows)
+        for at, name in enumerate(names)
+    ]
+
+
+def _links(overview: Overview, rows: Rows) -> list[dict[str, Any]]:
+    return [
+        {
+            "source": row.edge.source,
+            "target": row.edge.target,
+            "label": {"show": True, "formatter": _edge_label(row.edge.stream, row.a_second)},
+            "lineStyle": {"curveness": bend, "width": 2 if row.a_second else 1},
+        }
+        for row, bend in zip(overview.edges, _bends(overview, rows), strict=True)
+    ]
+
+
 def _edge_label(stream: str, a_second: float) -> str:
     rate = f"{per_second(a_second)}/s"
     return rate if stream == "default" else f"{stream}: {rate}"
 
 
-def _bends(overview: Overview, rows: list[list[str]]) -> list[float]:
+def _bends(overview: Overview, rows: Rows) -> list[float]:
     """How much each edge is bent: round the layers that it passes by, and away from others between the same two components."""
     layer = {name: row for row, names in enumerate(rows) for name in names}
     seen: dict[tuple[str, str], int] = {}
