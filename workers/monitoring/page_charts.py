@@ -62,7 +62,7 @@ def graph_options(overview: Overview) -> dict[str, Any]:
         "symbolSize": 22,
         "edgeSymbol": ["none", "arrow"],
         "edgeSymbolSize": 8,
-        "label": {"show": True, "position": "left", "width": COLUMN_PX - 50, "overflow": "truncate", "fontSize": 12},
+        "label": {"show": True, "position": "left", "width": COLUMN_PX - 50, "overflow": "breakAll", "lineHeight": 15},
         "edgeLabel": {"show": True, "fontSize": 11, "rotate": 0, "align": "left", "padding": [0, 0, 0, 8]},
         "lineStyle": {"color": "#8a93a0", "opacity": 1},
         "silent": True,
@@ -72,7 +72,7 @@ def graph_options(overview: Overview) -> dict[str, Any]:
     return {
         "animation": False,
         "grid": {"left": 0, "right": 0, "top": 0, "bottom": 0},
-        "xAxis": {"type": "value", "show": False, "min": -half, "max": half},
+        "xAxis": {"type": "value", "show": False, "min": -half - 0.25, "max": half},
         "yAxis": {"type": "value", "show": False, "inverse": True, "min": -0.4, "max": len(rows) - 0.4},
         "series": [series],
     }
@@ -128,6 +128,9 @@ def _links(overview: Overview, rows: Rows) -> list[dict[str, Any]]:
 
 
 def _edge_label(stream: str, a_second: float) -> str:
+    """Nothing where nothing goes: in a large topology it would only hide the rest."""
+    if not a_second:
+        return "" if stream == "default" else stream
     rate = f"{per_second(a_second)}/s"
     return rate if stream == "default" else f"{stream}: {rate}"
 
@@ -140,6 +143,6 @@ def _bends(overview: Overview, rows: Rows) -> list[float]:
     for row in overview.edges:
         ends = row.edge.source, row.edge.target
         passes = layer[row.edge.target] - layer[row.edge.source] - 1
-        bends.append(0.15 * seen.get(ends, 0) + (0.3 if passes > 0 else 0.0))
+        bends.append(0.15 * seen.get(ends, 0) + (0.45 if passes > 0 else 0.0))
         seen[ends] = seen.get(ends, 0) + 1
     return bends

@@ -65,6 +65,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port") from error

@@ -55,7 +55,7 @@ def _spouts(rows: Sequence[SpoutRow]) -> Table:
     table = _table(
         "spout", "tasks", "emitted", "transferred", "complete ms", "p99 ms", "acked", "failed", "timeouts", "pending"
     )
-    table.add_column("last error", overflow="ellipsis", no_wrap=True)
+    table.add_column("last error", overflow="fold")
     for row in rows:
         numbers = [count(row.emitted), count(row.transferred), milliseconds(row.complete_ms), milliseconds(row.complete_p99_ms)]
         ends = [count(row.acked), count(row.failed), count(row.timeouts), count(row.pending)]
@@ -67,7 +67,7 @@ def _bolts(rows: Sequence[BoltRow]) -> Table:
     table = _table(
         "bolt", "tasks", "emitted", "transferred", "capacity", "execute ms", "executed", "process ms", "acked", "failed"
     )
-    table.add_column("last error", overflow="ellipsis", no_wrap=True)
+    table.add_column("last error", overflow="fold")
     for row in rows:
         times = [share(row.capacity), milliseconds(row.execute_ms), count(row.executed), milliseconds(row.process_ms)]
         ends = [count(row.acked), count(row.failed)]
@@ -98,7 +98,8 @@ def _message(error: ErrorReport | None) -> Text:
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(first)
+    table = Table()
+    table.add_column(first, no_wrap=True)
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
