@@ -140,9 +140,7 @@ class Page:
             self._choice.set_options(list(look.topologies))
         seen = look.overview
         if seen is None:
-            self._state.set_text(
-                "" if look.problems else "no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY"
-            )
+            self._state.set_text("" if look.problems else _nothing(look, self._topology))
             return
         if self._topology is None:
             self._topology = seen.name
@@ -181,6 +179,12 @@ class Page:
             self._graph.update()
         self._depths.options.update(depth_options(self._station.samples(seen.name)))
         self._depths.update()
+
+
+def _nothing(look: Look, topology: str | None) -> str:
+    if look.topologies:
+        return f"there is no topology {topology}"
+    return "no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY"
 
 
 def _section(title: str) -> ui.element:

@@ -78,7 +78,9 @@ class Station:
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)
-        self._looks[name, window] = time.monotonic(), look
+        # Of topologies that there are: anybody may ask for any name, and that must not fill the memory.
+        if name is None or name in look.topologies:
+            self._looks[name, window] = time.monotonic(), look
         return look
 
 
