@@ -110,8 +110,6 @@ def monitor(
     if token is None:
         token = secrets.token_urlsafe(12)
         typer.echo(f"the token of this monitor is {token}", err=True)
-    # The server handles signals itself, and raises them again when it has ended.
-    on_signals(lambda: None)
     serve(_servers(settings), token, host, port)
 
 

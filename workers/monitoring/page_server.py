@@ -16,6 +16,7 @@ from workers.monitoring.exposition import registry_of
 from workers.monitoring.page import Page
 from workers.monitoring.station import Station
 from workers.monitoring.watcher import Servers, Watcher
+from workers.options import on_signals
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,15 @@ def serve(servers: Servers, token: str, host: str, port: int) -> None:
     if host in _LOOPBACK:
         # Else a foreign page could name itself as this host in the DNS, and read what is shown here.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
+    config = uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_S)
+    server = uvicorn.Server(config)
+    # While it serves it handles signals itself, and raises them again at its end; this is for one that comes earlier.
+    on_signals(lambda: setattr(server, "should_exit", True))
     station.start()
     shown = f"[{host}]" if ":" in host else host
     log.info("the page is at http://%s:%d/", shown, listener.getsockname()[1], extra={"event": "monitor_ready"})
     try:
-        config = uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_S)
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     finally:
         station.close()
         listener.close()
