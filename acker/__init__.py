@@ -5,6 +5,7 @@ ledger.py          the contract of the ledger and its feed
 memory.py            in memory
 redis_ledger.py      in Redis
 redis_feed.py          its outcome feed
+redis_census.py        what it holds, for monitors
 scripts.py             its Lua scripts as typed functions
 lua/                   the scripts
 layout.py              its keys, and ids packed into them
@@ -13,23 +14,27 @@ work.py            one call's work in canonical form, its digest
 outcomes.py        several reads joined
 metrics.py         the contract of the counters
 memory_metrics.py    in memory
-redis_metrics.py     in Redis; lua/report.lua
+redis_metrics.py     in Redis; lua/count.lua, lua/report.lua
+windows.py           ten minutes, three hours, a day, all time
 histogram.py       latencies as counters
 errors.py          what is raised
 """
 
 from acker.errors import AckerError, LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
 from acker.ids import RootIds
-from acker.ledger import Applied, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Outcomes, Reply, Token, Updates
+from acker.ledger import Applied, Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Outcomes, Reply, Token, Updates
 from acker.memory import MemoryLedger
 from acker.memory_metrics import MemoryMetrics
 from acker.metrics import ErrorReport, Metrics
 from acker.redis_ledger import RedisLedger, open_ledger
 from acker.redis_metrics import RedisMetrics
+from acker.windows import Counted, Window
 
 __all__ = [
     "AckerError",
     "Applied",
+    "Census",
+    "Counted",
     "ErrorReport",
     "Failure",
     "Ids",
@@ -49,5 +54,6 @@ __all__ = [
     "RootIds",
     "Token",
     "Updates",
+    "Window",
     "open_ledger",
 ]

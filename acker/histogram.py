@@ -19,6 +19,17 @@ def bucket_of(latency_ms: float) -> str:
     return f"{PREFIX}{math.floor(math.log(min(max(latency_ms, _SHORTEST_MS), _LONGEST_MS)) / _GROWTH)}"
 
 
+def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, int]]:
+    """(bound in ms, how many latencies are below it), exact.
+
+    The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is infinite: all of them.
+    """
+    buckets = {int(name.removeprefix(PREFIX)): count for name, count in counts.items() if name.startswith(PREFIX)}
+    bounds = range(0, math.ceil(math.log(1e5) / _GROWTH) + every, every)
+    found = [(math.exp(bound * _GROWTH), sum(n for at, n in buckets.items() if at < bound)) for bound in bounds]
+    return [*found, (math.inf, sum(buckets.values()))]
+
+
 def percentile(counts: Mapping[str, int], q: float) -> float | None:
     """The latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed, within 5 %; None if none were.
 

@@ -95,6 +95,20 @@ class Outcomes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Census:
+    """What a ledger holds at one moment."""
+
+    pending: int
+    """Roots."""
+    memory_bytes: int
+    """What their entries take on the servers, as far as these can tell."""
+    feed_entries: int
+    """Entries of the outcome feeds, of one outcome or many, that no spout task has taken yet."""
+    feed_lag_s: float
+    """How long the oldest of those has been waiting; 0 if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSpec:
     """Where and how big a topology's ledger is; picklable, travels to executors. ``urls`` may hold passwords: never log it."""
 
@@ -179,6 +193,10 @@ class Ledger(Protocol):
 
     def pending(self) -> int:
         """Number of pending roots. Costs a look at every bucket: for tests, benchmarks and monitors."""
+        ...
+
+    def census(self) -> Census:
+        """What there is now; costs as much as ``pending``. With several servers each is counted at its own moment."""
         ...
 
     def feed(self, owner: int) -> OutcomeFeed:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from acker.ledger import Applied, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
+from acker.ledger import Applied, Census, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
 from acker.outcomes import joined
 from acker.work import LIFETIMES, REASON_LENGTH, conflict_of
+
+_ROOT_BYTES = 27
+"""As many as Redis takes."""
 
 
 @dataclass(slots=True)
@@ -97,6 +100,17 @@ class MemoryLedger:
         with self._changed:
             return sum(self._find(root) is not None for root in list(self._entries))
 
+    def census(self) -> Census:
+        pending = self.pending()
+        with self._changed:
+            feeds, now = self._feeds.values(), self._clock()
+            return Census(
+                pending=pending,
+                memory_bytes=_ROOT_BYTES * pending,
+                feed_entries=sum(len(feed.arrived) for feed in feeds),
+                feed_lag_s=max([0.0, *(now - feed.waiting_since for feed in feeds if feed.arrived)]),
+            )
+
     def feed(self, owner: int) -> MemoryFeed:
         self._check(owner)
         with self._changed:
@@ -150,7 +164,10 @@ class MemoryLedger:
 
     def _tell(self, owner: int, outcomes: Outcomes) -> None:
         if owner in self._feeds:
-            self._feeds[owner].arrived.append(outcomes)
+            feed = self._feeds[owner]
+            if not feed.arrived:
+                feed.waiting_since = self._clock()
+            feed.arrived.append(outcomes)
             self._changed.notify_all()
 
     def _check(self, owner: int) -> None:
@@ -163,6 +180,8 @@ class MemoryFeed:
 
     def __init__(self, changed: threading.Condition) -> None:
         self.arrived: list[Outcomes] = []
+        self.waiting_since = 0.0
+        """When the first of those came."""
         self._changed = changed
         self._closed = False
 

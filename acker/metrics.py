@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from acker.windows import Counted, Counts, Window
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorReport:
@@ -47,6 +49,10 @@ class Metrics(Protocol):
         """Add to the named counters of one task, all in one round trip. Not idempotent: call it once a piece of work."""
         ...
 
+    def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+        """``add`` for several tasks, {(component, task): {counter: count}}, in the same one round trip."""
+        ...
+
     def report(self, errors: Sequence[ErrorReport]) -> None:
         """Keep these errors, the newest 1000 of the topology; of one task five each ten seconds, the first ones.
 
@@ -54,8 +60,15 @@ class Metrics(Protocol):
         """
         ...
 
-    def totals(self) -> dict[str, dict[int, dict[str, int]]]:
+    def totals(self) -> Counts:
         """Everything counted: {component: {task: {counter: value}}}."""
+        ...
+
+    def over(self, window: Window) -> Counted:
+        """What was counted in a window that ends now, and how long that window is.
+
+        Exact, by the clock of each machine that counts. What is older than a day and a slot is kept in the totals alone.
+        """
         ...
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:

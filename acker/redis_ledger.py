@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
-from acker.ledger import Applied, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from acker.ledger import Applied, Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from acker.redis_census import pending_in, shard_census
 from acker.redis_client import check_version, connect, translated
 from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
 from acker.scripts import ShardScripts
 from acker.work import Work, canonical
-
-_SCAN_COUNT = 1000
 
 
 def open_ledger(spec: LedgerSpec) -> Ledger:
@@ -80,13 +79,20 @@ class RedisLedger:
         total = 0
         for shard, keys in enumerate(self._keys):
             with translated("count pending roots"):
-                client = self._clients[self._url_of(shard)]
-                buckets = set(client.scan_iter(keys.bucket_pattern, count=_SCAN_COUNT, _type="HASH"))
-                pipeline = client.pipeline(transaction=False)
-                for bucket in buckets:
-                    pipeline.hlen(bucket)
-                total += sum(pipeline.execute())
+                total += pending_in(self._clients[self._url_of(shard)], keys)
         return total
+
+    def census(self) -> Census:
+        parts = []
+        for shard, keys in enumerate(self._keys):
+            with translated("take a census of the ledger"):
+                parts.append(shard_census(self._clients[self._url_of(shard)], keys))
+        return Census(
+            pending=sum(part.pending for part in parts),
+            memory_bytes=sum(part.memory_bytes for part in parts),
+            feed_entries=sum(part.feed_entries for part in parts),
+            feed_lag_s=max(part.feed_lag_s for part in parts),
+        )
 
     def feed(self, owner: int) -> OutcomeFeed:
         if not 1 <= owner <= self._spec.owners:

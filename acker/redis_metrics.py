@@ -1,37 +1,55 @@
-"""The counters in Redis: a hash of counts, a list of errors, and a hash of how many errors each task reported."""
+"""The counters in Redis: a hash for all time and one a slot of each window; the errors, and how many each task reported."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
 from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
 from acker.redis_client import connect, translated
 from acker.scripts import script_source
+from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
+_NAMES_KNOWN = 65_536
 
 
 class RedisMetrics:
     """``Metrics`` on one server; thread-safe. Connects on its first call. Raises LedgerUnavailableError, LedgerRefusedError."""
 
-    def __init__(self, url: str, topology: str) -> None:
-        """``url`` may hold a password."""
-        self._client = connect(url)
+    def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
+        """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
+        self._client, self._clock = connect(url), clock
         prefix = f"tiercel:{{{quote(topology, safe='')}}}:"
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"
         self._report = self._client.register_script(script_source("report"))
+        self._since_key = prefix + "metrics:since"
+        self._slot_prefix = prefix + "metrics:"
+        self._count = self._client.register_script(script_source("count"))
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
-        with translated("count"), self._client.pipeline(transaction=False) as pipeline:
-            for counter, count in counts.items():
-                pipeline.hincrby(self._counts_key, json.dumps([component, task, counter]), count)
-            pipeline.execute()
+        self.add_all({(component, task): counts})
+
+    def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+        pairs: list[str | int] = []
+        for (component, task), more in counts.items():
+            for counter, count in more.items():
+                pairs += (_name(component, task, counter), count)
+        if not pairs:
+            return
+        now = self._clock()
+        slots = [self._slot(window, slot_of(window, now)) for window in SLIDING]
+        # Kept for two slots more than it is asked for: clocks may differ a little.
+        kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
+        with translated("count"):
+            self._count(keys=[self._since_key, self._counts_key, *slots], args=[now, *kept_ms, *pairs])
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
         for (component, task), reported in by_task(errors).items():
@@ -42,14 +60,23 @@ class RedisMetrics:
                     keys=[self._errors_key, self._windows_key], args=[*_BOUNDS, json.dumps([component, task]), *packed]
                 )
 
-    def totals(self) -> dict[str, dict[int, dict[str, int]]]:
-        with translated("read the counters"):
-            counts: Any = self._client.hgetall(self._counts_key)
-        totals: dict[str, dict[int, dict[str, int]]] = {}
-        for name, count in counts.items():
-            component, task, counter = json.loads(name)
-            totals.setdefault(component, {}).setdefault(task, {})[counter] = int(count)
-        return totals
+    def totals(self) -> Counts:
+        return self.over(Window.ALL_TIME).counts
+
+    def over(self, window: Window) -> Counted:
+        now = self._clock()
+        with translated("read the counters"), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.get(self._since_key)
+            for key in self._keys_of(window, now):
+                pipeline.hgetall(key)
+            since, *found = pipeline.execute()
+        counts: Counts = {}
+        for slot in found:
+            for name, count in slot.items():
+                component, task, counter = _parts(name)
+                of_task = counts.setdefault(component, {}).setdefault(task, {})
+                of_task[counter] = of_task.get(counter, 0) + int(count)
+        return Counted(counts=counts, seconds=seconds_of(window, now, None if since is None else float(since)))
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         if limit < 1:
@@ -60,11 +87,31 @@ class RedisMetrics:
 
     def clear(self) -> None:
         with translated("clear the counters"):
-            self._client.delete(self._counts_key, self._errors_key, self._windows_key)
+            slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
+            self._client.delete(self._counts_key, self._errors_key, self._windows_key, self._since_key, *slots)
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
         self._client.close()
+
+    def _slot(self, window: Window, number: int) -> str:
+        return f"{self._slot_prefix}{window.value}:{number}"
+
+    def _keys_of(self, window: Window, now: float) -> list[str]:
+        if window is Window.ALL_TIME:
+            return [self._counts_key]
+        return [self._slot(window, number) for number in slots_of(window, now)]
+
+
+@lru_cache(maxsize=_NAMES_KNOWN)
+def _name(component: str, task: int, counter: str) -> str:
+    return json.dumps([component, task, counter])
+
+
+@lru_cache(maxsize=_NAMES_KNOWN)
+def _parts(name: bytes) -> tuple[str, int, str]:
+    component, task, counter = json.loads(name)
+    return component, task, counter
 
 
 def _pack(error: ErrorReport) -> str:

@@ -28,7 +28,7 @@ DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends -o 
 if [ -d /run/systemd/system ]; then
     for package in "$@"; do
         case $package in
-            *-server) systemctl --quiet disable "$package.service" 2>/dev/null || true ;;
+            *-server|prometheus) systemctl --quiet disable "$package.service" 2>/dev/null || true ;;
         esac
     done
 fi

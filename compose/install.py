@@ -81,6 +81,8 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "docker": lambda: find_system_program("dockerd"),
     "debootstrap": lambda: find_system_program("debootstrap"),
     "openssl": lambda: find_system_program("openssl"),
+    "chromium": lambda: find_system_program("chromium"),
+    "prometheus": lambda: find_system_program("promtool"),
 }
 
 # For each thing the Debian packages that bring it, the first that this release knows is taken.
@@ -92,6 +94,8 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "docker": ("docker.io",),
     "debootstrap": ("debootstrap",),
     "openssl": ("openssl",),
+    "chromium": ("chromium",),
+    "prometheus": ("prometheus",),
 }
 
 

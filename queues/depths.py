@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import logging
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
 
 from pika.exceptions import ChannelClosedByBroker
 
 from queues.address import Address
 from queues.connection import connected, translate
 from queues.declare import dead_letter_queue
-from queues.errors import AddressError, QueueMissingError
-
-log = logging.getLogger(__name__)
-
-_TIMEOUT_S = 3.0
+from queues.errors import QueueMissingError
+from queues.management import Managed, ManagementSilentError, managed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueDepth:
-    """One queue at one moment."""
+    """One queue at one moment. What only the management interface tells is None without it."""
 
     name: str
     ready: int
     """Messages that wait."""
     unacked: int | None
-    """Messages that are delivered and not settled; None without the management interface, AMQP does not tell."""
-    delayed: int | None
-    """Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off: neither ready nor unacked. None
-    without the management interface."""
+    """Messages that are delivered and not settled."""
+    delayed: int | None = None
+    """Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off: neither ready nor unacked."""
     consumers: int
+    in_rate: float | None = None
+    """Messages published a second."""
+    out_rate: float | None = None
+    """Messages that left a second."""
     dead_lettered: int | None
     """Messages in its dead-letter queue; None if it has none."""
 
@@ -49,27 +43,49 @@ def depths(amqp_url: str, names: Sequence[str], management_url: str | None = Non
     AddressError, BrokerUnavailableError, BrokerRefusedError.
     """
     address = Address.parse(amqp_url)
+    found = _declared(address, names)
+    _refuse_missing(address, names, found)
+    return [_with_more(depth, _more(management_url, address, depth.name)) for depth in found]
+
+
+def survey(amqp_url: str, names: Sequence[str], management_url: str | None = None) -> list[QueueDepth]:
+    """The depths of those of these queues that there are: for monitors, which look again and again.
+
+    The management interface tells all of them without a connection of AMQP's; where it does not answer, AMQP does. Raises
+    AddressError, BrokerUnavailableError, BrokerRefusedError.
+    """
+    address = Address.parse(amqp_url)
+    if management_url is not None:
+        try:
+            looked = [_managed(management_url, address, name) for name in names]
+        except ManagementSilentError:
+            pass
+        else:
+            return [depth for depth in looked if depth is not None]
+    return _declared(address, names)
+
+
+def require(amqp_url: str, names: Sequence[str], found: Sequence[QueueDepth]) -> None:
+    """Raises QueueMissingError if one of ``names`` was not found."""
+    _refuse_missing(Address.parse(amqp_url), names, found)
+
+
+def _refuse_missing(address: Address, names: Sequence[str], found: Sequence[QueueDepth]) -> None:
+    there = {depth.name for depth in found}
+    for name in names:
+        if name not in there:
+            raise QueueMissingError(f"there is no queue {name!r} on {address}; publish to it or start its topology first")
+
+
+def _declared(address: Address, names: Sequence[str]) -> list[QueueDepth]:
+    found = []
     with connected(address, "tiercel depths") as connection:
-        found = []
         for name in names:
             work, dead = _look(connection, address, name), _look(connection, address, dead_letter_queue(name))
-            if work is None:
-                raise QueueMissingError(f"there is no queue {name!r} on {address}; publish to it or start its topology first")
-            found.append((name, work, dead))
-    result = []
-    for name, work, dead in found:
-        more = None if management_url is None else _managed(management_url, address, name)
-        result.append(
-            QueueDepth(
-                name=name,
-                ready=work[0],
-                unacked=None if more is None else _count(more.get("messages_unacknowledged")),
-                delayed=None if more is None else _count(more.get("messages_delayed", 0)),
-                consumers=work[1],
-                dead_lettered=None if dead is None else dead[0],
-            )
-        )
-    return result
+            if work is not None:
+                dead_lettered = None if dead is None else dead[0]
+                found.append(QueueDepth(name=name, ready=work[0], unacked=None, consumers=work[1], dead_lettered=dead_lettered))
+    return found
 
 
 def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:
@@ -86,31 +102,40 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
     return method.message_count, method.consumer_count
 
 
-def _managed(management_url: str, address: Address, name: str) -> dict[str, Any] | None:
-    """What the management interface says; None if it does not answer."""
-    request = _request(management_url, address, name)
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - only http and https get here
-            found = json.load(response)
-    except (OSError, ValueError) as error:
-        log.debug("no answer from the management interface: %s", error, extra={"event": "management_unavailable"})
+def _managed(management_url: str, address: Address, name: str) -> QueueDepth | None:
+    work = managed(management_url, address, name)
+    if work is None:
         return None
-    return found if isinstance(found, dict) else None
+    dead = managed(management_url, address, dead_letter_queue(name))
+    depth = QueueDepth(
+        name=name,
+        ready=work.ready,
+        unacked=None,
+        consumers=work.consumers,
+        dead_lettered=None if dead is None else dead.ready + dead.unacked,
+    )
+    return _with_more(depth, work)
 
 
-def _count(found: object) -> int | None:
-    return found if isinstance(found, int) else None
+def _more(management_url: str | None, address: Address, name: str) -> Managed | None:
+    if management_url is None:
+        return None
+    try:
+        return managed(management_url, address, name)
+    except ManagementSilentError:
+        return None
 
 
-def _request(management_url: str, address: Address, name: str) -> urllib.request.Request:
-    parts = urlsplit(management_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise AddressError("the management URL must look like http://host:15672")
-    host = parts.netloc.rpartition("@")[2]
-    user = unquote(parts.username) if parts.username else address.user
-    password = unquote(parts.password or "") if parts.username else address.password
-    path = f"{parts.path.rstrip('/')}/api/queues/{quote(address.vhost, safe='')}/{quote(name, safe='')}"
-    login = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return urllib.request.Request(  # noqa: S310 - checked above
-        f"{parts.scheme}://{host}{path}", headers={"Authorization": f"Basic {login}"}
+def _with_more(depth: QueueDepth, more: Managed | None) -> QueueDepth:
+    if more is None:
+        return depth
+    return QueueDepth(
+        name=depth.name,
+        ready=depth.ready,
+        unacked=more.unacked,
+        delayed=more.delayed,
+        consumers=depth.consumers,
+        in_rate=more.in_rate,
+        out_rate=more.out_rate,
+        dead_lettered=depth.dead_lettered,
     )

@@ -6,6 +6,7 @@ bolt        the contract of a bolt                      tuples     what it is gi
 grouping    which task receives a tuple                 collector  what it emits, acks and fails with
 levels      the topology cut into Spark stages          outputs    where emissions are recorded
 runner      one level of a micro-batch, plain Python    execution  one bolt in it
+counts      what is counted of it
 instances   the bolts' working copies                   departures what leaves it, and what stays behind
 snapshots   the copies between two micro-batches        reasons    why a tuple failed, in one line
 queue_sink  the built-in bolt: into a RabbitMQ queue    stateful_bolt  the bolt with a state

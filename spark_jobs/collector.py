@@ -62,6 +62,13 @@ class Record:
         self.emitted = 0
         self.transferred = 0
         self.execute_ns = 0
+        self.arrived_ns = time.time_ns()
+        """When the input came in; wall-clock time, because what is held may be acked on another machine."""
+
+    def process_ns(self, now_ns: int) -> int:
+        """Nanoseconds from its arrival until now, summed over the acked tuples."""
+        held = [now_ns - tup.arrived_ns for tup in self.tuples[: self.held] if tup.state == ACKED]
+        return max(0, sum(held) + (now_ns - self.arrived_ns) * (len(self.acked) - len(held)))
 
     @property
     def fresh(self) -> list[Tuple]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from spark_jobs.arrow_bolt import ArrowBolt
 from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
 from spark_jobs.bolt import BasicBolt
 from spark_jobs.collector import Record
+from spark_jobs.counts import ACKER, ACKER_TASK, acker_counts, sources_of, task_counts
 from spark_jobs.departures import Departure, departures
 from spark_jobs.execution import execute_bolt, fail_all
 from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
@@ -123,6 +125,7 @@ class _Work:
             by_task.setdefault(chunk.route.target_task, []).append(chunk)
         self._copies = self._instances.take(sorted(by_task), token.batch)
         held = {task_id: copy.held for task_id, copy in self._copies.items() if isinstance(copy, Copy)}
+        self._sources = {task_id: sources_of(its_chunks) for task_id, its_chunks in by_task.items()}
         self._held_rows = sum(len(each.tuples) for each in held.values())
         self._lineage = join_lineages([each.lineage for each in held.values()] + [chunk.lineage for chunk in chunks])
         self._seeds = row_seeds(self._lineage)
@@ -231,10 +234,18 @@ class _Work:
             if ledger is not None:
                 ledger.fail([conflict_of(root) for root in canonical(updates, failures).roots.tolist()])
             return
-        if ledger is not None and ledger.apply(self._token, updates, failures).applied is not Applied.FRESH:
-            return
+        counts: dict[tuple[str, int], Mapping[str, int]] = {}
+        if ledger is not None:
+            began = time.perf_counter_ns()
+            reply = ledger.apply(self._token, updates, failures)
+            if reply.applied is not Applied.FRESH:
+                return
+            counts[ACKER, ACKER_TASK] = acker_counts(reply, len(updates.roots), time.perf_counter_ns() - began)
+        now_ns = time.time_ns()
         for task_id, record in self._records.items():
-            self._count(task_id, record)
+            counts[record.component, task_id] = task_counts(record, self._sources[task_id], now_ns)
+        self._metrics.add_all(counts)
+        self._report()
 
     def _tell_resets(self, rows: Sequence[int]) -> bool:
         try:
@@ -248,24 +259,14 @@ class _Work:
         if self._ledger is not None and roots:
             self._ledger.reset_timeout(roots)
 
-    def _count(self, task_id: int, record: Record) -> None:
-        counts = {
-            "executed": record.executed,
-            "emitted": record.emitted,
-            "transferred": record.transferred,
-            "acked": len(record.acked),
-            "failed": len(record.reasons),
-            "execute_ns": record.execute_ns,
-        }
-        self._metrics.add(record.component, task_id, {name: count for name, count in counts.items() if count})
-        if record.errors:
-            now = datetime.now(UTC)
-            self._metrics.report(
-                [
-                    ErrorReport(at=now, component=record.component, task=task_id, message=message[:500])
-                    for message in record.errors
-                ]
-            )
+    def _report(self) -> None:
+        now = datetime.now(UTC)
+        for task_id, record in self._records.items():
+            if record.errors:
+                component, errors = record.component, record.errors
+                self._metrics.report(
+                    [ErrorReport(at=now, component=component, task=task_id, message=message[:500]) for message in errors]
+                )
 
 
 def _salt(token: Token) -> int:

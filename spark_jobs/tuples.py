@@ -27,7 +27,7 @@ class Origin:
 class Tuple:
     """One tuple: ``tup["word"]``, ``tup[0]``, ``tup.values``. Ack it, fail it or anchor to it, on the task that received it."""
 
-    __slots__ = ("emitted", "origin", "record", "row", "seed", "state", "values")
+    __slots__ = ("arrived_ns", "emitted", "origin", "record", "row", "seed", "state", "values")
 
     def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:
         self.values = values
@@ -41,6 +41,8 @@ class Tuple:
         self.emitted = 0
         """Emissions anchored to it so far."""
         self.state = OPEN
+        self.arrived_ns = 0
+        """When the task was given it, in nanoseconds since the epoch; 0: in this micro-batch."""
 
     def __getitem__(self, key: str | int) -> Any:
         if isinstance(key, int):

@@ -1,7 +1,8 @@
 """The processes: a spout worker a task, the driver, and the command ``tiercel``.
 
 cli, options, __main__                   the command line
-queue_commands, topology_commands        its parts
+queue_commands, topology_commands, monitor_commands          its parts
+monitoring     what people see: depths, top, the page
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                ticker           ticks into the relay

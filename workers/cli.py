@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from workers import queue_commands, topology_commands
+from workers import monitor_commands, queue_commands, topology_commands
 from workers.cli_errors import one_line_errors
 from workers.config import Settings, use_this_python_for_spark
 from workers.jvm_output import as_log_records
@@ -113,6 +113,7 @@ def demo(
 
 
 queue_commands.add_to(app)
+monitor_commands.add_to(app)
 topology_commands.add_to(app)
 
 

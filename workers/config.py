@@ -4,6 +4,7 @@ TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672/vhost, or
 TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several, one a shard, with commas
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
+TIERCEL_TOKEN        what tiercel monitor asks of whoever changes anything; by default it draws one and says it
 TIERCEL_LOG          text or json
 TIERCEL_LOG_LEVEL    debug, info, warning or error
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from workers.errors import ConfigError
@@ -73,6 +74,7 @@ class Settings(BaseSettings):
     redis: Annotated[str, AfterValidator(_redis)] | None = None
     master: Annotated[str, AfterValidator(_master)] = "local[*]"
     management: Annotated[str, AfterValidator(_management)] | None = None
+    token: Annotated[str, Field(min_length=8)] | None = None
     log: LogFormat = "text"
     log_level: LogLevel = "info"
 
@@ -109,7 +111,8 @@ class Settings(BaseSettings):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, redact(value) if isinstance(value, str) else value
+            shown = "***" if name == "token" and value else value
+            yield name, redact(shown) if isinstance(shown, str) else shown
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -36,6 +36,8 @@ class Presence:
     active: bool
     pending: int
     """Tuples in flight, tracked ones."""
+    oldest_s: float = 0.0
+    """How long the oldest of them is in flight; 0 if there is none."""
 
 
 class Control(Protocol):

@@ -38,6 +38,7 @@ from workers.control import State
 from workers.errors import SupersededError
 from workers.patience import patiently
 from workers.redis_control import RedisControl
+from workers.registry import Registry
 from workers.stalls import StallWatch
 from workers.ticker import Ticker
 
@@ -78,6 +79,8 @@ class Driver:
         if self._killed():
             log.info("tiercel activate %s lets it start again", self._topology.name, extra={"event": "start_refused"})
             return
+        with suppress(LedgerUnavailableError):
+            Registry(self._redis_urls[0]).announce(self._topology)
         # Spark takes seconds to start. What a killed driver left behind need not wait for that, nor time out meanwhile.
         self._begin(self._job(plan_topology(self._topology, max_lanes=1)))
         spark = SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)

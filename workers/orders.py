@@ -31,9 +31,9 @@ class Orders:
         """Whether the spout may emit: not before the state is known."""
         return self._active
 
-    def obey(self, spout: Spout, pending: int, stop: Callable[[], None]) -> None:
+    def obey(self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0) -> None:
         """Report, ask, and do what is said; call it about once a second. Raises LedgerRefusedError."""
-        self._ask(pending)
+        self._ask(pending, oldest_s)
         if self._over or self._state is None:
             return
         if self._state is State.KILLED:
@@ -55,11 +55,12 @@ class Orders:
             self._control.leave(self._task_id)
         self._control.close()
 
-    def _ask(self, pending: int) -> None:
+    def _ask(self, pending: int, oldest_s: float) -> None:
         # An order to end is for those who hear it, not to be passed on.
         known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
         try:
-            found = self._control.report(self._task_id, Presence(active=self._active, pending=pending), known)
+            presence = Presence(active=self._active, pending=pending, oldest_s=oldest_s)
+            found = self._control.report(self._task_id, presence, known)
             self._state = found or known
             if found is None:
                 self._unheard_of()

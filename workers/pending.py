@@ -28,6 +28,8 @@ class Pending:
         """``timeout`` of None: nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
         self._entries: dict[int, tuple[InFlight, float]] = {}
+        self._reset: dict[int, float] = {}
+        """When those were emitted whose timeout began again: the oldest may be one of them."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -42,6 +44,8 @@ class Pending:
     def pop(self, root: int) -> InFlight | None:
         """The tuple has its outcome; None if it is not in flight any more."""
         found = self._entries.pop(root, None)
+        if self._reset:
+            self._reset.pop(root, None)
         return found[0] if found else None
 
     def reset(self, root: int, now: float) -> bool:
@@ -50,6 +54,7 @@ class Pending:
         if found is None:
             return False
         self._entries[root] = (found[0], now)
+        self._reset[root] = found[0].emitted_at
         return True
 
     def expire(self, now: float) -> list[tuple[int, InFlight]]:
@@ -63,7 +68,15 @@ class Pending:
             expired.append((root, in_flight))
         for root, _ in expired:
             del self._entries[root]
+            self._reset.pop(root, None)
         return expired
+
+    def oldest_s(self, now: float) -> float:
+        """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
+        first = next(iter(self._entries.values()), None)
+        if first is None:
+            return 0.0
+        return max(0.0, now - min([first[0].emitted_at, *self._reset.values()]))
 
     def items(self) -> list[tuple[int, InFlight]]:
         """Everything in flight, as it is now."""

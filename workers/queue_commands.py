@@ -1,4 +1,4 @@
-"""The commands about queues: ``publish``, ``depths``, ``dead-letters``.
+"""The commands about queues: ``publish``, ``dead-letters``.
 
 Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
 """
@@ -6,24 +6,17 @@ Without an address they talk to the private servers of a ``tiercel run`` on this
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from workers.config import Settings
 from workers.errors import UsageError
-from workers.options import Amqp, Management, Redis, load_settings, on_signals
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from queues import QueueDepth
+from workers.options import Amqp, load_settings
 
 QueueName = Annotated[str, typer.Argument(help="the queue whose dead letters they are, without .dead")]
-_WATCH_S = 1.0
 
 dead_letters = typer.Typer(help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True)
 
@@ -31,7 +24,6 @@ dead_letters = typer.Typer(help="Look at what could not be processed, put it bac
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the app."""
     app.command()(publish)
-    app.command()(depths)
     app.add_typer(dead_letters, name="dead-letters")
 
 
@@ -63,31 +55,6 @@ def publish(
 
         count = publisher.publish(queue, bodies())
     typer.echo(f"published {count} messages to {queue}")
-
-
-def depths(
-    queues: Annotated[list[str] | None, typer.Argument(help="by default those of the topologies that ran here")] = None,
-    *,
-    watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
-    amqp: Amqp = None,
-    redis: Redis = None,
-    management: Management = None,
-) -> None:
-    """Show how many messages wait, are being worked on, and are dead."""
-    settings = _with_broker(amqp, redis=redis, management=management)
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.live import Live  # noqa: PLC0415
-
-    console = Console()
-    names = list(queues or _known_queues(settings))
-    if not watch:
-        console.print(_table(_look(settings, names)))
-        return
-    stopped = threading.Event()
-    on_signals(stopped.set)
-    with Live(_table(_look(settings, names)), console=console, auto_refresh=False) as live:
-        while not stopped.wait(_WATCH_S):
-            live.update(_table(_look(settings, names)), refresh=True)
 
 
 @dead_letters.command()
@@ -145,33 +112,6 @@ def _with_broker(amqp: str | None, **given: str | None) -> Settings:
     from workers.addresses import with_announced  # noqa: PLC0415 - next to its only use
 
     return with_announced(load_settings("tiercel", amqp=amqp, **given)).required("amqp")
-
-
-def _known_queues(settings: Settings) -> list[str]:
-    from workers.registry import Registry  # noqa: PLC0415 - `--help` should not wait for it
-
-    known = list(Registry(settings.redis_urls[0]).queues()) if settings.redis else []
-    if not known:
-        raise UsageError("no topology has run here yet: name the queues, tiercel depths QUEUE ...")
-    return known
-
-
-def _look(settings: Settings, names: list[str]) -> list[QueueDepth]:
-    from queues.depths import depths as look  # noqa: PLC0415 - `--help` should not wait for it
-
-    return look(settings.amqp or "", names, settings.management)
-
-
-def _table(found: list[QueueDepth]) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
-
-    table = Table("queue")
-    for name in ("ready", "unacked", "delayed", "consumers", "dead letters"):
-        table.add_column(name, justify="right")
-    for depth in found:
-        numbers = (depth.ready, depth.unacked, depth.delayed, depth.consumers, depth.dead_lettered)
-        table.add_row(depth.name, *("?" if number is None else f"{number:,}" for number in numbers))
-    return table
 
 
 def _size(file: Path) -> int:

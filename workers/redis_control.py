@@ -27,7 +27,7 @@ class RedisControl:
         return _state(found)
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
-        said = json.dumps([presence.active, presence.pending])
+        said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
         with translated("read the topology's state"), self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._task(task_id), said, px=PRESENCE)
             # NX: what somebody orders at this moment is not overwritten.
@@ -58,5 +58,5 @@ def _state(found: bytes | None) -> State | None:
 
 
 def _presence(said: bytes) -> Presence:
-    active, pending = json.loads(said)
-    return Presence(active=active, pending=pending)
+    active, pending, oldest_s = json.loads(said)
+    return Presence(active=active, pending=pending, oldest_s=oldest_s)

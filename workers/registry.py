@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from acker.redis_client import connect, translated
 from queues import QueueSpout
 from spark_jobs.topology import Topology
+from workers.monitoring.graph import Graph, graph_of, pack_graph, unpack_graph
 
 _QUEUES = "tiercel:queues"
 """A hash: queue name to topology name."""
@@ -23,6 +24,7 @@ class TopologyNote:
     spout_tasks: int
     """Their ids are 1 .. this."""
     message_timeout_secs: float
+    graph: Graph
 
 
 class Registry:
@@ -33,7 +35,7 @@ class Registry:
 
     def announce(self, topology: Topology) -> None:
         """There is this topology, with these queues. Idempotent."""
-        note = json.dumps([topology.spout_tasks, topology.config.message_timeout_secs])
+        note = json.dumps([topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))])
         queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
         with translated("note the topology"):
             self._client.hset(_TOPOLOGIES, topology.name, note)
@@ -54,5 +56,7 @@ class Registry:
 
 
 def _note(name: str, said: bytes) -> TopologyNote:
-    spout_tasks, message_timeout_secs = json.loads(said)
-    return TopologyNote(name=name, spout_tasks=spout_tasks, message_timeout_secs=message_timeout_secs)
+    spout_tasks, message_timeout_secs, graph = json.loads(said)
+    return TopologyNote(
+        name=name, spout_tasks=spout_tasks, message_timeout_secs=message_timeout_secs, graph=unpack_graph(graph)
+    )

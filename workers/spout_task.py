@@ -112,7 +112,8 @@ class SpoutTask:
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._spout.check()
-            self._orders.obey(self._spout, len(self._pending) + len(self._outgoing.tuples) + len(self._collector), self.stop)
+            in_flight = len(self._pending) + len(self._outgoing.tuples) + len(self._collector)
+            self._orders.obey(self._spout, in_flight, self.stop, self._pending.oldest_s(now))
         if emitting and self._orders.active and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
@@ -194,7 +195,7 @@ class SpoutTask:
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
         counts: Counter[str] = Counter()
-        slowest = 0.0
+        slowest = total = 0.0
         for root in roots:
             in_flight = self._pending.pop(root)
             if in_flight is None:
@@ -202,12 +203,14 @@ class SpoutTask:
             self._spout.ack(in_flight.msg_id)
             latency = now - in_flight.emitted_at
             slowest = max(slowest, latency)
+            total += latency
             counts[bucket_of(latency * 1000)] += 1
         acked = counts.total()
         for name, count in counts.items():
             self._tally.add(name, count)
         if acked:
             self._tally.add("acked", acked)
+            self._tally.add("complete_us", round(total * 1e6))
             self._admission = self._admission.observe(slowest, was_full=self._was_full)
             self._was_full = False
         return len(roots) - acked

@@ -9,7 +9,7 @@ from acker.redis_client import connect
 from workers.control import MemoryControl, Presence, State
 from workers.redis_control import RedisControl
 
-WORKING, RESTING = Presence(active=True, pending=7), Presence(active=False, pending=0)
+WORKING, RESTING = Presence(active=True, pending=7, oldest_s=1.25), Presence(active=False, pending=0)
 
 
 @pytest.fixture

@@ -7,18 +7,34 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from acker import ErrorReport, LedgerUnavailableError, MemoryMetrics, RedisMetrics
+from acker import Counted, ErrorReport, LedgerUnavailableError, MemoryMetrics, RedisMetrics, Window
+from acker.redis_client import connect
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 
 
+class Clock:
+    """Seconds; begins when a slot of each window does."""
+
+    def __init__(self):
+        self.now = 1_000 * 86_400.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
 @pytest.fixture(params=["memory", "redis"])
-def metrics(request):
-    """Its windows last for as long as a test, if that is ten seconds."""
+def metrics(request, clock):
+    """Its windows of errors last for as long as a test, if that is ten seconds."""
     if request.param == "memory":
-        yield MemoryMetrics()
+        yield MemoryMetrics(clock)
         return
-    made = RedisMetrics(request.getfixturevalue("redis_url"), f"metrics-{uuid.uuid4().hex}")
+    made = RedisMetrics(request.getfixturevalue("redis_url"), f"metrics-{uuid.uuid4().hex}", clock)
     yield made
     made.close()
 
@@ -37,6 +53,62 @@ def test_counters_add_up_by_component_and_task(metrics):
         "split": {1: {"executed": 5, "acked": 1}, 2: {"executed": 1}},
         'count: it\'s "all" 漢字': {3: {"complete_ms_bucket:-3": 7}},
     }
+
+
+def test_counters_of_several_tasks_add_up_in_one_call(metrics):
+    metrics.add("split", 1, {"executed": 2})
+    metrics.add_all({("split", 1): {"executed": 1}, ("count", 2): {"acked": 4}, ("idle", 3): {}})
+    metrics.add_all({})
+    assert metrics.totals() == {"split": {1: {"executed": 3}}, "count": {2: {"acked": 4}}}
+
+
+def executed(metrics, window):
+    counted = metrics.over(window)
+    return counted.counts.get("split", {}).get(1, {}).get("executed", 0), counted.seconds
+
+
+def test_before_anything_is_counted_every_window_is_empty_and_has_no_length(metrics):
+    metrics.add("idle", 1, {})
+    assert [metrics.over(window) for window in Window] == [Counted(counts={}, seconds=0)] * 4
+
+
+def test_a_window_holds_what_was_counted_in_it_and_says_how_long_it_is(metrics, clock):
+    for _ in range(200):  # every nine minutes for thirty hours
+        metrics.add("split", 1, {"executed": 1})
+        clock.now += 540
+    assert executed(metrics, Window.TEN_MINUTES) == (1, 600)
+    assert executed(metrics, Window.THREE_HOURS) == (20, 10_800)
+    assert executed(metrics, Window.ONE_DAY) == (160, 86_400)
+    assert executed(metrics, Window.ALL_TIME) == (200, 108_000)
+
+
+@pytest.mark.parametrize(("window", "slot"), [(Window.TEN_MINUTES, 30), (Window.THREE_HOURS, 540), (Window.ONE_DAY, 4320)])
+def test_a_count_stays_in_a_window_for_its_length_and_leaves_it_within_a_slot_more(metrics, clock, window, slot):
+    clock.now += slot - 1
+    metrics.add("split", 1, {"executed": 3})
+    clock.now += window.value
+    assert executed(metrics, window) == (3, window.value)
+    clock.now += slot
+    assert executed(metrics, window) == (0, window.value + slot - 1)
+    assert executed(metrics, Window.ALL_TIME)[0] == 3
+
+
+def test_a_window_is_as_long_as_counting_goes_on(metrics, clock):
+    clock.now += 7
+    metrics.add("split", 1, {"executed": 1})
+    clock.now += 13
+    assert [metrics.over(window).seconds for window in Window] == [13] * 4
+
+
+def test_what_is_kept_for_the_windows_is_bounded_and_expires(redis_url, clock):
+    name = f"metrics-{uuid.uuid4().hex}"
+    metrics, client = RedisMetrics(redis_url, name, clock), connect(redis_url)
+    metrics.add("split", 1, {"executed": 1})
+    lifetimes = sorted(client.pttl(key) // 1000 for key in client.keys(f"tiercel:{{{name}}}:metrics:*:*"))
+    assert [seconds - left < 60 for seconds, left in zip((690, 12_420, 99_360), lifetimes, strict=True)] == [True] * 3
+    metrics.clear()
+    assert client.keys(f"*{name}*") == []
+    metrics.close()
 
 
 def test_errors_come_newest_first(metrics):
@@ -116,6 +188,7 @@ def test_everything_can_be_cleared(metrics):
     metrics.report([error()])
     metrics.clear()
     assert metrics.totals() == {}
+    assert [metrics.over(window) for window in Window] == [Counted(counts={}, seconds=0)] * 4
     assert metrics.errors() == []
     metrics.report([error(number) for number in range(5)])
     assert len(metrics.errors()) == 5

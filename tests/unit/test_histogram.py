@@ -1,10 +1,11 @@
+import math
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker.histogram import bucket_of, percentile
+from acker.histogram import bucket_of, cumulative, percentile
 
 LATENCIES = st.floats(1e-3, 1e9)
 
@@ -35,3 +36,13 @@ def test_nothing_counted_has_no_percentile():
 def test_what_is_out_of_range_is_counted_at_its_end():
     assert bucket_of(0) == bucket_of(-1) == bucket_of(1e-4)
     assert bucket_of(float("inf")) == bucket_of(1e9)
+
+
+def test_cumulative_counts_are_exact_at_their_bounds_and_end_with_all():
+    latencies = [0.5, 1.5, 3, 3, 700, 5e5]
+    counts = Counter(bucket_of(each) for each in latencies)
+    found = cumulative({**counts, "acked": 6})
+    assert found[0] == (1.0, 1)
+    assert [below for bound, below in found if bound < 4] == [1, 2]
+    assert found[-1] == (math.inf, 6)
+    assert all(below == sum(latency < bound for latency in latencies) for bound, below in found)

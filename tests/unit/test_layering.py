@@ -42,7 +42,15 @@ ONLY_IN = {
     "pytest": ("spark_jobs/testing/plugin.py",),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),
-    "typer": ("workers/cli.py", "workers/options.py", "workers/queue_commands.py", "workers/topology_commands.py"),
+    "typer": (
+        "workers/cli.py",
+        "workers/monitor_commands.py",
+        "workers/options.py",
+        "workers/queue_commands.py",
+        "workers/topology_commands.py",
+    ),
+    "nicegui": ("workers/monitoring/page",),
+    "prometheus_client": ("workers/monitoring/exposition.py", "workers/monitoring/page_server.py"),
 }
 
 # Who reads the environment. Everything else gets its settings as arguments.

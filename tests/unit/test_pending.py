@@ -43,3 +43,20 @@ def test_without_a_timeout_nothing_ever_expires():
     pending.add(1, "a", now=0.0)
     assert pending.expire(1e12) == []
     assert [root for root, _ in pending.items()] == [1]
+
+
+def test_the_oldest_is_the_one_that_was_emitted_first_whatever_its_timeout():
+    pending = Pending(timedelta(seconds=30))
+    assert pending.oldest_s(now=100.0) == 0
+    pending.add(1, "a", now=100.0)
+    pending.add(2, "b", now=104.0)
+    assert pending.oldest_s(now=110.0) == 10
+    pending.reset(1, now=111.0)
+    assert pending.oldest_s(now=112.0) == 12
+    pending.pop(1)
+    assert pending.oldest_s(now=112.0) == 8
+    pending.reset(2, now=113.0)
+    pending.expire(143.0)
+    assert pending.oldest_s(now=144.0) == 0
+    pending.add(3, "c", now=150.0)
+    assert pending.oldest_s(now=151.0) == 1

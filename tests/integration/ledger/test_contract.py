@@ -9,9 +9,10 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from acker import Applied, Failure, Reply, Updates
+from acker import Applied, Census, Failure, Reply, Updates
 from acker.ids import RootIds, mix_array
 from tests.ledgers import NOW, OTHER, ROOT, THIRD, A, B, C, failure, said, token, updates
+from tests.waiting import wait_until
 
 OTHER_WORK = ("__acker", 0, "a retried task did other work")
 
@@ -274,3 +275,25 @@ def test_arrays_of_unequal_length_are_an_error(ledger):
         ledger.apply(token(), Updates(roots=np.array([1], np.uint64), xors=np.array([], np.uint64)))
     with pytest.raises(ValueError, match=r"2 roots and 1 ack-vals|shorter"):
         ledger.register(1, [1, 2], [3])
+
+
+def test_a_census_counts_what_is_pending_and_what_it_takes(ledger):
+    assert ledger.census() == Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
+    ledger.register(1, [ROOT, OTHER], [A, A])
+    two = ledger.census()
+    assert two.pending == 2
+    ledger.register(2, list(range(1, 1001)), [A] * 1000)
+    many = ledger.census()
+    assert many.pending == 1002
+    assert 0 < two.memory_bytes < many.memory_bytes < 100_000
+
+
+def test_a_census_tells_how_far_the_readers_of_outcomes_are_behind(ledger):
+    feed = ledger.feed(1)
+    ledger.register(1, [ROOT], [A])
+    ledger.apply(token(), updates({ROOT: A}))
+    waiting = wait_until(lambda: (census := ledger.census()).feed_lag_s > 0.05 and census)
+    assert waiting.feed_entries == 1
+    wait_until(lambda: not feed.read(NOW) and ledger.census().feed_entries == 0)
+    assert ledger.census().feed_lag_s == 0
+    feed.close()

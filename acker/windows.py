@@ -1,0 +1,60 @@
+"""The spans of time that counters are looked at over, cut into slots. Pure.
+
+A window is the slot of now and the twenty before it, as in Storm. Nothing is sampled or forgotten early, and a window reaches
+back a twentieth more than its name says at most.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+SLOTS = 20
+
+
+class Window(enum.Enum):
+    """How far back; the value is in seconds."""
+
+    TEN_MINUTES = 600
+    THREE_HOURS = 10_800
+    ONE_DAY = 86_400
+    ALL_TIME = 0
+
+    @property
+    def slot_s(self) -> int:
+        """Seconds a slot; ``ALL_TIME`` has none."""
+        return self.value // SLOTS
+
+
+SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
+
+Counts = dict[str, dict[int, dict[str, int]]]
+"""{component: {task: {counter: value}}}"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """What was counted in a window."""
+
+    counts: Counts
+    seconds: float
+    """How long that was: since the window's first slot began, or since counting did. 0 if nothing was ever counted."""
+
+
+def slot_of(window: Window, now: float) -> int:
+    """The number of the slot that ``now`` lies in."""
+    return int(now // window.slot_s)
+
+
+def slots_of(window: Window, now: float) -> range:
+    """The numbers of all slots of a window that ends now."""
+    last = slot_of(window, now)
+    return range(last - SLOTS, last + 1)
+
+
+def seconds_of(window: Window, now: float, since: float | None) -> float:
+    """How long a window is now, if counting began at ``since``."""
+    if since is None:
+        return 0.0
+    began = since if window is Window.ALL_TIME else max(since, slots_of(window, now).start * window.slot_s)
+    return max(0.0, now - began)

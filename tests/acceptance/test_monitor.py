@@ -1,0 +1,277 @@
+"""``tiercel monitor`` in a real browser: a real topology under load, what people can do there, and servers that go away."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from acker import RedisMetrics
+from compose import GuardedProcess, Launch
+from compose.install import find_system_program, install_missing
+from compose.ports import free_port
+from queues import QueueSpout, WorkQueue, declare_queue
+from spark_jobs import Bolt, TopologyBuilder
+from tests.broker import put, ready, unique
+from tests.monitors import TOKEN, chromium, monitor, number, rows
+from tests.waiting import wait_until
+from workers.control import Presence, State
+from workers.redis_control import RedisControl
+from workers.registry import Registry
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).parents[2]
+
+TOPOLOGY = """
+from queues import QueueSpout
+from queues.retry import NO_WAIT
+from spark_jobs import BasicBolt, TopologyBuilder
+
+
+class Split(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        if tup["line"] == "poison":
+            raise ValueError("<b>cannot split poison</b>")
+        for word in tup["line"].split():
+            collector.emit([word])
+
+
+class Sink(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def topology():
+    builder = TopologyBuilder("NAME")
+    builder.set_spout("lines", QueueSpout("NAME", fields="line string", delivery_limit=1, retry=NO_WAIT))
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+    builder.set_bolt("sink", Sink(), 2).fields_grouping("split", "word")
+    return builder.build()
+"""
+
+
+@pytest.fixture
+def browser():
+    with chromium() as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def running(services, tmp_path):
+    """The name of a topology that runs, which is its queue's too."""
+    name = unique("monitored")
+    (tmp_path / "monitored.py").write_text(TOPOLOGY.replace("NAME", name))
+    servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url, "PYTHONPATH": str(ROOT)}
+    log = tmp_path / "run.log"
+    with log.open("w") as file:
+        command = [sys.executable, "-m", "workers", "run", "monitored:topology", "--log", "json"]
+        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **servers}, stdout=file, stderr=file)
+    try:
+        wait_until(lambda: "run_started" in log.read_text(), 120, "the topology to run")
+        yield name
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def give_token(page, token=TOKEN):
+    page.get_by_label("token").fill(token)
+    page.get_by_role("button", name="OK", exact=True).click()
+
+
+def figures(url, name):
+    """{(metric, labels that matter): value} of one topology."""
+    with urllib.request.urlopen(f"{url}metrics") as response:
+        text = response.read().decode()
+    found = {}
+    for line in text.splitlines():
+        if f'topology="{name}"' in line:
+            metric, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()
+            component = re.search(r'(?:spout|bolt)="([^"]*)"', labels)
+            found[metric, component[1] if component else None] = float(value)
+    return found
+
+
+def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, running, browser, tmp_path):
+    put(services.amqp_url, running, *[b"a b c"] * 200, b"poison")
+    metrics = RedisMetrics(services.redis_url, running)
+    with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
+        page = browser(f"{url}?topology={running}")
+        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["200"], 120, "200 lines to be acked")
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 60, "the poison to be dead")
+
+        totals = metrics.totals()
+        [spout] = totals["lines"].values()
+        shown = rows(page, "Spouts")[0]
+        for column in ("emitted", "transferred", "acked", "failed"):
+            assert number(shown[column]) == spout[column], column
+        assert shown["tasks"] == "1/1"
+        for row in rows(page, "Bolts"):
+            for column in ("executed", "acked", "failed", "emitted", "transferred"):
+                assert number(row[column]) == sum(task.get(column, 0) for task in totals[row["bolt"]].values()), column
+        exposed = figures(url, running)
+        assert exposed["tiercel_spout_acked_total", "lines"] == 200
+        assert exposed["tiercel_bolt_executed_total", "sink"] == 600
+        assert exposed["tiercel_spout_complete_latency_seconds_count", "lines"] == 200
+        assert exposed["tiercel_queue_messages_dead", None] == 1
+        expect(page.get_by_test_id("graph")).to_contain_text("split")
+        expect(page.get_by_test_id("Last errors")).to_contain_text("<b>cannot split poison</b>")
+
+        page.get_by_test_id("look").click()
+        expect(page.get_by_test_id("Dead letters")).to_contain_text("poison")
+        page.get_by_test_id("requeue all").click()
+        give_token(page, "a wrong one")
+        expect(page.get_by_text("wrong token")).to_be_visible()
+        assert rows(page, "Queues")[0]["dead letters"] == "1"
+        page.get_by_test_id("deactivate").click()
+        give_token(page)
+        expect(page.get_by_text(f"{running} is deactivated, 0 messages in flight")).to_be_visible()
+        expect(page.get_by_test_id("state")).to_contain_text("is deactivated")
+        page.get_by_test_id("requeue all").click()  # the token was given
+        expect(page.get_by_text(f"put 1 messages back into {running}")).to_be_visible()
+        wait_until(lambda: ready(services.amqp_url, running) == 1, 30, "the dead letter to be in its queue again")
+        page.get_by_test_id("activate").click()
+        expect(page.get_by_test_id("state")).to_contain_text("is active")
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 60, "the poison to be dead again")
+
+
+def announce(redis_url, name, bolts=3):
+    builder = TopologyBuilder(name)
+    builder.set_spout("lines", QueueSpout(name))
+    for number_ in range(bolts):
+        source = "lines" if number_ < 8 else f"bolt-{number_ - 8}"
+        bolt = type("Named", (Bolt,), {"output_fields": "n long"})()
+        builder.set_bolt(f"bolt-{number_}", bolt, 4).shuffle_grouping(source)
+    Registry(redis_url).announce(builder.build())
+
+
+def test_with_fifty_components_it_stays_quick_and_fits_a_phone(services, browser, tmp_path):
+    name = unique("wide")
+    announce(services.redis_url, name, bolts=49)
+    metrics = RedisMetrics(services.redis_url, name)
+    counts = {"executed": 1, "acked": 1, "execute_ns": 5, "process_ns": 7, 'from:["lines", "default"]': 1}
+    tasks = {(f"bolt-{at}", 2 + 4 * at + task): counts for at in range(49) for task in range(4)}
+    with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
+        page = browser(f"{url}?topology={name}", width=390, dark=True)
+        for expected in (4, 8, 12):
+            metrics.add_all(tasks)
+            wait_until(lambda expected=expected: {row["executed"] for row in rows(page, "Bolts")} == {str(expected)}, 30)
+        assert len(rows(page, "Bolts")) == 49
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, "only tables and the graph may be wider"
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60, "dark"
+        letters = page.evaluate("getComputedStyle(document.querySelector('[data-testid=graph] text')).fill")
+        assert min(map(int, re.findall(r"\d+", letters)[:3])) > 180, "and the graph's text is light on it"
+        light = browser(f"{url}?topology={name}")
+        ground = light.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert min(map(int, re.findall(r"\d+", ground)[:3])) > 200 or ground == "rgba(0, 0, 0, 0)"
+
+
+def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_back(rabbitmq, redis, browser, tmp_path):
+    broker, store = rabbitmq(), redis()
+    name = "away"
+    announce(store.url, name)
+    declare_queue(broker.url, WorkQueue(name=name))
+    metrics = RedisMetrics(store.url, name)
+    metrics.add("lines", 1, {"acked": 1_234})
+    with monitor(tmp_path, broker.url, store.url) as url:
+        page = browser(url)
+        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["1,234"])
+        wait_until(lambda: [row["queue"] for row in rows(page, "Queues")] == [name])
+        expect(page.get_by_test_id("problems")).to_be_hidden()
+
+        store.stop()
+        expect(page.get_by_test_id("problems")).to_contain_text("Redis does not answer")
+        assert rows(page, "Spouts")[0]["acked"] == "1,234"
+        assert 'tiercel_up{server="redis"} 0.0' in urllib.request.urlopen(f"{url}metrics").read().decode()
+        store.start()
+        announce(store.url, name)
+        metrics.add("lines", 1, {"acked": 5})
+        expect(page.get_by_test_id("problems")).to_be_hidden()
+
+        broker.stop()
+        expect(page.get_by_test_id("problems")).to_contain_text("nothing listens at amqp://")
+        assert [row["queue"] for row in rows(page, "Queues")] == [name]
+        metrics.add("lines", 1, {"acked": 1})
+        broker.start()
+        expect(page.get_by_test_id("problems")).to_be_hidden(timeout=60_000)
+        [spout] = metrics.totals()["lines"].values()
+        wait_until(lambda: number(rows(page, "Spouts")[0]["acked"]) == spout["acked"])
+    metrics.close()
+
+
+def test_a_page_of_another_name_is_refused(services, tmp_path):
+    with monitor(tmp_path, services.amqp_url, services.redis_url) as url:
+        request = urllib.request.Request(url, headers={"Host": "elsewhere.example"})
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(request)
+
+
+def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
+    install_missing("prometheus")
+    promtool, prometheus = find_system_program("promtool"), find_system_program("prometheus")
+    name = unique("scraped")
+    announce(services.redis_url, name)
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    put(services.amqp_url, f"{name}.dead", b"x")
+    RedisMetrics(services.redis_url, name).add("lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3})
+    RedisControl(services.redis_url, name).report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
+    with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
+        with urllib.request.urlopen(f"{url}metrics") as response:
+            checked = subprocess.run([promtool, "check", "metrics"], input=response.read(), capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, b"")
+        target = re.search(r"//(.*)/", url)[1]
+        config = (ROOT / "compose/prometheus.yml").read_text().replace("monitor:8710", target).replace("15s", "1s")
+        (tmp_path / "prometheus.yml").write_text(config)
+        (tmp_path / "alerts.yml").write_text(re.sub(r"for: .*", "for: 0s", (ROOT / "compose/alerts.yml").read_text()))
+        port = free_port()
+        arguments = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+        argv = [str(prometheus), *arguments, f"--web.listen-address=127.0.0.1:{port}"]
+        process = GuardedProcess(Launch(argv=argv, output=tmp_path / "prometheus.log"))
+        try:
+            api = f"http://127.0.0.1:{port}/api/v1"
+            acked = f'query?query=tiercel_spout_acked_total{{topology="{name}"}}'
+            wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 60, "a scrape")
+            fired = {"TiercelDeadLetters", "TiercelPendingTooOld", "TiercelNoConsumers", "TiercelNoDriver"}
+            wait_until(lambda: fired <= alerts(asked(api, "alerts"), name), 60, f"{fired} to fire")
+        finally:
+            process.kill()
+
+
+def asked(api, question):
+    try:
+        with urllib.request.urlopen(f"{api}/{question}") as response:
+            return json.load(response)["data"]
+    except OSError:
+        return {"result": [], "alerts": []}
+
+
+def alerts(data, name):
+    return {
+        each["labels"]["alertname"]
+        for each in data["alerts"]
+        if each["labels"].get("topology") == name and each["state"] == "firing"
+    }
+
+
+def test_the_dashboard_asks_for_figures_that_there_are(services, tmp_path):
+    name = unique("dashboard")
+    announce(services.redis_url, name)
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    dashboard = (ROOT / "compose/grafana-dashboard.json").read_text()
+    asked_for = set(re.findall(r"\btiercel_\w+", dashboard)) | set(
+        re.findall(r"\btiercel_\w+", (ROOT / "compose/alerts.yml").read_text())
+    )
+    with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
+        there = {metric for metric, _ in figures(url, name)} | {"tiercel_up"}
+    assert asked_for <= there, asked_for - there
+    assert json.loads(dashboard)["title"] == "tiercel"

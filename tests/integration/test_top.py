@@ -1,0 +1,111 @@
+"""``tiercel top`` in a pipe and at a terminal."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from acker import ErrorReport, RedisMetrics, Window
+from queues import QueueSpout, WorkQueue, declare_queue
+from spark_jobs import BasicBolt, TopologyBuilder
+from tests.broker import delete, unique
+from tests.waiting import wait_until
+from workers.cli import app
+from workers.monitoring.top import view_of
+from workers.monitoring.watcher import Servers, Watcher
+from workers.registry import Registry
+
+
+@pytest.fixture
+def name(amqp_url, redis_url):
+    name = unique("top")
+    builder = TopologyBuilder(name)
+    builder.set_spout("lines", QueueSpout(name))
+    builder.set_bolt("[split]", BasicBolt()).shuffle_grouping("lines")
+    Registry(redis_url).announce(builder.build())
+    declare_queue(amqp_url, WorkQueue(name=name))
+    metrics = RedisMetrics(redis_url, name)
+    metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
+    metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000})
+    now = datetime.now(UTC)
+    metrics.report([ErrorReport(at=now, component="[split]", task=2, message="[red]no markup: amqp://u:secret@h/")])
+    yield name
+    for queue in (name, f"{name}.dead"):
+        delete(amqp_url, queue)
+
+
+def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):
+    arguments = ["top", name, "--window", "all", "--redis", redis_url, "--amqp", amqp_url]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "220"})
+    assert result.exit_code == 0, result.output
+    lines = [[cell.strip() for cell in re.split("[│┃]", line)] for line in result.output.splitlines()]
+    [spout] = [line for line in lines if line[1:2] == ["lines"]]
+    assert spout[2:11] == ["0/1", "12,345", "0", "0.000", "", "12,000", "45", "5", "0"]
+    [bolt] = [line for line in lines if line[1:2] == ["[split]"]]
+    assert bolt[6:8] == ["1.000", "12,346"]
+    assert "[red]no markup: amqp://u:***@h/" in result.output
+    assert "secret" not in result.output
+    assert "not running" in result.output
+
+
+def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TIERCEL_REDIS": redis_url, "TERM": "xterm", "COLUMNS": "200", "LINES": "60"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers", "top", name], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    seen = bytearray()
+
+    def says(text):
+        while select.select([ours], [], [], 0)[0]:
+            seen.extend(os.read(ours, 65536))
+        return text in seen
+
+    try:
+        wait_until(lambda: says(b"12,345"))
+        RedisMetrics(redis_url, name).add("lines", 1, {"emitted": 1})
+        wait_until(lambda: says(b"12,346"))
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: says(b"") or process.poll() is not None)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.parametrize("arguments", [["no-such-topology"], ["--window", "2h", "any"]])
+def test_what_there_is_not_is_named(redis_url, arguments):
+    with pytest.raises(Exception, match="there is no"):
+        CliRunner().invoke(app, ["top", *arguments, "--redis", redis_url], catch_exceptions=False)
+
+
+def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
+    server = redis()
+    builder = TopologyBuilder("away")
+    builder.set_spout("lines", QueueSpout("q"))
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    Registry(server.url).announce(builder.build())
+    metrics = RedisMetrics(server.url, "away")
+    metrics.add("lines", 1, {"acked": 5})
+    watcher = Watcher(Servers(redis_urls=(server.url,), amqp_url="amqp://127.0.0.1:1"))
+    first = watcher.look(None, Window.ALL_TIME)
+    assert (first.overview.spouts[0].acked, first.redis_problem) == (5, None)
+    assert "nothing listens" in first.rabbitmq_problem
+    server.stop()
+    away = watcher.look(None, Window.ALL_TIME)
+    assert away.overview.spouts[0].acked == 5
+    assert "Redis does not answer" in away.redis_problem
+    assert view_of(away, Window.ALL_TIME)
+    server.start()
+    metrics.add("lines", 1, {"acked": 1})
+    wait_until(lambda: (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None and look.overview is not None)
+    metrics.close()

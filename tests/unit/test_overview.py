@@ -1,0 +1,142 @@
+"""What every view shows, worked out of counters."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from acker import Census, Counted, ErrorReport
+from acker.histogram import bucket_of
+from spark_jobs.counts import ACKER, edge_counter
+from workers.control import Presence, State
+from workers.monitoring.graph import Component, Edge, Graph
+from workers.monitoring.overview import Raw, overview_of
+from workers.monitoring.rates import RateMeter
+from workers.monitoring.wording import milliseconds, per_second, size, span
+
+EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
+GRAPH = Graph(
+    spouts=(Component(name="lines", tasks=(1, 2), queue="q"),),
+    bolts=(Component(name="split", tasks=(3, 4)),),
+    edges=(EDGE,),
+    shards=1,
+    relay_lanes=2,
+)
+NOTHING = Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
+S, MS = 1_000_000_000, 1_000_000
+
+
+def error(component, message):
+    return ErrorReport(at=datetime(2024, 1, 1, tzinfo=UTC), component=component, task=1, message=message)
+
+
+def overview(**changed):
+    given = {
+        "graph": GRAPH,
+        "counted": Counted(counts={}, seconds=0),
+        "present": {},
+        "state": None,
+        "driver": False,
+        "relay_length": 0,
+        "census": NOTHING,
+        "errors": [],
+    }
+    return overview_of("t", Raw(**{**given, **changed}))
+
+
+def test_a_topology_that_never_ran_is_all_zeros():
+    seen = overview()
+    assert (seen.state, seen.seconds) == ("not running", 0)
+    assert (seen.spouts[0].acked, seen.spouts[0].complete_ms, seen.spouts[0].running) == (0, None, 0)
+    assert (seen.bolts[0].capacity, seen.bolts[0].execute_ms, seen.bolts[0].process_ms) == (0, None, None)
+
+
+def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acked():
+    slow, fast = bucket_of(900), bucket_of(100)
+    counts = {
+        "lines": {
+            1: {"emitted": 10, "transferred": 20, "acked": 1, "complete_us": 900_000, slow: 1},
+            2: {"emitted": 5, "acked": 3, "complete_us": 300_000, fast: 3, "failed": 4, "timeout": 3, "released": 2},
+        }
+    }
+    present = {
+        1: Presence(active=True, pending=7, oldest_s=1.5),
+        2: Presence(active=True, pending=1, oldest_s=9),
+    }
+    seen = overview(counted=Counted(counts=counts, seconds=60), present=present, driver=True)
+    [row] = seen.spouts
+    assert (row.emitted, row.transferred, row.acked, row.failed, row.timeouts, row.released) == (15, 20, 4, 4, 3, 2)
+    assert row.complete_ms == 300
+    assert row.complete_p99_ms == pytest.approx(900, rel=0.05)
+    assert (row.tasks, row.running, row.pending, row.oldest_s) == (2, 2, 8, 9)
+    assert (seen.own.oldest_pending_s, seen.acker.timeouts) == (9, 3)
+
+
+def test_the_capacity_of_a_bolt_is_that_of_its_busiest_task():
+    counts = {
+        "split": {
+            3: {"executed": 4, "execute_ns": 6 * S, "acked": 2, "process_ns": 30 * MS},
+            4: {"executed": 4, "execute_ns": 2 * S, "failed": 1},
+        }
+    }
+    [row] = overview(counted=Counted(counts=counts, seconds=10)).bolts
+    assert (row.capacity, row.execute_ms, row.process_ms) == (0.6, 1000, 15)
+    assert (row.executed, row.acked, row.failed) == (8, 2, 1)
+
+
+def test_the_acker_and_the_edges_show_what_is_counted_and_what_is_now():
+    arrived = edge_counter("lines", "default")
+    counts = {
+        ACKER: {0: {"executed": 100, "acked": 40, "failed": 3, "late": 2, "execute_ns": 50 * MS}},
+        "split": {3: {arrived: 8}, 4: {arrived: 2}},
+    }
+    rates = {ACKER: {0: {"executed": 12_000}}, "split": {3: {arrived: 1500}, 4: {arrived: 500}}}
+    census = Census(pending=9, memory_bytes=243, feed_entries=1, feed_lag_s=0.5)
+    seen = overview(counted=Counted(counts=counts, seconds=10), rates=rates, census=census)
+    acker, [edge] = seen.acker, seen.edges
+    assert (acker.pending, acker.memory_bytes, acker.updates, acker.updates_a_second) == (9, 243, 100, 12)
+    assert (acker.completed, acker.failed, acker.late, acker.update_ms) == (40, 3, 2, 0.5)
+    assert (edge.edge, edge.tuples, edge.a_second) == (EDGE, 10, 2)
+    assert (seen.own.pending, seen.own.feed_entries, seen.own.feed_lag_s) == (9, 1, 0.5)
+
+
+def test_each_component_shows_its_newest_error():
+    seen = overview(errors=[error("split", "newer"), error("split", "older"), error("lines", "no")])
+    assert seen.bolts[0].last_error.message == "newer"
+    assert seen.spouts[0].last_error.message == "no"
+
+
+@pytest.mark.parametrize(
+    ("driver", "tasks", "state", "shown"),
+    [
+        (False, 0, None, "not running"),
+        (False, 0, State.DEACTIVATED, "not running"),
+        (True, 0, None, "active"),
+        (False, 1, State.DEACTIVATED, "deactivated"),
+        (True, 1, State.ACTIVE, "active"),
+        (True, 1, State.KILLED, "killed"),
+    ],
+)
+def test_the_state_is_what_it_was_told_if_anything_of_it_is_there(driver, tasks, state, shown):
+    present = {task: Presence(active=True, pending=0) for task in range(1, tasks + 1)}
+    assert overview(driver=driver, present=present, state=state).state == shown
+
+
+def test_rates_are_of_the_last_ten_seconds_or_a_little_more():
+    meter = RateMeter()
+    assert meter.look(0, {"a": {1: {"n": 1000}}}) == {}
+    assert meter.look(2, {"a": {1: {"n": 1010}}}) == {"a": {1: {"n": 5000}}}
+    assert meter.look(12, {"a": {1: {"n": 1010}}, "b": {2: {"n": 5}}}) == {"a": {1: {"n": 0}}, "b": {2: {"n": 500}}}
+
+
+def test_rates_begin_anew_when_the_counters_were_lost():
+    meter = RateMeter()
+    meter.look(0, {"a": {1: {"n": 1000}}})
+    assert meter.look(1, {}) == {}
+    assert meter.look(2, {"a": {1: {"n": 3}}}) == {"a": {1: {"n": 3000}}}
+
+
+def test_numbers_are_written_for_people():
+    assert [milliseconds(number) for number in (None, 0.0123, 12.34, 1234.5)] == ["", "0.012", "12.3", "1,234"]
+    assert [per_second(number) for number in (None, 0, 9.94, 1234.5)] == ["?", "0.0", "9.9", "1,234"]
+    assert [size(number) for number in (0, 2048, 5 * 2**20, 3 * 2**40)] == ["0 B", "2.0 KiB", "5.0 MiB", "3,072.0 GiB"]
+    assert [span(number) for number in (0, 59.4, 61, 3 * 3600, 90_000)] == ["0 s", "59 s", "1 min 1 s", "3 h 0 min", "1 d 1 h"]

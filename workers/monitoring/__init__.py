@@ -1,0 +1,13 @@
+"""What people see of running topologies: one data layer, several views.
+
+graph         a topology without its code: published when it starts
+watcher       reads Redis and RabbitMQ; a server that is away is told of
+overview      what every view shows, worked out of the counters        rates     what happens now
+survey        all queues: ``tiercel depths``
+top           ``tiercel top``                                          tables    what terminals show
+station       looks every two seconds, for any number of pages
+page          the page of ``tiercel monitor``        page_server   serves it
+page_tables   its tables                             page_charts   its graph and chart
+page_actions  what it can change                     exposition    ``/metrics``
+wording       numbers as people read them
+"""

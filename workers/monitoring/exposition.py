@@ -1,0 +1,140 @@
+"""``/metrics``: the same figures for Prometheus, over all time, in seconds and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from queues import QueueDepth
+from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
+from workers.monitoring.watcher import Watcher
+
+_Figure = tuple[str, str]
+"""Name and help."""
+_Labels = tuple[str, ...]
+Row = TypeVar("Row")
+
+_SPOUT: dict[_Figure, Callable[[SpoutRow], float]] = {
+    ("tiercel_spout_emitted", "Tuples that spouts emitted"): lambda row: row.emitted,
+    ("tiercel_spout_transferred", "Copies of them, one a receiving task"): lambda row: row.transferred,
+    ("tiercel_spout_acked", "Trees that were complete"): lambda row: row.acked,
+    ("tiercel_spout_failed", "Trees that a bolt failed, timeouts left out"): lambda row: row.failed - row.timeouts,
+    ("tiercel_spout_timeouts", "Trees that were not complete in time"): lambda row: row.timeouts,
+    ("tiercel_spout_released", "Trees given back without blame"): lambda row: row.released,
+}
+_SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
+    ("tiercel_spout_pending", "Trees in flight"): lambda row: row.pending,
+    ("tiercel_spout_oldest_pending_seconds", "Age of the oldest tree in flight"): lambda row: row.oldest_s,
+    ("tiercel_spout_tasks", "Tasks that there should be"): lambda row: row.tasks,
+    ("tiercel_spout_tasks_running", "Tasks that there are"): lambda row: row.running,
+}
+_BOLT: dict[_Figure, Callable[[BoltRow], float]] = {
+    ("tiercel_bolt_executed", "Tuples that bolts executed"): lambda row: row.executed,
+    ("tiercel_bolt_emitted", "Tuples that bolts emitted"): lambda row: row.emitted,
+    ("tiercel_bolt_transferred", "Copies of them, one a receiving task"): lambda row: row.transferred,
+    ("tiercel_bolt_acked", "Tuples that bolts acked"): lambda row: row.acked,
+    ("tiercel_bolt_failed", "Tuples that bolts failed"): lambda row: row.failed,
+    ("tiercel_bolt_execute_seconds", "Time in execute, all tasks together"): lambda row: row.execute_s,
+    ("tiercel_bolt_process_seconds", "Time from arrival to ack, all tuples together"): lambda row: row.process_s,
+}
+_ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
+    ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
+    ("tiercel_acker_completed", "Trees that these completed"): lambda row: row.completed,
+    ("tiercel_acker_late", "Updates of trees that were over"): lambda row: row.late,
+}
+_ACKER_NOW: dict[_Figure, Callable[[AckerRow], float]] = {
+    ("tiercel_acker_pending", "Roots in the ledger"): lambda row: row.pending,
+    ("tiercel_acker_memory_bytes", "Memory of their entries"): lambda row: row.memory_bytes,
+}
+_OWN: dict[_Figure, Callable[[Own], float]] = {
+    ("tiercel_relay_length", "Chunks of tuples in the relay"): lambda own: own.relay_length,
+    ("tiercel_feed_entries", "Entries of outcomes that no spout worker has taken yet"): lambda own: own.feed_entries,
+    ("tiercel_feed_lag_seconds", "Age of the oldest of them"): lambda own: own.feed_lag_s,
+}
+_TOPOLOGY: dict[_Figure, Callable[[Overview], float]] = {
+    ("tiercel_driver_up", "Whether a driver is there"): lambda each: each.driver,
+    ("tiercel_topology_active", "Whether its spouts may emit"): lambda each: each.state == "active",
+    ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: each.message_timeout_s,
+}
+_QUEUE: dict[_Figure, Callable[[QueueDepth], float | None]] = {
+    ("tiercel_queue_messages_ready", "Messages that wait"): lambda depth: depth.ready,
+    ("tiercel_queue_messages_unacked", "Messages that are delivered and not settled"): lambda depth: depth.unacked,
+    ("tiercel_queue_messages_delayed", "Failed messages that wait for their back-off"): lambda depth: depth.delayed,
+    ("tiercel_queue_messages_dead", "Messages in the dead-letter queue"): lambda depth: depth.dead_lettered,
+    ("tiercel_queue_consumers", "Consumers"): lambda depth: depth.consumers,
+}
+
+
+class TiercelCollector(Collector):
+    """Looks when Prometheus scrapes. While a server is away its figures are missing, and ``tiercel_up`` is 0."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def collect(self) -> Iterator[Metric]:
+        found, up = self._watcher.all()
+        servers = GaugeMetricFamily("tiercel_up", "Whether a server answers", labels=["server"])
+        for server, answers in up.items():
+            servers.add_metric([server], float(answers))
+        yield servers
+        if up["redis"]:
+            yield from _families(found)
+        if up["redis"] and up.get("rabbitmq"):
+            queues: dict[_Labels, QueueDepth] = {(name, q.name): q for name, each in found.items() for q in each.queues}
+            yield from _gauges(_QUEUE, queues, "queue")
+
+
+def registry_of(watcher: Watcher) -> CollectorRegistry:
+    """What ``/metrics`` writes."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(TiercelCollector(watcher))
+    return registry
+
+
+def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
+    spouts: dict[_Labels, SpoutRow] = {(name, row.name): row for name, each in found.items() for row in each.spouts}
+    bolts: dict[_Labels, BoltRow] = {(name, row.name): row for name, each in found.items() for row in each.bolts}
+    ackers: dict[_Labels, AckerRow] = {(name,): each.acker for name, each in found.items()}
+    yield from _counters(_SPOUT, spouts, "spout")
+    yield from _gauges(_SPOUT_NOW, spouts, "spout")
+    yield _latencies(spouts)
+    yield from _counters(_BOLT, bolts, "bolt")
+    yield from _counters(_ACKER, ackers)
+    yield from _gauges(_ACKER_NOW, ackers)
+    owns: dict[_Labels, Own] = {(name,): each.own for name, each in found.items()}
+    yield from _gauges(_OWN, owns)
+    yield from _gauges(_TOPOLOGY, {(name,): each for name, each in found.items()})
+
+
+def _latencies(spouts: Mapping[_Labels, SpoutRow]) -> Metric:
+    family = HistogramMetricFamily(
+        "tiercel_spout_complete_latency_seconds", "From emit to complete tree", labels=["topology", "spout"]
+    )
+    for labels, row in spouts.items():
+        buckets = [(f"{bound / 1000:.6g}".replace("inf", "+Inf"), below) for bound, below in row.latencies]
+        family.add_metric(labels, buckets=buckets, sum_value=row.complete_s)
+    return family
+
+
+def _counters(figures: Mapping[_Figure, Callable[[Row], float]], rows: Mapping[_Labels, Row], *labels: str) -> Iterator[Metric]:
+    for (name, help_), value in figures.items():
+        family = CounterMetricFamily(name, help_, labels=["topology", *labels])
+        for names, row in rows.items():
+            family.add_metric(names, value(row))
+        yield family
+
+
+def _gauges(
+    figures: Mapping[_Figure, Callable[[Row], float | None]], rows: Mapping[_Labels, Row], *labels: str
+) -> Iterator[Metric]:
+    for (name, help_), value in figures.items():
+        family = GaugeMetricFamily(name, help_, labels=["topology", *labels])
+        for names, row in rows.items():
+            found = value(row)
+            if found is not None:
+                family.add_metric(names, float(found))
+        yield family

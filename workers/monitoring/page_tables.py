@@ -1,0 +1,159 @@
+"""The columns and rows of the page's tables: {"name": text} each, every cell a plain text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acker import ErrorReport
+from queues import QueueDepth
+from queues.dead_letters import DeadLetter
+from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
+from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, when
+
+_TEXTS = {"spout", "bolt", "queue", "last error", "component", "reason", "body", "time"}
+_LONG = {"last error", "reason", "body"}
+_WRAP = "white-space: normal; overflow-wrap: anywhere; min-width: 220px"
+Cells = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableKind:
+    """One table of the page."""
+
+    title: str
+    columns: tuple[str, ...]
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """As NiceGUI takes them; the numbers stand to the right."""
+        return [
+            {
+                "name": name,
+                "label": name,
+                "field": name,
+                "align": "left" if name in _TEXTS else "right",
+                "style": _WRAP if name in _LONG else "",
+            }
+            for name in self.columns
+        ]
+
+    def rows(self, cells: Sequence[Sequence[str]]) -> list[Cells]:
+        """Each with a key, which is its number."""
+        return [{"key": str(number), **dict(zip(self.columns, row, strict=True))} for number, row in enumerate(cells)]
+
+
+SPOUTS = TableKind(
+    title="Spouts",
+    columns=(
+        "spout", "tasks", "emitted", "transferred", "complete ms", "p99 ms", "acked", "failed", "timeouts", "released",
+        "pending", "oldest", "last error",
+    ),
+)  # fmt: skip
+BOLTS = TableKind(
+    title="Bolts",
+    columns=(
+        "bolt", "tasks", "emitted", "transferred", "capacity", "execute ms", "executed", "process ms", "acked", "failed",
+        "last error",
+    ),
+)  # fmt: skip
+ACKER = TableKind(
+    title="__acker",
+    columns=(
+        "pending trees", "memory", "updates/s", "updates", "update ms", "completed", "failed by bolts", "timeouts", "late",
+    ),
+)  # fmt: skip
+QUEUES = TableKind(
+    title="Queues",
+    columns=("queue", "ready", "unacked", "delayed", "consumers", "in/s", "out/s", "dead letters"),
+)
+OWN = TableKind(
+    title="tiercel's own queues",
+    columns=("relay length", "pending roots", "oldest pending", "feed entries", "feed lag"),
+)
+ERRORS = TableKind(title="Last errors", columns=("time", "component", "task", "reason"))
+DEAD = TableKind(title="Dead letters", columns=("reason", "bytes", "body"))
+
+
+def tables_of(overview: Overview) -> dict[TableKind, list[Cells]]:
+    """The rows of all tables but the dead letters."""
+    return {
+        SPOUTS: SPOUTS.rows([_spout(row) for row in overview.spouts]),
+        BOLTS: BOLTS.rows([_bolt(row) for row in overview.bolts]),
+        ACKER: ACKER.rows([_acker(overview.acker)]),
+        QUEUES: QUEUES.rows([_queue(row) for row in overview.queues]),
+        OWN: OWN.rows([_own(overview.own)]),
+        ERRORS: ERRORS.rows([_error(error) for error in overview.errors]),
+    }
+
+
+def dead_rows(letters: Sequence[DeadLetter]) -> list[Cells]:
+    """The rows of the dead letters."""
+    return DEAD.rows([(letter.reason, count(letter.size), letter.preview) for letter in letters])
+
+
+def _spout(row: SpoutRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        f"{row.running}/{row.tasks}",
+        count(row.emitted),
+        count(row.transferred),
+        milliseconds(row.complete_ms),
+        milliseconds(row.complete_p99_ms),
+        count(row.acked),
+        count(row.failed),
+        count(row.timeouts),
+        count(row.released),
+        count(row.pending),
+        seconds(row.oldest_s),
+        _message(row.last_error),
+    )
+
+
+def _bolt(row: BoltRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        count(row.tasks),
+        count(row.emitted),
+        count(row.transferred),
+        share(row.capacity),
+        milliseconds(row.execute_ms),
+        count(row.executed),
+        milliseconds(row.process_ms),
+        count(row.acked),
+        count(row.failed),
+        _message(row.last_error),
+    )
+
+
+def _acker(row: AckerRow) -> tuple[str, ...]:
+    return (
+        count(row.pending),
+        size(row.memory_bytes),
+        per_second(row.updates_a_second),
+        count(row.updates),
+        milliseconds(row.update_ms),
+        count(row.completed),
+        count(row.failed),
+        count(row.timeouts),
+        count(row.late),
+    )
+
+
+def _queue(row: QueueDepth) -> tuple[str, ...]:
+    depths = (count(row.ready), count(row.unacked), count(row.delayed), count(row.consumers))
+    return (row.name, *depths, per_second(row.in_rate), per_second(row.out_rate), count(row.dead_lettered))
+
+
+def _own(own: Own) -> tuple[str, ...]:
+    lengths = (count(own.relay_length), count(own.pending), seconds(own.oldest_pending_s))
+    return (*lengths, count(own.feed_entries), seconds(own.feed_lag_s))
+
+
+def _error(error: ErrorReport) -> tuple[str, ...]:
+    return (when(error.at), error.component, str(error.task), error.message)
+
+
+def _message(error: ErrorReport | None) -> str:
+    return error.message if error else ""

@@ -1,0 +1,99 @@
+"""Looks at all topologies every two seconds, whoever watches, and remembers the depths of their queues."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from acker import Window
+from workers.monitoring.watcher import Look, Watcher
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+_SAMPLES = 900
+"""Half an hour."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """How deep everything was at one moment; None where a server did not answer."""
+
+    at: datetime
+    depths: dict[str, int | None]
+    """By the name of the line in the chart."""
+
+
+class Station:
+    """One thread that looks, for any number of pages. Thread-safe."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="station", daemon=True)
+        self._first: str | None = None
+        self._looks: dict[tuple[str | None, Window], tuple[float, Look]] = {}
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking; a look that runs is left to its timeouts."""
+        self._stopped.set()
+
+    def look(self, name: str | None, window: Window) -> Look:
+        """What was seen within the last two seconds. Other windows than ten minutes are looked at when somebody asks."""
+        seen_at, look = self._looks.get((name, window), (float("-inf"), None))
+        if look is not None and (window is Window.TEN_MINUTES or time.monotonic() - seen_at < LOOK_S):
+            return look
+        return self._see(name, window)
+
+    def samples(self, name: str) -> Sequence[Sample]:
+        """Of the last half hour, oldest first."""
+        return list(self._samples.get(name, ()))
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._round()
+            except Exception:
+                # Whatever it was, the page must go on and try again.
+                log.exception("a look failed", extra={"event": "monitor_look_failed"})
+            self._stopped.wait(LOOK_S)
+
+    def _round(self) -> None:
+        first = self._see(None, Window.TEN_MINUTES)
+        if not first.topologies:
+            return
+        for number, name in enumerate(first.topologies):
+            look = first if number == 0 else self._see(name, Window.TEN_MINUTES)
+            self._looks[name, Window.TEN_MINUTES] = time.monotonic(), look
+            self._samples.setdefault(name, deque(maxlen=_SAMPLES)).append(sample_of(look))
+
+    def _see(self, name: str | None, window: Window) -> Look:
+        look = self._watcher.look(name, window)
+        # Of topologies that there are: anybody may ask for any name, and that must not fill the memory.
+        if name is None or name in look.topologies:
+            self._looks[name, window] = time.monotonic(), look
+        return look
+
+
+def sample_of(look: Look) -> Sample:
+    """The lines of the chart at this moment."""
+    depths: dict[str, int | None] = {}
+    if look.overview is not None:
+        away = look.rabbitmq_problem is not None
+        for queue in look.overview.queues:
+            depths[f"{queue.name} ready"] = None if away else queue.ready
+            depths[f"{queue.name} unacked"] = None if away else queue.unacked
+            depths[f"{queue.name} dead"] = None if away else queue.dead_lettered
+        away = look.redis_problem is not None
+        depths["pending trees"] = None if away else look.overview.own.pending
+        depths["relay length"] = None if away else look.overview.own.relay_length
+    return Sample(at=datetime.now(UTC), depths=depths)

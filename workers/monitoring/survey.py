@@ -1,0 +1,41 @@
+"""One look at all queues: RabbitMQ's, and tiercel's own in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acker import Window
+from queues import QueueDepth
+from queues.depths import require, survey
+from workers.errors import UsageError
+from workers.monitoring.overview import Own
+from workers.monitoring.watcher import TopologyReader
+from workers.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What ``tiercel depths`` shows."""
+
+    queues: Sequence[QueueDepth]
+    own: Sequence[Own]
+    """Of the topologies that these queues belong to."""
+
+
+def take_survey(amqp_url: str, redis_urls: tuple[str, ...], names: Sequence[str], management_url: str | None) -> Survey:
+    """Look at these queues, or without names at those of all topologies that ran.
+
+    Raises UsageError if there are none, QueueMissingError for one of ``names``, AckerError, QueuesError.
+    """
+    registry = Registry(redis_urls[0]) if redis_urls else None
+    owners = registry.queues() if registry is not None else {}
+    if not names and not owners:
+        raise UsageError("no topology has run here yet: name the queues, tiercel depths QUEUE ...")
+    found = survey(amqp_url, names or list(owners), management_url)
+    require(amqp_url, names, found)
+    if registry is None:
+        return Survey(queues=found, own=())
+    chosen = {owners[name] for name in names if name in owners}
+    notes = [note for name, note in registry.topologies().items() if not names or name in chosen]
+    return Survey(queues=found, own=[TopologyReader(redis_urls, note).read(Window.ALL_TIME).own for note in notes])

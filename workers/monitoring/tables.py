@@ -1,0 +1,105 @@
+"""What the terminal shows: the same tables for ``tiercel depths`` and ``tiercel top``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from acker import ErrorReport
+from queues import QueueDepth
+from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
+from workers.monitoring.survey import Survey
+from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, when
+
+
+def depth_table(found: Sequence[QueueDepth]) -> Table:
+    """Every queue; what nobody tells is a question mark."""
+    table = _table("queue", "ready", "unacked", "delayed", "consumers", "in/s", "out/s", "dead letters")
+    for depth in found:
+        numbers = [count(depth.ready), count(depth.unacked), count(depth.delayed), count(depth.consumers)]
+        rates = [per_second(depth.in_rate), per_second(depth.out_rate)]
+        dead = Text(count(depth.dead_lettered), "bold red" if depth.dead_lettered else "")
+        table.add_row(Text(depth.name), *numbers, *rates, dead)
+    return table
+
+
+def own_table(found: Sequence[Own]) -> Table:
+    """The queues of our own, a row a topology."""
+    table = _table("topology", "relay length", "pending roots", "oldest pending", "feed entries", "feed lag")
+    for own in found:
+        lengths = [count(own.relay_length), count(own.pending), seconds(own.oldest_pending_s)]
+        table.add_row(Text(own.topology), *lengths, count(own.feed_entries), seconds(own.feed_lag_s))
+    return table
+
+
+def survey_view(survey: Survey) -> RenderableType:
+    """What ``tiercel depths`` shows."""
+    return Group(depth_table(survey.queues), *([own_table(survey.own)] if survey.own else []))
+
+
+def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
+    """Everything about a topology, from top to bottom."""
+    heading = Text.assemble((overview.name, "bold"), f"  {overview.state}", f"  {window} ({span(overview.seconds)} counted)")
+    if overview.state != "not running" and not overview.driver:
+        heading.append("  no driver", "bold red")
+    warnings = [Text(problem, "bold red") for problem in problems]
+    tables = [_spouts(overview.spouts), _bolts(overview.bolts), _acker(overview.acker)]
+    tables += [depth_table(overview.queues)] if overview.queues else []
+    return Group(heading, *warnings, *tables, own_table([overview.own]), _errors(overview.errors[:5]))
+
+
+def _spouts(rows: Sequence[SpoutRow]) -> Table:
+    table = _table(
+        "spout", "tasks", "emitted", "transferred", "complete ms", "p99 ms", "acked", "failed", "timeouts", "pending"
+    )
+    table.add_column("last error", overflow="fold")
+    for row in rows:
+        numbers = [count(row.emitted), count(row.transferred), milliseconds(row.complete_ms), milliseconds(row.complete_p99_ms)]
+        ends = [count(row.acked), count(row.failed), count(row.timeouts), count(row.pending)]
+        table.add_row(Text(row.name), f"{row.running}/{row.tasks}", *numbers, *ends, _message(row.last_error))
+    return table
+
+
+def _bolts(rows: Sequence[BoltRow]) -> Table:
+    table = _table(
+        "bolt", "tasks", "emitted", "transferred", "capacity", "execute ms", "executed", "process ms", "acked", "failed"
+    )
+    table.add_column("last error", overflow="fold")
+    for row in rows:
+        times = [share(row.capacity), milliseconds(row.execute_ms), count(row.executed), milliseconds(row.process_ms)]
+        ends = [count(row.acked), count(row.failed)]
+        sent = [count(row.emitted), count(row.transferred)]
+        table.add_row(Text(row.name), count(row.tasks), *sent, *times, *ends, _message(row.last_error))
+    return table
+
+
+def _acker(row: AckerRow) -> Table:
+    names = ("__acker", "pending trees", "memory", "updates/s", "updates", "completed", "failed", "timeouts", "late")
+    table = _table(*names)
+    now = [count(row.pending), size(row.memory_bytes), per_second(row.updates_a_second), count(row.updates)]
+    table.add_row("", *now, count(row.completed), count(row.failed), count(row.timeouts), count(row.late))
+    return table
+
+
+def _errors(errors: Sequence[ErrorReport]) -> RenderableType:
+    if not errors:
+        return Text("no errors", "dim")
+    table = Table("time", "component", "task", "reason")
+    for error in errors:
+        table.add_row(when(error.at), Text(error.component), str(error.task), Text(error.message))
+    return table
+
+
+def _message(error: ErrorReport | None) -> Text:
+    return Text(error.message if error else "")
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table()
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,195 @@
+"""Reads what a topology's processes left in Redis, and the depths of its queues. The views have no other source."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from acker import AckerError, Census, Ledger, LedgerSpec, RedisMetrics, Window, open_ledger
+from acker.redis_client import connect
+from queues import QueueDepth, RedisRelay
+from queues.depths import survey
+from queues.errors import QueuesError
+from workers.errors import UsageError
+from workers.monitoring.overview import Overview, Raw, overview_of
+from workers.monitoring.rates import RateMeter
+from workers.redaction import redact
+from workers.redis_control import RedisControl
+from workers.registry import Registry, TopologyNote
+
+log = logging.getLogger(__name__)
+
+ERRORS_SHOWN = 50
+_CENSUS_SHARE = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """Where to look. The addresses may hold passwords."""
+
+    redis_urls: tuple[str, ...]
+    amqp_url: str | None = None
+    management_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was found at one moment. Where a server did not answer, this is what it said last."""
+
+    at: datetime
+    topologies: tuple[str, ...] = ()
+    overview: Overview | None = None
+    """None: there is no such topology, or Redis has never answered."""
+    redis_problem: str | None = None
+    rabbitmq_problem: str | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the servers, for people."""
+        return [problem for problem in (self.redis_problem, self.rabbitmq_problem) if problem]
+
+
+class TopologyReader:
+    """Everything in Redis about one topology. Raises AckerError and QueuesError."""
+
+    def __init__(self, redis_urls: tuple[str, ...], note: TopologyNote) -> None:
+        self.note = note
+        self.metrics = RedisMetrics(redis_urls[0], note.name)
+        self._control = RedisControl(redis_urls[0], note.name)
+        self._relay = RedisRelay(connect(redis_urls[0]), note.name, note.graph.relay_lanes)
+        self._ledger = _ledger_of(redis_urls, note)
+        self._meter = RateMeter()
+        self._census: Census | None = None
+        self._census_at = 0.0
+
+    def read(self, window: Window, errors: int = ERRORS_SHOWN) -> Overview:
+        """The topology without its queues."""
+        counted = self.metrics.over(window)
+        totals = counted.counts if window is Window.ALL_TIME else self.metrics.totals()
+        note = self.note
+        raw = Raw(
+            graph=note.graph,
+            counted=counted,
+            present=self._control.present(range(1, note.spout_tasks + 1)),
+            state=self._control.state(),
+            driver=self._relay.attendant() is not None,
+            relay_length=self._relay.length() if note.graph.relay_lanes else 0,
+            census=self._look_at_ledger(),
+            errors=[replace(error, message=redact(error.message)) for error in self.metrics.errors(errors)],
+            message_timeout_s=note.message_timeout_secs,
+            rates=self._meter.look(time.monotonic(), totals),
+        )
+        return overview_of(note.name, raw)
+
+    def _look_at_ledger(self) -> Census:
+        """For a twentieth of the time at most: a census goes through all keys of the server, whoever they belong to."""
+        began = time.monotonic()
+        if self._census is None or began >= self._census_at:
+            self._census = self._ledger.census()
+            ended = time.monotonic()
+            self._census_at = ended + _CENSUS_SHARE * (ended - began)
+        return self._census
+
+
+class Watcher:
+    """Looks again and again; a server that is away is told of and never raised. Thread-safe."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._registry = Registry(servers.redis_urls[0])
+        self._readers: dict[str, TopologyReader] = {}
+        self._lock = threading.Lock()
+        self._known: dict[str, TopologyNote] = {}
+        self._last: dict[tuple[str, Window], Overview] = {}
+        self._depths: dict[str, tuple[QueueDepth, ...]] = {}
+
+    def look(self, name: str | None, window: Window) -> Look:
+        """A topology, by default the first; returns within the time-outs of the clients."""
+        with self._lock:
+            return self._look(name, window)
+
+    def all(self) -> tuple[dict[str, Overview], dict[str, bool]]:
+        """Every topology over all time; and which servers answer. While Redis does not, there is no topology."""
+        with self._lock:
+            if self._refresh() is not None:
+                return {}, {"redis": False}
+            looks = [self._look(name, Window.ALL_TIME) for name in self._known]
+            up = {"redis": not any(look.redis_problem for look in looks)}
+            if self._servers.amqp_url and looks:
+                up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
+            return {look.overview.name: look.overview for look in looks if look.overview is not None}, up
+
+    def _look(self, name: str | None, window: Window) -> Look:
+        problem, found = self._refresh(), None
+        chosen = name if name is not None else next(iter(self._known), None)
+        if chosen is not None and chosen in self._known:
+            if problem is None:
+                problem = self._read(chosen, window)
+            found = self._last.get((chosen, window))
+        rabbitmq_problem = None
+        if found is not None and self._servers.amqp_url:
+            rabbitmq_problem = self._survey(chosen or "")
+            found = replace(found, queues=self._depths.get(found.name, ()))
+        return Look(
+            at=datetime.now(UTC),
+            topologies=tuple(self._known),
+            overview=found,
+            redis_problem=problem,
+            rabbitmq_problem=rabbitmq_problem,
+        )
+
+    def _refresh(self) -> str | None:
+        """See which topologies there are; returns what is wrong."""
+        try:
+            self._known = self._registry.topologies()
+        except AckerError as error:
+            return redact(str(error))
+        return None
+
+    def _read(self, name: str, window: Window) -> str | None:
+        note = self._known[name]
+        reader = self._readers.get(name)
+        if reader is None or reader.note != note:
+            reader = self._readers[name] = TopologyReader(self._servers.redis_urls, note)
+        try:
+            self._last[name, window] = reader.read(window)
+        except (AckerError, QueuesError) as error:
+            return redact(str(error))
+        return None
+
+    def _survey(self, name: str) -> str | None:
+        servers = self._servers
+        try:
+            queues = self._known[name].graph.queues
+            self._depths[name] = tuple(survey(servers.amqp_url or "", queues, servers.management_url)) if queues else ()
+        except QueuesError as error:
+            return redact(str(error))
+        return None
+
+
+def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
+    """The topologies that ran, or the one of this name. Raises UsageError if there is none, AckerError."""
+    known = Registry(redis_url).topologies()
+    if name is None:
+        return known
+    if name not in known:
+        there = f"there are {', '.join(known)}" if known else "none has run here yet"
+        raise UsageError(f"there is no topology {name!r}; {there}")
+    return {name: known[name]}
+
+
+def _ledger_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Ledger:
+    timeout = timedelta(seconds=note.message_timeout_secs)
+    return open_ledger(
+        LedgerSpec(
+            topology=note.name,
+            urls=redis_urls,
+            shards=max(1, note.graph.shards),
+            owners=max(1, note.spout_tasks),
+            message_timeout=timeout,
+        )
+    )

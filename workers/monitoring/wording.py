@@ -1,0 +1,61 @@
+"""Numbers as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+UNKNOWN = "?"
+
+
+def count(number: int | None) -> str:
+    """1,234, or a question mark."""
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def per_second(rate: float | None) -> str:
+    """One decimal below ten, none above."""
+    if rate is None:
+        return UNKNOWN
+    return f"{rate:.1f}" if rate < 9.95 else f"{rate:,.0f}"
+
+
+def milliseconds(number: float | None) -> str:
+    """Three digits that count; empty if there is nothing to say."""
+    if number is None:
+        return ""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.3f}"
+
+
+def seconds(number: float) -> str:
+    """``1.2 s``."""
+    return f"{number:,.1f} s"
+
+
+def share(number: float) -> str:
+    """``0.123``, as Storm shows capacities."""
+    return f"{number:.3f}"
+
+
+def size(number: int) -> str:
+    """``1.2 MiB``."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} GiB"
+
+
+def span(number: float) -> str:
+    """``1 d 2 h``, ``3 h 4 min``, ``5 min 6 s``: the two largest units."""
+    whole = round(number)
+    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    first = next((at for at, (amount, _) in enumerate(parts) if amount), len(parts) - 1)
+    return " ".join(f"{amount} {unit}" for amount, unit in parts[first : first + 2])
+
+
+def when(moment: datetime) -> str:
+    """Local time, to the second."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
