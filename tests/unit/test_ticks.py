@@ -210,6 +210,7 @@ def test_a_queue_sink_publishes_no_ticks():
     pump.runners[0]._instances._config["amqp_url"] = "amqp://127.0.0.1:1"
     pump.tick(1)
     pump.run()
+    pump.runners[0].close()
     assert pump.metrics.totals()["sink"][2]["acked"] == 1
     assert pump.metrics.errors() == []
 
