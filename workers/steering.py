@@ -84,15 +84,18 @@ class Steering:
 
     def _drain(self, wait_s: float) -> bool:
         """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if it was broken off."""
-        deadline = time.monotonic() + wait_s
+        began = time.monotonic()
+        deadline = began + wait_s
         say_at, said = 0.0, ""
         while not self._stopped.is_set():
             now, there = time.monotonic(), self._present().values()
             pending = sum(presence.pending for presence in there)
-            if (not pending and not any(presence.active for presence in there)) or now >= deadline:
+            active = any(presence.active for presence in there)
+            if (not pending and not active) or now >= deadline:
                 return True
             line = f"{self._name}: {pending:,} messages in flight"
-            if now >= say_at and line != said:
+            # While one still emits, its last report is up to a second old, and says little.
+            if now >= say_at and line != said and (not active or now > began + _ANSWER_S):
                 say_at, said = now + _SAY_S, line
                 self._say(f"{line}, waiting for {deadline - now:.0f} s at most")
             self._stopped.wait(min(_LOOK_S, deadline - now))

@@ -116,7 +116,7 @@ def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
 
         stage.publish(b"hold")
         says(log, "heard hold")
-        said = stage.tiercel("kill", stage.name, "--wait", "1")
+        said = stage.tiercel("kill", stage.name, "--wait", "5")
         assert "1 messages in flight" in said
         assert "has ended" in said
         assert process.wait(60) == 0

@@ -34,8 +34,6 @@ class Running:
 
     def __exit__(self, *error):
         self.cluster.__exit__(*error)
-        for runner in self.cluster._runners.values():
-            runner._instances.drop_all()
 
     def publish(self, *rows):
         """Feed them, numbered on from 0 as their message ids, and run."""
@@ -197,7 +195,7 @@ def test_a_reason_is_reported_once_for_all_tuples_of_a_micro_batch(amqp_url, que
     with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
         running.publish(*([str(number)] for number in range(100)))
         assert len(running.failed) == 100
-        [error] = running.cluster._metrics.errors()
+        [error] = running.cluster._engine.metrics.errors()
         assert (error.component, f"no queue '{queue}'" in error.message) == ("out", True)
 
 
