@@ -5,6 +5,7 @@ The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes c
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -58,6 +59,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.stash[_SERVERS] = in_containers(names)
     except ServiceError as error:
         pytest.exit(str(error), returncode=2)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that a test runs in this process has logs set up, on a stderr that is gone after the test."""
+    before = list(logging.root.handlers)
+    yield
+    for handler in set(logging.root.handlers) - set(before):
+        logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
