@@ -61,10 +61,19 @@ def shards_of(roots: Ids, shards: int) -> Ids:
     return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
 
 
+def topology_prefix(topology: str) -> str:
+    """What the keys of a topology begin with that are not of one shard: its hash tag, as of ``shard_prefix``."""
+    return f"tiercel:{{{_quoted(topology)}}}:"
+
+
 def shard_prefix(topology: str, shard: int) -> str:
     """What all keys of one shard begin with: its hash tag, so that they lie on one server of a cluster."""
+    return f"tiercel:{{{_quoted(topology)}:{shard}}}:"
+
+
+def _quoted(topology: str) -> str:
     # A brace in the name would end the hash tag, a star would match in scans.
-    return f"tiercel:{{{quote(topology, safe='')}:{shard}}}:"
+    return quote(topology, safe="")
 
 
 class ShardKeys:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
 
+from acker.layout import topology_prefix
 from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
 from acker.redis_client import connect, translated
 from acker.scripts import script_source
@@ -25,7 +25,7 @@ class RedisMetrics:
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
         """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
         self._client, self._clock = connect(url), clock
-        prefix = f"tiercel:{{{quote(topology, safe='')}}}:"
+        prefix = topology_prefix(topology)
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"

@@ -92,6 +92,6 @@ def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int6
 
 
 @cache
-def script_source(name: str) -> str:
-    """The text of a script in ``lua/``."""
-    return resources.files("acker").joinpath("lua", f"{name}.lua").read_text()
+def script_source(name: str, package: str = "acker") -> str:
+    """The text of a script in the folder ``lua/`` of a package."""
+    return resources.files(package).joinpath("lua", f"{name}.lua").read_text()

@@ -6,6 +6,7 @@ On the wire (relay entries, Spark shuffle rows) it is an Arrow IPC stream of one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,3 +91,10 @@ def decode(payload: bytes) -> Chunk:
         ),
         lineage=lineage,
     )
+
+
+def roots_in(payloads: Iterable[bytes]) -> list[int]:
+    """The roots of all trees that these encoded chunks have tuples of, each once, ascending."""
+    roots = [decode(payload).lineage.roots for payload in payloads]
+    found: list[int] = np.unique(np.concatenate(roots)).tolist() if roots else []
+    return found

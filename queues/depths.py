@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pika.exceptions import ChannelClosedByBroker
@@ -129,13 +129,4 @@ def _more(management_url: str | None, address: Address, name: str) -> Managed | 
 def _with_more(depth: QueueDepth, more: Managed | None) -> QueueDepth:
     if more is None:
         return depth
-    return QueueDepth(
-        name=depth.name,
-        ready=depth.ready,
-        unacked=more.unacked,
-        delayed=more.delayed,
-        consumers=depth.consumers,
-        in_rate=more.in_rate,
-        out_rate=more.out_rate,
-        dead_lettered=depth.dead_lettered,
-    )
+    return replace(depth, unacked=more.unacked, delayed=more.delayed, in_rate=more.in_rate, out_rate=more.out_rate)

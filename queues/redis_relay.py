@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 import redis
 
@@ -30,9 +31,11 @@ class RedisRelay:
 
     def __init__(self, client: redis.Redis, topology: str, lanes: int) -> None:
         self._client = client
-        self._lanes = [f"tiercel:{{{topology}}}:relay:{lane}" for lane in range(lanes)]
-        self._writer = f"tiercel:{{{topology}}}:relay:writer:{secrets.token_hex(8)}"
-        self._attendance = f"tiercel:{{{topology}}}:relay:attendant"
+        # The hash tag is that of the topology's other keys.
+        prefix = f"tiercel:{{{quote(topology, safe='')}}}:relay:"
+        self._lanes = [f"{prefix}{lane}" for lane in range(lanes)]
+        self._writer = f"{prefix}writer:{secrets.token_hex(8)}"
+        self._attendance = f"{prefix}attendant"
         self._sequence = 0
         self._unsure: Sequence[Entry] | None = None
         self._append = client.register_script(_source("append"))

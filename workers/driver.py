@@ -15,11 +15,9 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 
-import numpy as np
-
 from acker import Ledger, LedgerUnavailableError, open_ledger
 from queues import Relay
-from queues.chunk import decode
+from queues.chunk import roots_in
 from queues.errors import RelayUnavailableError
 from spark_jobs.errors import TopologyError
 from spark_jobs.job import Job, ledger_spec_of
@@ -36,7 +34,7 @@ from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 from workers.control import State
 from workers.errors import SupersededError
-from workers.patience import patiently
+from workers.patience import REDIS_AWAY, patiently
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 from workers.stalls import StallWatch
@@ -166,7 +164,7 @@ class Driver:
         if self._stop.is_set():
             spark.silence()
             query.finish(_PATIENCE_S)
-            with suppress(LedgerUnavailableError, RelayUnavailableError):
+            with suppress(*REDIS_AWAY):
                 _release(job)
             return
         log.error("the run ended: %s", query.fault(), extra={"event": "run_failed"})
@@ -214,8 +212,7 @@ def release_leftovers(relay: Relay, ledger: Ledger) -> int:
     """Empty the relay and release the roots of everything in it; returns how many were pending."""
     released = 0
     while payloads := relay.drain():
-        roots = np.unique(np.concatenate([decode(payload).lineage.roots for payload in payloads]))
-        released += ledger.release(roots.tolist())
+        released += ledger.release(roots_in(payloads))
     return released
 
 
@@ -224,7 +221,7 @@ def release_held(snapshots: SnapshotStore, ledger: Ledger) -> int:
     released = 0
     for sealed in snapshots.drain():
         try:
-            released += ledger.release(sorted(set(held_roots(body_of(sealed)))))
+            released += ledger.release(held_roots(body_of(sealed)))
         except ValueError as error:
             log.warning("a bolt's state could not be read: %s", error, extra={"event": "snapshot_unreadable"})
     return released

@@ -9,6 +9,7 @@ from acker import Ledger, LedgerUnavailableError
 from queues import Relay
 from queues.errors import RelayUnavailableError
 from spark_jobs.emission import Emission
+from workers.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Outbox:
                 self._registered = not collided
             if not collided:
                 self._relay.append(batch.entries)
-        except (LedgerUnavailableError, RelayUnavailableError) as error:
+        except REDIS_AWAY as error:
             if not self._away:
                 log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
             self._away, self._retry_at = True, now + _RETRY_SECONDS

@@ -14,6 +14,9 @@ from queues.errors import RelayUnavailableError
 
 log = logging.getLogger(__name__)
 
+REDIS_AWAY = (LedgerUnavailableError, RelayUnavailableError)
+"""What is raised while Redis does not answer."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -25,7 +28,7 @@ def patiently(stopped: threading.Event, call: Callable[P, T], *args: P.args, **k
         stopped.wait(seconds)
 
     retrying = Retrying(
-        retry=retry_if_exception_type((LedgerUnavailableError, RelayUnavailableError)),
+        retry=retry_if_exception_type(REDIS_AWAY),
         wait=wait_random_exponential(multiplier=0.1, max=2),
         stop=lambda _: stopped.is_set(),
         sleep=sleep,

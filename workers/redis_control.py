@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from acker.layout import topology_prefix
 from acker.redis_client import connect, translated
 from workers.control import KILL_LASTS, PRESENCE, Presence, State
 
@@ -15,7 +16,7 @@ class RedisControl:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._client = connect(redis_url)
-        self._key = f"tiercel:{{{topology}}}:control"
+        self._key = topology_prefix(topology) + "control"
 
     def order(self, state: State) -> None:
         with translated("control the topology"):

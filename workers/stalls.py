@@ -10,13 +10,11 @@ import logging
 from collections.abc import Mapping
 from datetime import timedelta
 
-import numpy as np
-
-from acker import Ledger, LedgerUnavailableError
+from acker import Ledger
 from queues import Relay
-from queues.chunk import decode
-from queues.errors import RelayUnavailableError
+from queues.chunk import roots_in
 from queues.relay import START
+from workers.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ class StallWatch:
                 self._oldest, self._since, self._resets = oldest, now, 0
             elif now - self._since >= (self._resets + 1) * self._timeout_s / 3 and not self.given_up:
                 self._reset(now)
-        except (LedgerUnavailableError, RelayUnavailableError) as error:
+        except REDIS_AWAY as error:
             log.debug("did not look for stalls: %s", error, extra={"event": "stall_not_seen"})
 
     def _reset(self, now: float) -> None:
@@ -72,6 +70,5 @@ class StallWatch:
         while (end := self._relay.advance({lane: position}, _ENTRIES, _NOW)[lane]) != position:
             payloads = self._relay.read(lane, position, end)
             if payloads:
-                roots = np.unique(np.concatenate([decode(payload).lineage.roots for payload in payloads]))
-                self._ledger.reset_timeout(roots.tolist())
+                self._ledger.reset_timeout(roots_in(payloads))
             position = end

@@ -6,10 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from acker import LedgerUnavailableError
 from acker.redis_client import connect
 from queues import RedisRelay, Relay
-from queues.errors import RelayUnavailableError
 from workers.control import KILL_LASTS, Control, Presence, State
 from workers.errors import UsageError
 from workers.redis_control import RedisControl
@@ -112,10 +110,6 @@ class Steering:
         """What still runs."""
         driver = ["the driver"] if self._relay.attendant() is not None else []
         return driver + [f"spout task {task_id}" for task_id in self._present()]
-
-
-SERVER_GONE = (LedgerUnavailableError, RelayUnavailableError)
-"""What is raised while Redis does not answer."""
 
 
 def _listed(task_ids: Iterable[int]) -> str:

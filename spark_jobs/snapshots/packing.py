@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from queues.chunk import Chunk, Lineage, Route, decode, encode
+from queues.chunk import Chunk, Lineage, Route, decode, encode, roots_in
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.collector import Record
 from spark_jobs.fold import join_lineages, select
@@ -83,9 +83,11 @@ def unpack(bolt: AnyBolt, content: bytes) -> Held:
 
 
 def held_roots(content: bytes) -> list[int]:
-    """The roots of the tuples that a snapshot holds. Unpickles nothing; raises ValueError for bytes that are no snapshot."""
-    frames = list(_frames(content))
-    return [int(root) for frame in frames[_CHUNKS_FROM:] for root in decode(frame).lineage.roots]
+    """The roots of the tuples that a snapshot holds, each once.
+
+    Unpickles nothing; raises ValueError for bytes that are no snapshot.
+    """
+    return roots_in(list(_frames(content))[_CHUNKS_FROM:])
 
 
 def _held_frames(held: Held) -> Iterator[bytes]:

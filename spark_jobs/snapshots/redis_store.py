@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 import redis
 
+from acker.layout import topology_prefix
 from acker.redis_client import translated
+from acker.scripts import script_source
 from spark_jobs.snapshots.store import StaleSaveError
 
 _SCAN = 100
@@ -22,10 +23,10 @@ class RedisSnapshots:
 
     def __init__(self, client: redis.Redis, topology: str, run: str) -> None:
         self._client, self._run = client, run
-        self._prefix = f"tiercel:{{{topology}}}:snapshots:"
+        self._prefix = topology_prefix(topology) + "snapshots:"
         self._runs = self._prefix + "runs"
         self._newest, self._contents = self._keys(run)
-        self._save = client.register_script(resources.files("spark_jobs.snapshots").joinpath("lua/save.lua").read_text())
+        self._save = client.register_script(script_source("save", "spark_jobs.snapshots"))
 
     def find(self, tasks: Sequence[int], batch: int) -> dict[int, int]:
         if not tasks:
@@ -42,7 +43,7 @@ class RedisSnapshots:
     def load(self, task: int, batch: int) -> bytes | None:
         with translated("load the bolts' state"):
             content: Any = self._client.hget(self._contents, f"{task}:{batch}")
-        return content if content is None else bytes(content)
+        return cast("bytes | None", content)
 
     def save(self, batch: int, snapshots: Mapping[int, bytes]) -> None:
         if not snapshots:
@@ -60,7 +61,7 @@ class RedisSnapshots:
             for run in sorted(runs):
                 newest, contents = self._keys(run.decode())
                 for _, content in self._client.hscan_iter(contents, count=_SCAN):
-                    yield bytes(content)
+                    yield content
                 # Afterwards: who is interrupted in between drains again.
                 self._client.delete(newest, contents)
                 self._client.srem(self._runs, run)

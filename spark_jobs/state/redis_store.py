@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import redis
 
 from acker import Applied, LedgerSpec
 from acker.redis_client import connect, translated
+from acker.scripts import script_source
 from spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
 from spark_jobs.state.redis_keys import StateKeys, epoch_key, shard_of
 from spark_jobs.state.store import Writes
@@ -225,6 +224,5 @@ def _slices(writes: Writes) -> list[Writes]:
     ]
 
 
-@cache
 def _source(name: str) -> str:
-    return resources.files("spark_jobs.state").joinpath("lua", f"{name}.lua").read_text()
+    return script_source(name, "spark_jobs.state")

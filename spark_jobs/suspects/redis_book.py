@@ -9,6 +9,7 @@ from typing import Any
 import redis
 
 from acker import Token
+from acker.layout import topology_prefix
 from acker.redis_client import translated
 from spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
 
@@ -22,7 +23,7 @@ class RedisCaseBook:
 
     def __init__(self, client: redis.Redis, topology: str) -> None:
         self._client = client
-        self._key = f"tiercel:{{{topology}}}:suspects"
+        self._key = topology_prefix(topology) + "suspects"
 
     def load(self, token: Token) -> Case:
         now = f"{token.run}:{token.batch}:".encode()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from acker.layout import topology_prefix
 from acker.redis_client import connect, translated
 
 _DELETED_AT_ONCE = 500
@@ -18,8 +19,8 @@ class SeenStore:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``topology``: a name that stands for itself in a pattern of keys."""
         self._client = connect(redis_url)
-        self._key = f"tiercel:{{{topology}}}:seen"
-        self._meeting = f"tiercel:{{{topology}}}:meeting"
+        self._key = topology_prefix(topology) + "seen"
+        self._meeting = topology_prefix(topology) + "meeting"
         self._pattern = f"tiercel:{{{topology}*"
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ from queues import Entry, MsgId, Spout
 from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import Plan
+from spark_jobs.reasons import reason_of
 from spark_jobs.testing.capture import CAPTURE
 from spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
 
@@ -126,7 +127,7 @@ class SpoutTask:
 
     def report_error(self, error: BaseException | str) -> None:
         """``SpoutCollector.report_error``."""
-        message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        message = reason_of(error)
         now = simulated_datetime(self._shared.clock.now_ns)
         self._shared.metrics.report([ErrorReport(at=now, component=self.component, task=self._task_id, message=message)])
 
