@@ -13,12 +13,14 @@ from pathlib import Path
 
 import docker
 from docker.errors import DockerException
+from docker.utils import kwargs_from_env
 
 from compose.apt import root_prefix
 from compose.errors import ServiceMissingError, ServiceStartError
 from compose.install import PLAIN_ENVIRONMENT, install_missing
 
-_SOCKET = "/var/run/docker.sock"
+_SCHEME = "unix://"
+_SOCKET = f"{_SCHEME}/var/run/docker.sock"
 LOG = Path("/var/log/tiercel-dockerd.log")
 
 _READY_TIMEOUT_S = 60.0
@@ -39,7 +41,7 @@ def engine() -> docker.DockerClient:
     client = _answering()
     if client is not None:
         return client
-    if _is_forbidden():
+    if isinstance(_refusal(), PermissionError):
         raise ServiceMissingError("a Docker engine runs, but this user may not use it; add the user to the group docker")
     prefix = root_prefix()
     if prefix is None:
@@ -49,21 +51,26 @@ def engine() -> docker.DockerClient:
 
 
 def _answering() -> docker.DockerClient | None:
+    # Asked first: the client leaves the socket of a refused connection to the garbage collector, which warns of it.
+    if _refusal() is not None:
+        return None
     try:
         return docker.from_env()
     except DockerException:
         return None
 
 
-def _is_forbidden() -> bool:
+def _refusal() -> OSError | None:
+    """What keeps this process from the engine's socket; None too if the engine has no socket here."""
+    host = kwargs_from_env().get("base_url", _SOCKET)
+    if not host.startswith(_SCHEME):
+        return None
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.connect(_SOCKET)
-        except PermissionError:
-            return True
-        except OSError:
-            return False
-    return False
+            probe.connect(host.removeprefix(_SCHEME))
+        except OSError as error:
+            return error
+    return None
 
 
 def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
