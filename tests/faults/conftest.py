@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterato
         yield running
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if REPORT.rows:
-        terminalreporter.write_sep("-", "faults survived")
-        for line in REPORT.lines():
-            terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not REPORT.rows:
+        return
+    section = REPORT.section(config.getoption("servers") or "embedded")
+    terminalreporter.write_sep("-", "faults")
+    terminalreporter.write(section)
+    if path := config.getoption("fault_report"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("a") as file:
+            file.write(section + "\n")

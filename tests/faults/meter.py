@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +13,12 @@ from typing import Self
 from tests.faults import numbered
 
 _LOOK_S = 0.1
+_WHOLE = (1 << numbered.FAN_OUT) - 1
 WINDOW_S = 1.0
 
 
 class Meter:
-    """Follows the files of effects. An effect is (number, part); how often each was had is counted."""
+    """Follows the files of effects. An effect is (number, part)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -26,7 +26,10 @@ class Meter:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)
-        self.effects: Counter[tuple[int, int]] = Counter()
+        self._parts: dict[int, int] = {}
+        """The parts of each number that were had, as bits: a soak has millions of effects."""
+        self._repeated: set[int] = set()
+        self._effects = 0
         self._times: list[float] = [time.monotonic()]
         self._firsts: list[int] = [0]
         """How many different effects there were at each of the times."""
@@ -39,16 +42,16 @@ class Meter:
         self._stop.set()
         self._thread.join()
 
-    def missing(self, numbers: Iterable[int]) -> int:
-        """How many effects of these messages are not there."""
+    def processed(self, numbers: Iterable[int]) -> int:
+        """How many of these messages had all of their effects."""
         self._look()
         with self._lock:
-            return sum((number, part) not in self.effects for number in numbers for part in range(numbered.FAN_OUT))
+            return sum(self._parts.get(number) == _WHOLE for number in numbers)
 
     def repeated(self, numbers: Iterable[int]) -> int:
         """How many of these messages had an effect more than once."""
         with self._lock:
-            return sum(any(self.effects[number, part] > 1 for part in range(numbered.FAN_OUT)) for number in numbers)
+            return len(self._repeated.intersection(numbers))
 
     def rate(self, since: float, until: float) -> float:
         """Different messages a second between two times of the monotonic clock."""
@@ -56,14 +59,14 @@ class Meter:
             first, last = (self._firsts[min(bisect_left(self._times, at), len(self._times) - 1)] for at in (since, until))
         return (last - first) / numbered.FAN_OUT / (until - since)
 
-    def recovered(self, since: float, rate: float) -> float | None:
-        """Seconds from ``since`` until messages were processed at ``rate`` over a whole window; None: not yet."""
+    def recovered(self, since: float, rate: float) -> tuple[float, ...]:
+        """Seconds from ``since`` until messages were processed at ``rate`` over a whole window; empty: not yet."""
         with self._lock:
             times = [at for at in self._times if at >= since]
         for at in [since, *times]:
             if at + WINDOW_S <= time.monotonic() - _LOOK_S and self.rate(at, at + WINDOW_S) >= rate:
-                return at - since
-        return None
+                return (at - since,)
+        return ()
 
     def _follow(self) -> None:
         while not self._stop.wait(_LOOK_S):
@@ -79,7 +82,15 @@ class Meter:
                 whole = text[: text.rfind(b"\n") + 1]
                 self._read[path] = self._read.get(path, 0) + len(whole)
                 for line in whole.splitlines():
-                    number, part = line.split()
-                    self.effects[int(number), int(part)] += 1
+                    number, part = map(int, line.split())
+                    self._count(number, 1 << part)
             self._times.append(time.monotonic())
-            self._firsts.append(len(self.effects))
+            self._firsts.append(self._effects)
+
+    def _count(self, number: int, part: int) -> None:
+        had = self._parts.get(number, 0)
+        if had & part:
+            self._repeated.add(number)
+        else:
+            self._parts[number] = had | part
+            self._effects += 1

@@ -65,17 +65,22 @@ class Stack:
             )
             self.run = enter(LocalRun(NAME, numbered.topology(), self._settings))
             self.wait_for_the_queue()
+            began = time.monotonic()
             with self._load(100) as load:
-                wait_until(lambda: self.meter.effects, 120, "the first message to be processed")
-            wait_until(lambda: self.meter.missing(load.published) == 0, 120, "the first messages to be processed")
+                wait_until(lambda: self.meter.rate(began, time.monotonic()), 120, "the first message to be processed")
+            wait_until(lambda: self.unprocessed(load.published) == 0, 120, "the first messages to be processed")
             self._exits = self._exits.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._exits.__exit__(kind, error, trace)
 
-    def survives(self, name: str, fault: Callable[[], None], *, within_s: float = PROCESSED_WITHIN_S) -> Shown:
-        """Under a steady load, inject a fault that is over when the call returns; then nothing may be missing or left."""
+    def survives(self, name: str, fault: Callable[[], object], *, faults: int = 1) -> Shown:
+        """Under a steady load, inject a fault that is over when the call returns; then nothing may be missing or left.
+
+        ``faults`` is how many there are: each may have what is in flight processed again, and no more than that.
+        """
+        dead_before = self.dead_lettered()
         with self._load(RATE) as load:
             wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * RATE, 60, "the load")
             # At first it may be catching up, faster than the load.
@@ -85,20 +90,43 @@ class Stack:
             # A stack that was not hurt has its rate back at once, and it must not be the window from before.
             threading.Event().wait(WINDOW_S)
             recovery = wait_until(
-                lambda: [found for found in [self.meter.recovered(since, GOOD * before)] if found is not None], within_s,
+                lambda: self.meter.recovered(since, GOOD * before), PROCESSED_WITHIN_S,
                 f"{name}: {GOOD:.0%} of {before:.0f} messages a second",
             )[0]  # fmt: skip
-        wait_until(lambda: self._left(load.published) == 0, within_s, f"{name}: every message to be processed")
-        wait_until(self.at_rest, within_s, f"{name}: queue, relay and ledger to be empty")
+        wait_until(
+            lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before, PROCESSED_WITHIN_S,
+            f"{name}: every message to be processed or dead-lettered",
+        )  # fmt: skip
+        wait_until(self.at_rest, PROCESSED_WITHIN_S, f"{name}: queue, relay and ledger to be empty")
         shown = Shown(
             fault=name,
             published=len(load.published),
             repeated=self.meter.repeated(load.published),
-            dead_lettered=self.meter.missing(load.published) // numbered.FAN_OUT,
+            in_flight=faults * numbered.IN_FLIGHT,
+            dead_lettered=self.dead_lettered() - dead_before,
             recovery_s=recovery,
         )
         REPORT.add(shown)
+        assert shown.repeated <= shown.in_flight
+        assert shown.dead_lettered == 0
         return shown
+
+    def unprocessed(self, numbers: range) -> int:
+        """How many of these messages lack an effect."""
+        return len(numbers) - self.meter.processed(numbers)
+
+    def dead_lettered(self) -> int:
+        """Messages in the dead-letter queue. Waits for the broker."""
+
+        def found() -> list[int]:
+            try:
+                count = depths(self.rabbitmq.url, [numbered.QUEUE])[0].dead_lettered
+            except QueuesError:
+                return []
+            assert count is not None, "there is no dead-letter queue"
+            return [count]
+
+        return wait_until(found, 60, "the broker to tell its dead letters")[0]
 
     def at_rest(self) -> bool:
         """Whether queue, relay and ledger are empty."""
@@ -110,7 +138,7 @@ class Stack:
             depth = depths(self.rabbitmq.url, [numbered.QUEUE], self.rabbitmq.management_url)[0]
         except (RelayUnavailableError, LedgerUnavailableError, QueuesError):
             return False
-        return not (left or depth.ready or depth.unacked or depth.delayed or depth.dead_lettered)
+        return not (left or depth.ready or depth.unacked or depth.delayed)
 
     def pid(self, name: str) -> int:
         return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
@@ -157,9 +185,6 @@ class Stack:
 
     def signal(self, name: str, number: int) -> None:
         os.kill(self.pid(name), number)
-
-    def _left(self, numbers: range) -> int:
-        return self.meter.missing(numbers)
 
     def _load(self, rate: int) -> Load:
         first, self._next = self._next, self._next + 10_000_000
