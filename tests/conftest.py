@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -87,20 +88,21 @@ def services() -> Iterator[EmbeddedServices]:
 @pytest.fixture(scope="session")
 def shared_rabbitmq(request: pytest.FixtureRequest, servers: Servers):
     """One RabbitMQ for the whole session. Nobody stops it, and each test uses names of its own."""
-    if servers.rabbitmq is EMBEDDED.rabbitmq:
-        yield request.getfixturevalue("services").rabbitmq
-        return
-    with servers.rabbitmq() as running:
-        yield running
+    yield from _shared(request, servers, "rabbitmq")
 
 
 @pytest.fixture(scope="session")
 def shared_redis(request: pytest.FixtureRequest, servers: Servers):
     """One Redis for the whole session. Nobody stops it, and each test uses names of its own."""
-    if servers.redis is EMBEDDED.redis:
-        yield request.getfixturevalue("services").redis
+    yield from _shared(request, servers, "redis")
+
+
+def _shared(request: pytest.FixtureRequest, servers: Servers, name: str) -> Iterator[Any]:
+    make = getattr(servers, name)
+    if make is getattr(EMBEDDED, name):
+        yield getattr(request.getfixturevalue("services"), name)
         return
-    with servers.redis() as running:
+    with make() as running:
         yield running
 
 

@@ -4,21 +4,17 @@ import os
 import random
 import signal
 from collections import Counter
-from contextlib import ExitStack
 
 import pytest
 
 from acker import open_ledger
-from compose import EmbeddedServices
-from queues import Publisher, WorkQueue, declare_queue
-from queues.depths import depths
+from queues import Publisher
 from spark_jobs.job import ledger_spec_of
 from spark_jobs.levels import plan_topology
 from tests.acceptance import joined
 from tests.children import kill, python_workers
+from tests.running import running
 from tests.waiting import wait_until
-from workers.config import Settings
-from workers.local import LocalRun
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,21 +23,13 @@ _SEED = 5
 
 
 @pytest.fixture
-def running(tmp_path):
-    with ExitStack() as exits:
-        exits.enter_context(pytest.MonkeyPatch.context()).setenv(joined.EFFECTS, str(tmp_path))
-        services = exits.enter_context(EmbeddedServices())
-        settings = Settings.load(master="local[2]").with_services(
-            services.amqp_url, services.redis_url, services.management_url
-        )
-        for side in ("left", "right"):
-            declare_queue(services.amqp_url, WorkQueue(name=side))
-        run = exits.enter_context(LocalRun("tests.acceptance.joined:topology", joined.topology(), settings))
-        yield services, run, tmp_path
+def join(tmp_path):
+    with running("tests.acceptance.joined:topology", tmp_path, joined.EFFECTS, queues=("left", "right")) as join:
+        yield join
 
 
-def publish(services, queue, numbers) -> None:
-    with Publisher(services.amqp_url) as publisher:
+def publish(join, queue, numbers) -> None:
+    with Publisher(join.amqp_url) as publisher:
         publisher.publish(queue, (b'{"number": %d, "value": %d}' % (number, number * number) for number in numbers))
 
 
@@ -50,34 +38,33 @@ def effects(folder) -> list[tuple[int, ...]]:
     return [tuple(map(int, line.split())) for line in lines]
 
 
-def test_a_join_outlives_a_python_worker_and_a_driver(running):
-    services, run, folder = running
-    ledger = open_ledger(ledger_spec_of(plan_topology(joined.topology(), max_lanes=2), (services.redis_url,)))
+def test_a_join_outlives_a_python_worker_and_a_driver(join):
+    ledger = open_ledger(ledger_spec_of(plan_topology(joined.topology(), max_lanes=2), (join.redis_url,)))
     numbers = random.Random(_SEED).sample(range(PAIRS), PAIRS)
 
-    publish(services, "left", range(PAIRS))
+    publish(join, "left", range(PAIRS))
     wait_until(lambda: ledger.pending() == PAIRS, 90, "all messages of one side to be on their way")
-    wait_until(lambda: unacked(services) == PAIRS, 30, "the broker to have given all of them")
-    publish(services, "right", numbers[:100])
-    wait_until(lambda: len(effects(folder)) == 100, 60, "the first pairs")
+    wait_until(lambda: unacked(join) == PAIRS, 30, "the broker to have given all of them")
+    publish(join, "right", numbers[:100])
+    wait_until(lambda: len(effects(join.folder)) == 100, 60, "the first pairs")
     wait_until(lambda: ledger.pending() == PAIRS - 100, 30, "these to be acked, and no other")
-    counted = Counter(pairs for *_, pairs in effects(folder))
+    counted = Counter(pairs for *_, pairs in effects(join.folder))
     assert set(counted.values()) <= {1, 2}, "each task counts its pairs from 1 on, wherever it runs"
 
-    os.kill(python_workers(run.driver.pid)[-1], signal.SIGKILL)
-    publish(services, "right", numbers[100:200])
-    wait_until(lambda: len(effects(folder)) >= 200, 60, "the pairs after the workers' death")
+    os.kill(python_workers(join.run.driver.pid)[-1], signal.SIGKILL)
+    publish(join, "right", numbers[100:200])
+    wait_until(lambda: len(effects(join.folder)) >= 200, 60, "the pairs after the workers' death")
 
-    kill(run.driver, signal.SIGKILL)
-    publish(services, "right", numbers[200:])
-    wait_until(lambda: {number for number, *_ in effects(folder)} == set(range(PAIRS)), 90, "all pairs")
-    wait_until(lambda: ledger.pending() == 0 and unacked(services) == 0, 90, "the ledger and the queues to be empty")
+    kill(join.run.driver, signal.SIGKILL)
+    publish(join, "right", numbers[200:])
+    wait_until(lambda: {number for number, *_ in effects(join.folder)} == set(range(PAIRS)), 90, "all pairs")
+    wait_until(lambda: ledger.pending() == 0 and unacked(join) == 0, 90, "the ledger and the queues to be empty")
 
-    found = effects(folder)
+    found = effects(join.folder)
     assert all((left, right) == (number**2, number**2) for number, left, right, _ in found)
     print(f"{len(found) - PAIRS} of {PAIRS} pairs were joined again")  # noqa: T201
     ledger.close()
 
 
-def unacked(services) -> int:
-    return sum(depth.unacked or 0 for depth in depths(services.amqp_url, ["left", "right"], services.management_url))
+def unacked(join) -> int:
+    return sum(depth.unacked or 0 for depth in join.depths("left", "right"))

@@ -2,21 +2,18 @@
 
 import threading
 from collections import Counter
-from contextlib import ExitStack
 
 import pytest
 
 from acker import RedisMetrics
-from compose import EmbeddedServices
-from queues import Publisher, WorkQueue, declare_queue
+from queues import Publisher
 from spark_jobs.job import ledger_spec_of
 from spark_jobs.levels import plan_topology
 from spark_jobs.state import RedisStateStore
 from spark_jobs.state.encoding import decode_key, decode_value
 from tests.acceptance import counted
+from tests.running import running
 from tests.waiting import wait_until
-from workers.config import Settings
-from workers.local import LocalRun
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,23 +23,15 @@ RATE = 300
 
 
 @pytest.fixture
-def running(tmp_path):
-    with ExitStack() as exits:
-        exits.enter_context(pytest.MonkeyPatch.context()).setenv(counted.FOLDER, str(tmp_path))
-        services = exits.enter_context(EmbeddedServices())
-        settings = Settings.load(master="local[2]").with_services(
-            services.amqp_url, services.redis_url, services.management_url
-        )
-        declare_queue(services.amqp_url, WorkQueue(name=counted.QUEUE))
-        exits.enter_context(LocalRun("tests.acceptance.counted:topology", counted.topology(), settings))
-        yield services, tmp_path
+def count(tmp_path):
+    with running("tests.acceptance.counted:topology", tmp_path, counted.FOLDER, queues=(counted.QUEUE,)) as count:
+        yield count
 
 
-def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(running):
-    services, folder = running
+def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(count):
     plan = plan_topology(counted.topology(), max_lanes=2)
-    store = RedisStateStore(ledger_spec_of(plan, (services.redis_url,)), epoch=0)
-    metrics = RedisMetrics(services.redis_url, counted.NAME)
+    store = RedisStateStore(ledger_spec_of(plan, (count.redis_url,)), epoch=0)
+    metrics = RedisMetrics(count.redis_url, counted.NAME)
     lines = [f"the falcon {number % 97} and the tiercel {number % 7}" for number in range(SENTENCES)]
 
     def published():
@@ -54,16 +43,16 @@ def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(r
     def acked() -> int:
         return sum(task.get("acked", 0) for task in metrics.totals().get("sentences", {}).values())
 
-    with Publisher(services.amqp_url) as publisher:
+    with Publisher(count.amqp_url) as publisher:
         publisher.publish(counted.QUEUE, [b"warm up"] * 10)
         wait_until(lambda: acked() == 10, 120, "the topology to run")
         publishing = threading.Thread(target=lambda: publisher.publish(counted.QUEUE, published()))
         publishing.start()
         while publishing.is_alive():
-            (folder / "kill").touch()
+            (count.folder / "kill").touch()
             publishing.join(timeout=1)
         wait_until(lambda: acked() == SENTENCES + 10, 120, "all sentences to be processed")
-    assert list(folder.glob("repeated-*")), "no task was killed between its commit and its end"
+    assert list(count.folder.glob("repeated-*")), "no task was killed between its commit and its end"
 
     spouts = Counter()
     for task in metrics.totals()["sentences"].values():

@@ -10,18 +10,23 @@ from compose.engine import engine
 from compose.errors import ServiceMissingError
 from compose.images import SERVERS, image_of, server_named
 from tests.broker import version
-from tests.containers import ContainerServer
+from tests.containers import ContainerRabbitMQ, ContainerServer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.containers
 
 
-@pytest.fixture(params=["shared_rabbitmq", "shared_redis"])
+def pytest_generate_tests(metafunc):
+    """Each kind of server that ``--servers`` puts into a container; the others are embedded."""
+    if "server" in metafunc.fixturenames:
+        named = {server_named(name).name for name in metafunc.config.getoption("servers").split(",") if name}
+        kinds = ["rabbitmq" if name == "rabbitmq" else "redis" for name in sorted(named)]
+        metafunc.parametrize("server", kinds, indirect=True)
+
+
+@pytest.fixture
 def server(request) -> ContainerServer:
-    made = request.getfixturevalue(request.param)
-    if not isinstance(made, ContainerServer):
-        pytest.skip("embedded")
-    return made
+    return request.getfixturevalue(f"shared_{request.param}")
 
 
 def test_a_server_runs_as_an_ordinary_user_and_all_of_its_processes_do(server):
@@ -41,13 +46,11 @@ def test_it_calls_itself_healthy(server):
     wait_until(lambda: server.health() in {"healthy", "none"}, 60, "a healthy container")
 
 
-def test_rabbitmq_has_the_version_that_it_is_named_for(shared_rabbitmq, amqp_url):
-    assert "{}.{}".format(*version(amqp_url)) == shared_rabbitmq.server.version
-
-
-def test_redis_has_the_version_that_it_is_named_for(shared_redis):
-    said = shared_redis.run(f"{shared_redis.server.name}-server", "--version")
-    assert f"v={shared_redis.server.version}." in said
+def test_it_has_the_version_that_it_is_named_for(server):
+    if isinstance(server, ContainerRabbitMQ):
+        assert "{}.{}".format(*version(server.url)) == server.server.version
+    else:
+        assert f"v={server.server.version}." in server.run(f"{server.server.name}-server", "--version")
 
 
 def test_an_image_is_made_once(server):
