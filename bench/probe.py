@@ -3,8 +3,8 @@
 It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``, ``basic_reject`` and
 ``basic_nack``. An ack counts when pika is given it. The cost is well below a microsecond a message, for everybody the same.
 
-A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. There, each process
-writes ``progress-<pid>``: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
+A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. Each process writes
+``progress-<pid>`` there: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
 ``latency-<pid>``: pairs of doubles, the time for which a message was scheduled and the seconds from then to its ack. The
 publisher writes that time into the message id, in microseconds of the monotonic clock, which all processes of a machine share.
 """
@@ -81,21 +81,21 @@ class Probe:
 
             def delivered(channel: Any, method: Any, properties: Any, body: bytes) -> None:
                 self._delivered += 1
-                if self._timed:
+                if self._timed and properties.message_id.isdecimal():  # else of a warm-up
                     tags.scheduled[method.delivery_tag] = int(properties.message_id)
                 on_message_callback(channel, method, properties, body)
 
             return consume(channel, queue, delivered, **options)
 
-        def basic_ack(channel: Any, delivery_tag: int = 0, multiple: bool = False) -> Any:  # noqa: FBT002 - pika's
+        def basic_ack(channel: Any, delivery_tag: int = 0, multiple: bool = False) -> Any:
             self._settle(channel, delivery_tag, multiple=multiple, acked=True)
             return ack(channel, delivery_tag, multiple)
 
-        def basic_reject(channel: Any, delivery_tag: int = 0, requeue: bool = True) -> Any:  # noqa: FBT002 - pika's
+        def basic_reject(channel: Any, delivery_tag: int = 0, requeue: bool = True) -> Any:
             self._settle(channel, delivery_tag, multiple=False, acked=False)
             return reject(channel, delivery_tag, requeue)
 
-        def basic_nack(channel: Any, delivery_tag: int = 0, multiple: bool = False, requeue: bool = True) -> Any:  # noqa: FBT002 - pika's
+        def basic_nack(channel: Any, delivery_tag: int = 0, multiple: bool = False, requeue: bool = True) -> Any:
             self._settle(channel, delivery_tag, multiple=multiple, acked=False)
             return nack(channel, delivery_tag, multiple, requeue)
 
@@ -115,9 +115,9 @@ class Probe:
         if self._timed:
             now = time.monotonic()
             for each in settled:
-                scheduled = tags.scheduled.pop(each) / 1e6
-                if acked:
-                    self._latencies.extend((scheduled, now - scheduled))
+                scheduled = tags.scheduled.pop(each, None)
+                if acked and scheduled is not None:
+                    self._latencies.extend((scheduled / 1e6, now - scheduled / 1e6))
         if acked:
             self._acked += len(settled)
         else:

@@ -27,8 +27,8 @@ from workers.steering import Steering
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 10
 VOCABULARY = 5_000
-WARM_UP = 1_000
-"""Sentences that every contestant has processed before it is measured."""
+WARM_UP = 10_000
+"""Sentences that a topology has processed before it is measured: a JVM is slow at first."""
 _LOOK_S = 0.05
 
 
@@ -80,7 +80,7 @@ class Running:
         self._done = 0
 
     def warm_up(self) -> None:
-        """The processes have started and processed a thousand sentences."""
+        """The processes have started and processed some thousand sentences."""
         began = time.monotonic()
         for part in range(2):
             fill(self.settings, self.queue, sentences(WARM_UP // 2, seed=part))
