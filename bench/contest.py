@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -93,8 +92,6 @@ def _process(argv: Sequence[str], settings: Settings, more: Mapping[str, str]) -
         )
         try:
             yield
-            if (code := process.poll()) is not None:
-                raise BenchError(f"{argv[2]} ended ({signal.strsignal(-code) if code < 0 else code})")
         except BenchError as error:
             lines = Path(output.name).read_text(errors="replace").strip().splitlines()
             raise BenchError(f"{error}; its last line: {lines[-1] if lines else 'none'}") from error

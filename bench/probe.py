@@ -3,8 +3,8 @@
 It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``, ``basic_reject`` and
 ``basic_nack``. An ack counts when pika is given it. The cost is well below a microsecond a message, for everybody the same.
 
-A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. Each process writes
-``progress-<pid>`` there: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
+A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. There each process
+writes ``progress-<pid>``: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
 ``latency-<pid>``: pairs of doubles, the time for which a message was scheduled and the seconds from then to its ack. The
 publisher writes that time into the message id, in microseconds of the monotonic clock, which all processes of a machine share.
 """

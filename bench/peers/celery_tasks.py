@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-from bench.peers import words
 from celery import Celery
+
+from bench.peers import words
 
 app = Celery("bench", broker=os.environ["TIERCEL_AMQP"].replace("amqp://", "pyamqp://", 1))
 app.conf.update(task_acks_late=True, task_ignore_result=True)

@@ -2,8 +2,8 @@
 
     python -m bench.peers.consumer bare|inline QUEUE      AMQP and Redis as TIERCEL_AMQP and TIERCEL_REDIS
 
-``bare`` does nothing with a message: what a Python consumer of this queue can do at most. ``inline`` splits the sentence, counts
-its words in Redis in one pipeline, and acks.
+``bare`` does nothing with a message: what a Python consumer of this queue can do at most. ``inline`` splits the sentence and
+counts its words in Redis in one pipeline before the ack.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ import os
 import sys
 
 import dramatiq
-from bench.peers import words
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+from bench.peers import words
 
 dramatiq.set_broker(RabbitmqBroker(url=os.environ["TIERCEL_AMQP"]))
 

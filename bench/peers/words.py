@@ -13,7 +13,7 @@ BEGAN = "bench-began"
 
 @cache
 def client() -> redis.Redis:
-    """This process's connection."""
+    """The connection of this process."""
     return redis.Redis.from_url(os.environ["TIERCEL_REDIS"])
 
 
