@@ -14,6 +14,7 @@ import multiprocessing
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -36,6 +37,8 @@ _WRITERS = 2
 PENDING = (1_000, 10_000, 100_000, 200_000, 1_000_000)
 TREES = (1, 10, 1_000, 100_000)
 LARGEST = PENDING[-1]
+HEADLINE = 200_000
+"""Pending roots of the figure that is named alone."""
 
 
 def spec_of(url: str) -> LedgerSpec:
@@ -141,10 +144,12 @@ def _cpu_seconds(client: redis.Redis) -> float:
     return float(usage["used_cpu_sys_main_thread"]) + float(usage["used_cpu_user_main_thread"])
 
 
-def measure(url: str, largest: int = LARGEST, batches: int = 15) -> dict[str, list[dict[str, float]]]:
+def measure(
+    url: str, pending_roots: Sequence[int] = PENDING, trees: Sequence[int] = TREES, batches: int = 15
+) -> dict[str, list[dict[str, float]]]:
     """By pending roots and by tree size: bytes a root, root updates a second and a second of the server's one core."""
-    by_pending = []
-    for pending in (count for count in PENDING if count <= largest):
+    by_pending: list[dict[str, float]] = []
+    for pending in pending_roots:
         updates, busy = updates_a_second(url, batches, pending)
         by_pending.append(
             {
@@ -154,7 +159,7 @@ def measure(url: str, largest: int = LARGEST, batches: int = 15) -> dict[str, li
                 "updates_per_core_s": updates / busy,
             }
         )
-    by_tree = [{"tuples": tuples, "bytes_per_root": bytes_a_root(url, 10_000, tuples)} for tuples in TREES]
+    by_tree = [{"tuples": tuples, "bytes_per_root": bytes_a_root(url, 10_000, tuples)} for tuples in trees]
     return {"by_pending": by_pending, "by_tree": by_tree}
 
 
@@ -178,7 +183,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=LARGEST, help="most pending roots (default: %(default)s)")
     arguments = parser.parse_args()
     with redis_server(arguments.redis) as url:
-        found = measure(url, arguments.largest)
+        found = measure(url, [count for count in PENDING if count <= arguments.largest])
         print(*lines(found), sep="\n")
         print(f"{registrations_a_second(url, 200_000):,.0f} roots registered a second, by one spout task")
         print(json.dumps(found))

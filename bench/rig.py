@@ -14,14 +14,17 @@ from pathlib import Path
 import redis
 
 from acker import RedisMetrics
+from acker.redis_client import connect
 from bench.probe import Reading, environment
 from compose import EmbeddedServices
-from queues import Publisher
+from queues import Publisher, RedisRelay
 from queues.declare import WorkQueue, declare_queue
 from workers.config import Settings
 from workers.control import State
 from workers.loading import load_topology
 from workers.local import LocalRun
+from workers.redis_control import RedisControl
+from workers.registry import Registry
 from workers.steering import Steering
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,6 +81,7 @@ class Running:
         self.settings, self.reading = settings, reading
         self._local = local
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
+        self._relay = RedisRelay(connect(settings.redis_urls[0]), self.name, lanes=1)
         self._done = 0
 
     def warm_up(self) -> None:
@@ -87,6 +91,18 @@ class Running:
             self._done += WARM_UP // 2
             self.wait_for_acks(self._done, _START_S)
             until(lambda: self.executed() >= self._done * WORDS, _START_S, "the warm-up's words to be counted")
+
+    def wait_until_ready(self) -> None:
+        """The topology has started: its spouts answer, and its driver attends."""
+        until(lambda: self.check() or self._ready(), _START_S, f"the start of {self.name}")
+
+    def _ready(self) -> bool:
+        note = Registry(self.settings.redis_urls[0]).topologies().get(self.name)
+        if note is None:
+            return False
+        tasks = range(1, note.spout_tasks + 1)
+        present = RedisControl(self.settings.redis_urls[0], self.name).present(tasks)
+        return len(present) == note.spout_tasks and self._relay.attendant() is not None
 
     def turn(self, state: State) -> None:
         """What ``tiercel activate`` and ``deactivate`` do; returns when the spouts obey."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import redis
 from bench.probe import start_probe
 from examples.word_count import SplitSentence, WordCount
 from queues import QueueSpout, SpoutContext
-from spark_jobs import ArrowBolt, ArrowCollector, Config, Topology, TopologyBuilder
+from spark_jobs import ArrowBolt, ArrowCollector, BasicBolt, BasicCollector, Config, Topology, TopologyBuilder, Tuple
 from spark_jobs.arrow_bolt import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
@@ -77,3 +79,69 @@ def arrow() -> Topology:
 
 def untracked() -> Topology:
     return word_count("untracked", SplitSentence(), WordCount(), Config(ackers=0))
+
+
+SHAPE = "BENCH_SHAPE"
+"""The variable that tells each process the shape of ``shaped``, as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One point of a growth curve; everything else stays as a user gets it."""
+
+    tuples: int = 1
+    """Tuples that the first bolt emits for each message."""
+    levels: int = 2
+    """Bolts in a row, the first and the last among them; each is shuffled to."""
+    spout_tasks: int = 1
+    bolt_tasks: int = 2
+    shards: int = 1
+
+    @classmethod
+    def told(cls) -> Shape:
+        """By the environment."""
+        return cls(**json.loads(os.environ[SHAPE]))
+
+    def environment(self) -> dict[str, str]:
+        return {SHAPE: json.dumps(asdict(self))}
+
+
+class Fan(BasicBolt):
+    """So many tuples for each message."""
+
+    output_fields = "n long"
+
+    def __init__(self, tuples: int) -> None:
+        self._tuples = tuples
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - the body does not matter
+        for number in range(self._tuples):
+            collector.emit([number])
+
+
+class Pass(BasicBolt):
+    output_fields = "n long"
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        collector.emit(tup.values)
+
+
+class Drop(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        pass
+
+
+def shaped() -> Topology:
+    """A chain of bolts: the first fans out, the last (``count``) drops what it is given."""
+    shape = Shape.told()
+    builder = TopologyBuilder("bench-shaped", Config(ackers=shape.shards))
+    builder.set_spout("sentences", ObservedSpout("bench-shaped", fields="body string"), parallelism=shape.spout_tasks)
+    before = "sentences"
+    if shape.levels > 1:
+        builder.set_bolt("fan", Fan(shape.tuples), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        before = "fan"
+    for level in range(2, shape.levels):
+        builder.set_bolt(f"pass{level}", Pass(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        before = f"pass{level}"
+    builder.set_bolt("count", Drop(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+    return builder.build()

@@ -115,7 +115,7 @@ def plan_of(split: AnyBolt, count: AnyBolt) -> Plan:
 def measure(
     split: AnyBolt, count: AnyBolt, sentences: int, rounds: int, profile: cProfile.Profile | None = None
 ) -> dict[str, float]:
-    """Median CPU seconds of each step of a micro-batch; ``profile`` sees the two bolts' steps, but for the first micro-batch."""
+    """Median CPU seconds of each step of a micro-batch; ``profile`` sees the bolts' steps, but for the first micro-batch."""
     plan = plan_of(split, count)
     emitter = SpoutEmitter(plan, "sentences", 1)
     runners = [LevelRunner(plan=plan, level=level, ledger=Nothing(), metrics=MemoryMetrics(), config={}) for level in (1, 2)]
