@@ -11,12 +11,13 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench soak test test-newest test-matrix check setup clean clean-all lock
+.PHONY: help demo bench bench-docs soak test test-newest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 
 help:
 	@echo 'make demo       count real text on RabbitMQ, Redis and Spark, with faults; options: ARGS="--calm"'
 	@echo 'make bench      measure it beside its peers, for most of an hour; QUICK=1: five minutes; ARGS="--only latency"'
+	@echo 'make bench-docs  put its figures and plots into README.md and docs'
 	@echo 'make test       lint, types and the whole test suite; some of it: ARGS="tests/unit -k ledger"'
 	@echo 'make test-matrix  the integration and fault tests on every version of the servers, in containers'
 	@echo 'make soak       ten minutes of random faults; again: ARGS="--soak-seed=1234"'
@@ -33,6 +34,9 @@ demo: $(STAMP)
 BENCH := .cache/bench
 bench: $(STAMP) $(BENCH)/.complete
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) --peers $(BENCH)/bin/python $(ARGS)
+
+bench-docs: $(STAMP) $(BENCH)/.complete
+	@$(BIN)/python -m bench --write-docs --peers $(BENCH)/bin/python
 
 $(BENCH)/.complete: bench/constraints.txt
 	@echo 'tiercel: installing what the benchmark compares with into $(BENCH)'

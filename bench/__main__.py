@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime
@@ -12,11 +13,14 @@ from typing import Any
 
 from bench.figures import HEADLINES, headline
 from bench.machine import load, machine
+from bench.page import write
 from bench.parts import FULL, PARTS, QUICK
 from bench.rig import BenchError
 from compose.errors import ServiceError
 
 FOLDER = Path(__file__).resolve().parent
+PAGES = (FOLDER.parent / "docs/performance.md", FOLDER.parent / "README.md")
+IMAGES = FOLDER.parent / "docs/images"
 _BUSY = 0.5
 
 
@@ -24,6 +28,8 @@ def main() -> int:
     """Returns the exit code: 1 if a part could not be measured."""
     arguments = _arguments()
     path = FOLDER / ("results-quick.json" if arguments.quick else "results.json")
+    if arguments.write_docs:
+        return _write_docs(path, arguments.peers)
     parts = arguments.only or [part for part in PARTS if part != "growth" or not arguments.quick]
     # Parts that are measured one by one come together in one file; a whole run begins a new one.
     results: dict[str, Any] = json.loads(path.read_text()) if arguments.only and path.exists() else {"parts": {}}
@@ -70,6 +76,18 @@ def _measured(part: str, *, quick: bool, peers: str | None) -> dict[str, Any]:
     return {**about, "seconds": round(time.monotonic() - began), "found": found}
 
 
+def _write_docs(path: Path, peers: str | None) -> int:
+    if not path.exists():
+        _say(f"there is no {path.name} yet: run make bench first")
+        return 2
+    write(json.loads(path.read_text()), PAGES)
+    if peers is None:
+        _say("the tables are written, the plots are not: name a Python that has matplotlib with --peers")
+        return 0
+    # matplotlib is in the environment of the peers.
+    return subprocess.run([peers, FOLDER / "plots.py", path, IMAGES], check=False).returncode  # noqa: S603 - our own script
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -80,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", choices=PARTS, action="append", help="this part; may be repeated. What was measured before stays in the file"
     )
+    parser.add_argument("--write-docs", action="store_true", help="measure nothing: put the last figures into the pages")
     parser.add_argument("--peers", help="a Python that has bench/requirements.in installed; without it there are fewer peers")
     return parser.parse_args()
 
