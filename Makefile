@@ -11,11 +11,13 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo soak test test-newest test-matrix check setup clean clean-all lock
+.PHONY: help demo bench bench-docs soak test test-newest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 
 help:
 	@echo 'make demo       count real text on RabbitMQ, Redis and Spark, with faults; options: ARGS="--calm"'
+	@echo 'make bench      measure it beside its peers, for most of an hour; QUICK=1: five minutes; ARGS="--only latency"'
+	@echo 'make bench-docs  put its figures and plots into README.md and docs'
 	@echo 'make test       lint, types and the whole test suite; some of it: ARGS="tests/unit -k ledger"'
 	@echo 'make test-matrix  the integration and fault tests on every version of the servers, in containers'
 	@echo 'make soak       ten minutes of random faults; again: ARGS="--soak-seed=1234"'
@@ -27,6 +29,20 @@ help:
 
 demo: $(STAMP)
 	@$(BIN)/tiercel demo $(ARGS)
+
+# The peers and the plots have an environment of their own: nothing else needs them, and Celery brings a plugin for pytest.
+BENCH := .cache/bench
+bench: $(STAMP) $(BENCH)/.complete
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) --peers $(BENCH)/bin/python $(ARGS)
+
+bench-docs: $(STAMP) $(BENCH)/.complete
+	@$(BIN)/python -m bench --write-docs --peers $(BENCH)/bin/python
+
+$(BENCH)/.complete: bench/constraints.txt
+	@echo 'tiercel: installing what the benchmark compares with into $(BENCH)'
+	@[ -x $(BENCH)/bin/pip ] || $(PYTHON) -m venv $(BENCH)
+	@$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r bench/constraints.txt
+	@touch $@
 
 test: check
 	@$(BIN)/python -m pytest $(ARGS)
@@ -82,5 +98,10 @@ lock:
 	@.cache/lock/bin/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 		--output-file .cache/constraints.txt pyproject.toml .cache/lock.in
+	@.cache/lock/bin/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--output-file .cache/bench-constraints.txt bench/requirements.in
+	@{ echo '# Every version that the benchmark compares with. Written by `make lock`; do not edit.'; \
+		sed '/^$$/d; /^# /d' .cache/bench-constraints.txt; } > bench/constraints.txt
 	@{ echo '# Every version that tiercel is tested with, for set-up, tests and lint. Written by `make lock`; do not edit.'; \
 		sed '/^$$/d; /^# /d' .cache/constraints.txt; } > constraints.txt

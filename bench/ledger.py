@@ -14,8 +14,7 @@ import multiprocessing
 import secrets
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -29,12 +28,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from acker import Ids, LedgerSpec, RedisLedger, RootIds, Token, Updates
 from acker.ids import mix_array
 from acker.redis_client import connect
-from compose import EmbeddedRedis
+from bench.server import redis_server
 
 _REGISTERED_AT_ONCE = 2_000
 _TASK_ROOTS = 20_000
 _OWNERS = 2
 _WRITERS = 2
+PENDING = (1_000, 10_000, 100_000, 200_000, 1_000_000)
+TREES = (1, 10, 1_000, 100_000)
+LARGEST = PENDING[-1]
+HEADLINE = 200_000
+"""Pending roots of the figure that is named alone."""
 
 
 def spec_of(url: str) -> LedgerSpec:
@@ -94,12 +98,16 @@ def _write(spec: LedgerSpec, shares: list[Ids], writer: int, barrier: Barrier, s
     spans.put((began, time.time()))
 
 
-def updates_a_second(url: str, batches: int) -> tuple[float, float]:
-    """Root updates a second by two writers at once, and the fraction of the time that the server was busy."""
+def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, float]:
+    """Root updates a second by two writers at once, and the fraction of the time that the server was busy.
+
+    ``others`` are pending beside those that are updated, and stay so.
+    """
     client = connect(url)
     client.flushdb()
     spec = spec_of(url)
     ledger = RedisLedger(spec)
+    register(ledger, others, 1)
     # Each batch of roots is split over the partitions of a level, so that a writer finds a part of every bucket.
     registered = [register(ledger, _WRITERS * _TASK_ROOTS, 1) for _ in range(batches)]
     context = multiprocessing.get_context("spawn")
@@ -116,8 +124,8 @@ def updates_a_second(url: str, batches: int) -> tuple[float, float]:
     busy = _cpu_seconds(client) - busy_before
     for writer in writers:
         writer.join()
-    if ledger.pending():
-        raise RuntimeError("roots were left over")
+    if ledger.pending() != others:
+        raise RuntimeError("roots were left over, or lost")
     elapsed = max(ended) - min(began)
     return 2 * batches * _WRITERS * _TASK_ROOTS / elapsed, busy / elapsed
 
@@ -136,36 +144,49 @@ def _cpu_seconds(client: redis.Redis) -> float:
     return float(usage["used_cpu_sys_main_thread"]) + float(usage["used_cpu_user_main_thread"])
 
 
-@contextmanager
-def _server(url: str | None) -> Iterator[str]:
-    if url is not None:
-        yield url
-        return
-    with EmbeddedRedis() as server:
-        yield server.url
+def measure(
+    url: str, pending_roots: Sequence[int] = PENDING, trees: Sequence[int] = TREES, batches: int = 15
+) -> dict[str, list[dict[str, float]]]:
+    """By pending roots and by tree size: bytes a root, root updates a second and a second of the server's one core."""
+    by_pending: list[dict[str, float]] = []
+    for pending in pending_roots:
+        updates, busy = updates_a_second(url, batches, pending)
+        by_pending.append(
+            {
+                "pending": pending,
+                "bytes_per_root": bytes_a_root(url, pending, 10),
+                "updates_per_s": updates,
+                "updates_per_core_s": updates / busy,
+            }
+        )
+    by_tree = [{"tuples": tuples, "bytes_per_root": bytes_a_root(url, 10_000, tuples)} for tuples in trees]
+    return {"by_pending": by_pending, "by_tree": by_tree}
+
+
+def lines(found: dict[str, list[dict[str, float]]]) -> list[str]:
+    """For people."""
+    return [
+        *(
+            f"{row['pending']:>9,.0f} pending roots: {row['bytes_per_root']:5.1f} bytes a root,"
+            f" {row['updates_per_s']:>9,.0f} root updates a second by {_WRITERS} writers"
+            f" ({row['updates_per_core_s']:,.0f} a second of the server's core)"
+            for row in found["by_pending"]
+        ),
+        *(f"trees of {row['tuples']:>7,.0f} tuples: {row['bytes_per_root']:5.1f} bytes a root" for row in found["by_tree"]),
+    ]
 
 
 def main() -> None:
     """Run everything and print it."""
     parser = argparse.ArgumentParser(description="Bytes a pending root, root updates a second.")
     parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
-    parser.add_argument("--largest", type=int, default=1_000_000, help="most pending roots (default: %(default)s)")
-    with _server(parser.parse_args().redis) as url:
-        figures: dict[str, float] = {}
-        for pending in (1_000, 10_000, 100_000, 200_000, 500_000, 1_000_000):
-            if pending <= parser.parse_args().largest:
-                size = figures[f"ledger_bytes_per_root_at_{pending}"] = round(bytes_a_root(url, pending, 10), 1)
-                print(f"{pending:>9,} pending roots: {size:5.1f} bytes a root")
-        for tuples in (10, 100_000):
-            print(f"trees of {tuples:>7,} tuples: {bytes_a_root(url, 10_000, tuples):5.1f} bytes a root")
-        figures["ledger_bytes_per_root"] = figures["ledger_bytes_per_root_at_200000"]
-        registered = figures["ledger_registrations_per_s"] = round(registrations_a_second(url, 200_000))
-        print(f"{registered:,} roots registered a second, by one spout task")
-        updates, busy = updates_a_second(url, 15)
-        figures["ledger_updates_per_s"] = round(updates)
-        figures["ledger_updates_per_core_s"] = round(updates / busy)
-        print(f"{updates:,.0f} root updates a second, by {_WRITERS} writers; the server's core was {busy:.0%} busy")
-        print(json.dumps(figures))
+    parser.add_argument("--largest", type=int, default=LARGEST, help="most pending roots (default: %(default)s)")
+    arguments = parser.parse_args()
+    with redis_server(arguments.redis) as url:
+        found = measure(url, [count for count in PENDING if count <= arguments.largest])
+        print(*lines(found), sep="\n")
+        print(f"{registrations_a_second(url, 200_000):,.0f} roots registered a second, by one spout task")
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ import secrets
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from acker import LedgerSpec
 from acker.redis_client import connect
-from compose import EmbeddedRedis
+from bench.server import redis_server
 from spark_jobs.state import KeyValueState, RedisStateStore, Writes
 
 _TEN = [f"key {number}" for number in range(10)]
@@ -94,20 +93,11 @@ def updates_a_second(url: str) -> tuple[float, float]:
     return _LARGE * _TOUCHED / spent, slowest
 
 
-@contextmanager
-def _server(url: str | None) -> Iterator[str]:
-    if url is not None:
-        yield url
-        return
-    with EmbeddedRedis() as server:
-        yield server.url
-
-
 def main() -> None:
     """Run everything and print it."""
     parser = argparse.ArgumentParser(description="What the state costs.")
     parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
-    with _server(parser.parse_args().redis) as url:
+    with redis_server(parser.parse_args().redis) as url:
         empty, million = small_batches(url, 0), small_batches(url, 1_000_000)
         print(f"a micro-batch of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
         print(f"ratio: {million / empty:.2f}")

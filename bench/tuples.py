@@ -1,9 +1,9 @@
-"""Microseconds a tuple: sentences of ten words split, words counted, fully tracked, in one process without Spark and Redis.
+"""The price of a tuple: sentences of ten words split, words counted, fully tracked, in one process without Spark and Redis.
 
-    python bench/tuples.py [--sentences N] [--rounds N] [--profile]
+    python bench/tuples.py [--sentences N] [--rounds N] [--profile BasicBolt]
 
 Each level is timed as the runner sees it: chunks decoded, bolts executed, edges derived, updates folded, chunks encoded. The
-ledger answers at once and does nothing. Figures go to standard output; the last line is one JSON object.
+ledger answers at once and does nothing. Times are CPU time. Figures go to standard output; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -46,6 +47,8 @@ from spark_jobs.runner import LevelRunner
 
 WORDS = 10
 VOCABULARY = 5_000
+BATCH, ROUNDS = 10_000, 9
+"""Sentences a micro-batch, and micro-batches of which the median counts."""
 
 
 class Sentences(Spout):
@@ -109,8 +112,10 @@ def plan_of(split: AnyBolt, count: AnyBolt) -> Plan:
     return plan_topology(builder.build(), 1)
 
 
-def measure(split: AnyBolt, count: AnyBolt, sentences: int, rounds: int) -> dict[str, float]:
-    """Median seconds of each step."""
+def measure(
+    split: AnyBolt, count: AnyBolt, sentences: int, rounds: int, profile: cProfile.Profile | None = None
+) -> dict[str, float]:
+    """Median CPU seconds of each step of a micro-batch; ``profile`` sees the bolts' steps, but for the first micro-batch."""
     plan = plan_of(split, count)
     emitter = SpoutEmitter(plan, "sentences", 1)
     runners = [LevelRunner(plan=plan, level=level, ledger=Nothing(), metrics=MemoryMetrics(), config={}) for level in (1, 2)]
@@ -120,52 +125,91 @@ def measure(split: AnyBolt, count: AnyBolt, sentences: int, rounds: int) -> dict
     times: dict[str, list[float]] = {"spout": [], "split": [], "count": []}
     for batch in range(rounds):
         lines = [" ".join(chance.choices(vocabulary, k=WORDS)) for _ in range(sentences)]
-        began = time.perf_counter()
+        began = time.process_time()
         for root, line in zip(drawn.draw(sentences), lines, strict=True):
             emitter.emit([line], root, "default")
         payloads = [entry.payload for entry in emitter.take().entries]
-        times["spout"].append(time.perf_counter() - began)
-        for level, step in ((1, "split"), (2, "count")):
-            began = time.perf_counter()
-            rows = runners[level - 1].run(Token(run="bench", batch=batch, level=level, partition=0), payloads)
-            times[step].append(time.perf_counter() - began)
-            payloads = [payload for _, payload in rows]
+        times["spout"].append(time.process_time() - began)
+        with profile if profile is not None and batch else nullcontext():
+            for level, step in ((1, "split"), (2, "count")):
+                began = time.process_time()
+                rows = runners[level - 1].run(Token(run="bench", batch=batch, level=level, partition=0), payloads)
+                times[step].append(time.process_time() - began)
+                payloads = [payload for _, payload in rows]
     return {step: statistics.median(found) for step, found in times.items()}
+
+
+def figures(sentences: int = BATCH, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+    """By kind of bolt: microseconds of each step, and tuples a second on one core.
+
+    The tuples are those that the two bolts were given: a sentence and its ten words are eleven.
+    """
+    gc.collect()
+    gc.freeze()  # as a Spark worker does once it has its imports
+    kinds: dict[str, tuple[AnyBolt, AnyBolt]] = {
+        "BasicBolt": (Split(), Count()),
+        "Bolt": (SplitByHand(), Count()),
+        "ArrowBolt": (SplitBatch(), CountBatch()),
+    }
+    found = {}
+    words, given = sentences * WORDS, sentences * (1 + WORDS)
+    for kind, (split, count) in kinds.items():
+        seconds = measure(split, count, sentences, rounds)
+        total = seconds["split"] + seconds["count"]
+        found[kind] = {
+            "spout_us": 1e6 * seconds["spout"] / sentences,
+            "split_us": 1e6 * seconds["split"] / given,
+            "count_us": 1e6 * seconds["count"] / words,
+            "tuples_per_s": given / total,
+            "words_per_s": words / total,
+        }
+    return found
+
+
+def lines(found: dict[str, dict[str, float]]) -> list[str]:
+    """For people."""
+    return [
+        f"{kind:<10} {row['tuples_per_s']:>11,.0f} tuples/s on one core; us: {row['spout_us']:.2f} a sentence emitted,"
+        f" {row['split_us']:.2f} a tuple split (in or out), {row['count_us']:.2f} a word counted"
+        for kind, row in found.items()
+    ]
+
+
+def hot_spots(kind: str, sentences: int = BATCH, rounds: int = 3, limit: int = 15) -> list[dict[str, float | str]]:
+    """Where the time of a task goes: the functions with the most time of their own, in percent of all of it."""
+    split, count = (Split(), Count()) if kind == "BasicBolt" else (SplitBatch(), CountBatch())
+    profile = cProfile.Profile()
+    measure(split, count, sentences, rounds, profile)
+    stats = pstats.Stats(profile)
+    rows = [
+        {"function": _name(where), "percent": 100 * own / stats.total_tt, "calls": calls}  # type: ignore[attr-defined]
+        for where, (calls, _, own, _, _) in stats.stats.items()  # type: ignore[attr-defined]
+    ]
+    return sorted(rows, key=lambda row: -float(row["percent"]))[:limit]
+
+
+def _name(where: tuple[str, int, str]) -> str:
+    path, line, name = where
+    if path == "~":
+        return name.strip("<>")
+    parts = Path(path).parts
+    return f"{'/'.join(parts[-2:])}:{line} {name}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sentences", type=int, default=10_000, help="a micro-batch")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--profile", action="store_true", help="say where the time goes")
+    parser.add_argument("--sentences", type=int, default=BATCH, help="a micro-batch")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--profile", choices=("BasicBolt", "ArrowBolt"), help="say where the time of this kind goes")
     arguments = parser.parse_args()
-    gc.collect()
-    gc.freeze()  # as a Spark worker does once it has its imports
     if arguments.profile:
-        with cProfile.Profile() as profile:
-            measure(Split(), Count(), arguments.sentences, arguments.rounds)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        for row in hot_spots(arguments.profile, arguments.sentences, arguments.rounds):
+            print(f"{row['percent']:5.1f} %  {row['calls']:>9,} calls  {row['function']}")
         return
-    count, figures, splits = arguments.sentences, dict[str, float](), dict[str, float]()
-    kinds: list[tuple[str, AnyBolt, AnyBolt]] = [
-        ("BasicBolt", Split(), Count()),
-        ("Bolt", SplitByHand(), Count()),
-        ("ArrowBolt", SplitBatch(), CountBatch()),
-    ]
-    for name, split, counter in kinds:
-        seconds = measure(split, counter, count, arguments.rounds)
-        words = count * WORDS
-        splits[name] = seconds["split"]
-        print(f"{name}, {count} sentences of {WORDS} words a micro-batch, median of {arguments.rounds}")
-        print(f"  spout  {seconds['spout'] / count * 1e6:6.2f} us a sentence emitted")
-        print(f"  split  {seconds['split'] / (count + words) * 1e6:6.2f} us a tuple in or out")
-        print(f"  count  {seconds['count'] / words * 1e6:6.2f} us a tuple in")
-        total = seconds["split"] + seconds["count"]
-        print(f"  both   {total / words * 1e6:6.2f} us a word, {words / total:9.0f} words a second on one core")
-        figures[f"{name}_words_per_s"] = round(words / total)
-    figures["split_ArrowBolt_times_BasicBolt"] = round(splits["BasicBolt"] / splits["ArrowBolt"], 1)
-    print(f"an ArrowBolt splits {figures['split_ArrowBolt_times_BasicBolt']} times as fast as a BasicBolt")
-    print(json.dumps(figures))
+    found = figures(arguments.sentences, arguments.rounds)
+    print(f"{arguments.sentences:,} sentences of {WORDS} words a micro-batch, median of {arguments.rounds}")
+    print(*lines(found), sep="\n")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -167,6 +167,7 @@ def test_no_business_is_left_unfinished(path: Path) -> None:
     assert found is None, found
 
 
-def test_nothing_in_the_lock_names_a_host_or_a_place() -> None:
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
+@pytest.mark.parametrize("lock", ["constraints.txt", "bench/constraints.txt"])
+def test_nothing_in_the_lock_names_a_host_or_a_place(lock: str) -> None:
+    for line in (ROOT / lock).read_text().splitlines():
         assert line.startswith("# ") or re.fullmatch(r"[a-z0-9.-]+==\S+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line), line

@@ -1,0 +1,107 @@
+"""``make bench``: measures everything, prints a table, writes bench/results.json; the last line is one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.figures import HEADLINES, headline
+from bench.machine import load, machine
+from bench.page import write
+from bench.parts import FULL, PARTS, QUICK
+from bench.rig import BenchError
+from compose.errors import ServiceError
+
+FOLDER = Path(__file__).resolve().parent
+PAGES = (FOLDER.parent / "docs/performance.md", FOLDER.parent / "README.md")
+IMAGES = FOLDER.parent / "docs/images"
+_BUSY = 0.5
+
+
+def main() -> int:
+    """Returns the exit code: 1 if a part could not be measured."""
+    arguments = _arguments()
+    path = FOLDER / ("results-quick.json" if arguments.quick else "results.json")
+    if arguments.write_docs:
+        return _write_docs(path, arguments.peers)
+    parts = arguments.only or [part for part in PARTS if part != "growth" or not arguments.quick]
+    # Parts that are measured one by one come together in one file; a whole run begins a new one.
+    results: dict[str, Any] = json.loads(path.read_text()) if arguments.only and path.exists() else {"parts": {}}
+    results |= {"machine": machine(), "quick": arguments.quick}
+    _say(", ".join(f"{name} {value}" for name, value in results["machine"].items()))
+    if load() > _BUSY:
+        _say(f"other work runs on this machine (load {load()}): the figures say little")
+    failed = False
+    for part in parts:
+        found = results["parts"][part] = _measured(part, quick=arguments.quick, peers=arguments.peers)
+        failed |= "error" in found
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    figures = headline(results)
+    for line in table(figures):
+        _say(line)
+    print(json.dumps(figures), flush=True)
+    return int(failed)
+
+
+def table(figures: dict[str, Any]) -> list[str]:
+    """For a terminal."""
+    rows = [("figure", "measured", "asked for", "")]
+    for row in HEADLINES:
+        value = figures[row.key]
+        asked = f"{row.sense} {row.shown(row.target)}" if row.target else ""
+        missed = "missed" if row.met(value) is False else ""
+        rows.append((row.says.replace("`", ""), row.shown(value), asked, missed))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        f"{says:<{widths[0]}}  {value:>{widths[1]}}  {asked:<{widths[2]}}  {missed}".rstrip()
+        for says, value, asked, missed in rows
+    ]
+    return ["", lines[0], "-" * max(map(len, lines)), *lines[1:], ""]
+
+
+def _measured(part: str, *, quick: bool, peers: str | None) -> dict[str, Any]:
+    _say(f"-- {part}")
+    began, about = time.monotonic(), {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": load()}
+    try:
+        found = PARTS[part](QUICK if quick else FULL, peers, _say)
+    except (BenchError, ServiceError) as error:
+        _say(f"{part} was not measured: {error}")
+        return {**about, "error": str(error)}
+    return {**about, "seconds": round(time.monotonic() - began), "found": found}
+
+
+def _write_docs(path: Path, peers: str | None) -> int:
+    if not path.exists():
+        _say(f"there is no {path.name} yet: run make bench first")
+        return 2
+    write(json.loads(path.read_text()), PAGES)
+    if peers is None:
+        _say("the tables are written, the plots are not: name a Python that has matplotlib with --peers")
+        return 0
+    # matplotlib is in the environment of the peers.
+    return subprocess.run([peers, FOLDER / "plots.py", path, IMAGES], check=False).returncode  # noqa: S603 - our own script
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure tiercel beside its limit and its peers.")
+    parser.add_argument("--quick", action="store_true", help="the headline figures, once")
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="this part; may be repeated. What was measured before stays in the file"
+    )
+    parser.add_argument("--write-docs", action="store_true", help="measure nothing: put the last figures into the pages")
+    parser.add_argument("--peers", help="a Python that has bench/requirements.in installed; without it there are fewer peers")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

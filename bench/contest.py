@@ -1,0 +1,112 @@
+"""The peers: each empties a queue of the same sentences on the same servers, with all its processes on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from bench.peers.words import BEGAN
+from bench.probe import Reading
+from bench.processes import cpu_seconds, spent
+from bench.rig import ROOT, WORDS, BenchError, clear, fill, sentences, until
+from bench.throughput import Drained, moment, rate_between
+from compose import GuardedProcess, Launch
+from workers.config import Settings, child_environment, python_path
+
+_SLOWEST = {"bare": 2_000, "inline": 300, "celery": 10, "dramatiq": 10}
+"""Sentences a second below which a run is given up."""
+_LOOK_S = 0.1
+_GRACE_S = 15.0
+
+
+def consumer(what: str, settings: Settings, count: int) -> Drained:
+    """``bare`` or ``inline``: see ``bench.peers.consumer``."""
+    queue = f"bench-{what}"
+    fill(settings, queue, sentences(count))
+    with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
+        reading = Reading(Path(folder))
+        before = cpu_seconds()
+        argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
+        with _process(argv, settings, reading.environment(timed=False)):
+            until(lambda: reading.last().acked >= count, 60 + count / _SLOWEST[what], f"{count:,} acks of {what}")
+            used = spent(before, cpu_seconds())
+        samples = reading.samples()
+    if what == "inline":
+        _check_words(settings, what, count)
+    clear(settings, [queue])
+    acks = [(samples[0].at, 0.0), *((sample.at, float(sample.acked)) for sample in samples)]
+    return Drained(
+        what=what,
+        sentences=count,
+        whole_per_s=count / (moment(acks, count) - samples[0].at),
+        steady_per_s=rate_between(acks, 0.1 * count, 0.9 * count),
+        cpu_s=used,
+    )
+
+
+def task_queue(what: str, settings: Settings, count: int, python: str) -> Drained:
+    """``celery`` or ``dramatiq``, from the first task to the last word; ``python`` has them installed.
+
+    Their words queue behind their sentences, so that there is no steady rate of sentences.
+    """
+    module = f"bench.peers.{what}_tasks"
+    workers = {
+        "celery": ["-m", "celery", "-A", module, "worker", "--loglevel", "error"],
+        "dramatiq": ["-m", "dramatiq", module],
+    }
+    environment = {**settings.as_environment(), **python_path(ROOT)}
+    subprocess.run(  # noqa: S603 - our own module
+        [python, "-m", module], input=b"\n".join(sentences(count)), env=child_environment(environment), check=True, cwd=ROOT
+    )
+    with redis.Redis.from_url(settings.redis_urls[0]) as client:
+        client.config_resetstat()
+        before = cpu_seconds()
+        with _process([python, *workers[what]], settings, {}):
+            deadline = time.monotonic() + 60 + count / _SLOWEST[what]
+            while (words := _increments(client)) < count * WORDS:
+                if time.monotonic() > deadline:
+                    raise BenchError(f"{what}: only {words:,} of {count * WORDS:,} words were counted")
+                time.sleep(_LOOK_S)
+            ended = time.monotonic()
+            used = spent(before, cpu_seconds())
+        began = float(client.get(BEGAN) or 0)
+    _check_words(settings, what, count)
+    clear(settings, [])
+    return Drained(what=what, sentences=count, whole_per_s=count / (ended - began), steady_per_s=None, cpu_s=used)
+
+
+@contextmanager
+def _process(argv: Sequence[str], settings: Settings, more: Mapping[str, str]) -> Iterator[None]:
+    """A peer's process, which may have children, until the block ends."""
+    environment = {**settings.as_environment(), **python_path(ROOT), **more}
+    with tempfile.NamedTemporaryFile(prefix="tiercel-bench-") as output:
+        process = GuardedProcess(
+            Launch(argv=tuple(argv), env=child_environment(environment), cwd=ROOT, output=Path(output.name))
+        )
+        try:
+            yield
+        except BenchError as error:
+            lines = Path(output.name).read_text(errors="replace").strip().splitlines()
+            raise BenchError(f"{error}; its last line: {lines[-1] if lines else 'none'}") from error
+        finally:
+            process.stop(_GRACE_S)
+
+
+def _increments(client: redis.Redis) -> int:
+    """How often a word was counted: asked of the server, which costs it nothing."""
+    calls = client.info("commandstats").get("cmdstat_hincrby", {})
+    return int(calls.get("calls", 0))
+
+
+def _check_words(settings: Settings, what: str, count: int) -> None:
+    with redis.Redis.from_url(settings.redis_urls[0]) as client:
+        found = sum(map(int, client.hvals("bench-counts")))
+    if found != count * WORDS:
+        raise BenchError(f"{what}: {found:,} words were counted instead of {count * WORDS:,}")

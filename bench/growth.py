@@ -1,0 +1,153 @@
+"""How throughput grows: tuples a tree, levels, message size, spout tasks, bolt tasks, shards of the ledger.
+
+    python bench/growth.py [--curve NAME ...]
+
+Each point is a chain of ``BasicBolt``s with the defaults but for the one number that the curve is about. The same run of the
+topology empties its queue several times; the first time warms it up and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.probe import environment
+from bench.rig import Running, fill, running, servers
+from bench.throughput import moment
+from bench.topologies import Shape
+from workers.config import Settings
+from workers.control import State
+
+_SMALL = 100
+"""Bytes of a message where its size is not what the curve is about."""
+_BYTES_AT_MOST = 256 * 2**20
+_TUPLES = 500_000
+_MESSAGES = 40_000
+_WITHIN_S = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What is turned, over which values, and what a point of it is."""
+
+    name: str
+    axis: str
+    unit: str
+    """What is counted a second: messages or tuples."""
+    values: Sequence[int]
+    shape: Callable[[int], Shape]
+    size: Callable[[int], int] = lambda _value: _SMALL
+
+    def messages(self, value: int) -> int:
+        """Enough for seconds of work, and not for minutes."""
+        shape = self.shape(value)
+        tuples = 1 + shape.tuples * max(1, shape.levels - 1)
+        return max(50, min(_MESSAGES, _TUPLES // tuples, _BYTES_AT_MOST // self.size(value)))
+
+
+_BASE = Shape(tuples=10)
+CURVES = {
+    curve.name: curve
+    for curve in (
+        Curve(
+            name="tuples", axis="tuples a tree", unit="tuples", values=(1, 10, 100, 1_000, 10_000),
+            shape=lambda value: Shape(tuples=value),
+        ),
+        Curve(name="levels", axis="levels", unit="messages", values=(1, 2, 4, 8), shape=lambda value: Shape(levels=value)),
+        Curve(
+            name="size", axis="bytes a message", unit="messages", values=(100, 1_024, 10_240, 102_400, 1_048_576),
+            shape=lambda _value: Shape(levels=1), size=lambda value: value,
+        ),
+        Curve(
+            name="spouts", axis="spout tasks", unit="messages", values=(1, 2, 4),
+            shape=lambda value: replace(_BASE, spout_tasks=value),
+        ),
+        Curve(
+            name="bolts", axis="tasks of each bolt", unit="messages", values=(1, 2, 4, 8),
+            shape=lambda value: replace(_BASE, bolt_tasks=value),
+        ),
+        Curve(
+            name="shards", axis="ledger shards", unit="messages", values=(1, 2, 4),
+            shape=lambda value: replace(_BASE, shards=value),
+        ),
+    )
+}  # fmt: skip
+
+
+def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, float]:
+    """Median messages and tuples a second over ``runs`` full queues."""
+    shape, count, size = curve.shape(value), curve.messages(value), curve.size(value)
+    rates = []
+    with environment(shape.environment()), running("shaped", settings) as topology:
+        for run in range(runs + 1):
+            rate = _drain(topology, count, size)
+            if run:
+                rates.append(rate)
+    rate = statistics.median(rates)
+    # As Storm counts: what a spout or a bolt emitted.
+    tuples = 1 + shape.tuples * max(0, shape.levels - 1)
+    return {"value": value, "messages": count, "messages_per_s": rate, "tuples_per_s": rate * tuples}
+
+
+def _drain(topology: Running, count: int, size: int) -> float:
+    """Messages a second, from the first delivery to the last ack."""
+    topology.wait_until_ready()
+    topology.turn(State.DEACTIVATED)
+    before = topology.reading.last()
+    fill(topology.settings, topology.queue, _bodies(count, size))
+    topology.turn(State.ACTIVE)
+    topology.wait_for_acks(before.acked + count, _WITHIN_S)
+    samples = topology.reading.samples()
+    first = next(sample.at for sample in samples if sample.delivered > before.delivered)
+    acks = [(sample.at, float(sample.acked - before.acked)) for sample in samples if sample.at >= first]
+    return count / (moment(acks, count) - first)
+
+
+def _bodies(count: int, size: int) -> Iterator[bytes]:
+    body = b"x" * size
+    return (body for _ in range(count))
+
+
+def measure(
+    settings: Settings, curves: Sequence[str], runs: int, say: Callable[[str], None]
+) -> dict[str, list[dict[str, float]]]:
+    """All points of these curves."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for name in curves:
+        curve = CURVES[name]
+        for value in curve.values:
+            began = time.monotonic()
+            row = point(settings, curve, value, runs)
+            found.setdefault(name, []).append(row)
+            say(line(curve, row) + f"  (took {time.monotonic() - began:.0f} s)")
+    return found
+
+
+def line(curve: Curve, row: dict[str, float]) -> str:
+    """For people."""
+    return (
+        f"{curve.axis:>18} {row['value']:>9,.0f}: {row['messages_per_s']:>9,.0f} messages/s,"
+        f" {row['tuples_per_s']:>9,.0f} tuples/s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How throughput grows.")
+    parser.add_argument("--curve", choices=CURVES, action="append", help="default: all")
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    with servers() as settings:
+        found = measure(settings, arguments.curve or list(CURVES), arguments.runs, lambda said: print(said, flush=True))
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

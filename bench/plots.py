@@ -1,0 +1,92 @@
+"""Draws the growth curves and the latencies; the only file that needs matplotlib.
+
+    .cache/bench/bin/python bench/plots.py bench/results.json docs/images
+
+It imports nothing of tiercel, so that it runs in the environment of the peers.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter
+
+_CURVES = {
+    "tuples": ("tuples a tree", "tuples_per_s", "tuples a second"),
+    "levels": ("levels", "messages_per_s", "messages a second"),
+    "size": ("bytes a message", "messages_per_s", "messages a second"),
+    "spouts": ("spout tasks", "messages_per_s", "messages a second"),
+    "bolts": ("tasks of each bolt", "messages_per_s", "messages a second"),
+    "shards": ("ledger shards", "messages_per_s", "messages a second"),
+}
+_FIGURE = (6.0, 3.4)
+_BLUE, _ORANGE, _GREEN = "#1f6fb2", "#d9742b", "#3a8f4d"
+
+
+def main(results: Path, folder: Path) -> None:
+    """Draw whatever was measured."""
+    parts = json.loads(results.read_text())["parts"]
+    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True})
+    mpl.rcParams.update({"grid.color": "#dddddd", "axes.axisbelow": True})
+    growth = parts.get("growth", {}).get("found") or {}
+    for name, rows in growth.items():
+        axis, figure, says = _CURVES[name]
+        _curve(folder / f"growth-{name}.png", axis, says, [row["value"] for row in rows], [row[figure] for row in rows])
+    if rounds := parts.get("latency", {}).get("found"):
+        _latency(folder / "latency.png", rounds)
+    if rounds := parts.get("ledger", {}).get("found"):
+        rows = [round_["by_pending"] for round_ in rounds]
+        pending = [row["pending"] for row in rows[0]]
+        updates = _medians(rows, "updates_per_s")
+        _curve(folder / "ledger.png", "pending roots", "root updates a second", pending, updates)
+
+
+def _curve(path: Path, axis: str, says: str, values: Sequence[float], rates: Sequence[float]) -> None:
+    """From zero, so that a small difference looks small; the values in steps of the same width."""
+    figure, axes = plt.subplots(figsize=_FIGURE)
+    places = range(len(values))
+    axes.plot(places, rates, marker="o", color=_BLUE)
+    for place, rate in zip(places, rates, strict=True):
+        axes.annotate(f"{rate:,.0f}", (place, rate), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=8)
+    axes.set_xticks(list(places), [f"{value:,.0f}" for value in values])
+    axes.set_ylim(0, 1.15 * max(rates))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    axes.set_xlabel(axis)
+    axes.set_ylabel(says)
+    _save(figure, path)
+
+
+def _latency(path: Path, rounds: Sequence[Sequence[dict[str, float]]]) -> None:
+    figure, axes = plt.subplots(figsize=_FIGURE)
+    rates = [row["rate"] for row in rounds[0]]
+    for key, says, colour in (("p999_ms", "p99.9", _ORANGE), ("p99_ms", "p99", _GREEN), ("p50_ms", "p50", _BLUE)):
+        axes.plot(range(len(rates)), _medians(rounds, key), marker="o", label=says, color=colour)
+    axes.set_xticks(range(len(rates)), [f"{rate:,}" for rate in rates])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("messages a second")
+    axes.set_ylabel("milliseconds from the scheduled time to the ack")
+    axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def _medians(rounds: Sequence[Sequence[dict[str, float]]], key: str) -> list[float]:
+    return [statistics.median(rows[place][key] for rows in rounds) for place in range(len(rounds[0]))]
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,201 @@
+"""What a process told its broker, and when: the same probe in tiercel's spout workers and in the peers that use pika.
+
+It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``, ``basic_reject`` and
+``basic_nack``. An ack counts when pika is given it. The cost is well below a microsecond a message, for everybody the same.
+
+A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. There each process
+writes ``progress-<pid>``: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
+``latency-<pid>``: pairs of doubles, the time for which a message was scheduled and the seconds from then to its ack. The
+publisher writes that time into the message id, in microseconds of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FOLDER, TIMED = "BENCH_PROBE", "BENCH_PROBE_TIMED"
+_EVERY_S = 0.025
+
+
+class Sample(NamedTuple):
+    """How far a process was at a moment."""
+
+    at: float
+    delivered: int
+    acked: int
+    returned: int
+
+
+class Tags:
+    """The messages of one channel."""
+
+    def __init__(self) -> None:
+        self.scheduled: dict[int, int] = {}
+        self._low = 1
+        self._above: set[int] = set()
+
+    def settle(self, tag: int, *, multiple: bool) -> range | list[int]:
+        """The tags that this settles now."""
+        if not multiple:
+            self._above.add(tag)
+            settled: range | list[int] = [tag]
+        else:
+            settled = [each for each in range(self._low, tag + 1) if each not in self._above]
+            self._above.difference_update(range(self._low, tag + 1))
+            self._low = max(self._low, tag + 1)
+        while self._low in self._above:
+            self._above.remove(self._low)
+            self._low += 1
+        return settled
+
+
+class Probe:
+    """Counts for one process. The calls come from the thread of the connection, a thread of ours writes them down."""
+
+    def __init__(self, folder: Path, *, timed: bool) -> None:
+        self._timed = timed
+        self._delivered = self._acked = self._returned = 0
+        self._latencies = array("d")
+        self._progress = (folder / f"progress-{os.getpid()}").open("ab", buffering=0)
+        self._latency = (folder / f"latency-{os.getpid()}").open("ab", buffering=0)
+        threading.Thread(target=self._write, name="probe", daemon=True).start()
+
+    def install(self) -> None:
+        """From now on, for all channels of this process."""
+        from pika.channel import Channel  # noqa: PLC0415 - Celery's process has no pika
+
+        consume, ack, reject, nack = Channel.basic_consume, Channel.basic_ack, Channel.basic_reject, Channel.basic_nack
+
+        def basic_consume(channel: Any, queue: str, on_message_callback: Callable[..., None], **options: Any) -> Any:
+            tags = self._tags(channel)
+
+            def delivered(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+                self._delivered += 1
+                if self._timed and properties.message_id.isdecimal():  # else of a warm-up
+                    tags.scheduled[method.delivery_tag] = int(properties.message_id)
+                on_message_callback(channel, method, properties, body)
+
+            return consume(channel, queue, delivered, **options)
+
+        def basic_ack(channel: Any, delivery_tag: int = 0, multiple: bool = False) -> Any:
+            self._settle(channel, delivery_tag, multiple=multiple, acked=True)
+            return ack(channel, delivery_tag, multiple)
+
+        def basic_reject(channel: Any, delivery_tag: int = 0, requeue: bool = True) -> Any:
+            self._settle(channel, delivery_tag, multiple=False, acked=False)
+            return reject(channel, delivery_tag, requeue)
+
+        def basic_nack(channel: Any, delivery_tag: int = 0, multiple: bool = False, requeue: bool = True) -> Any:
+            self._settle(channel, delivery_tag, multiple=multiple, acked=False)
+            return nack(channel, delivery_tag, multiple, requeue)
+
+        Channel.basic_consume, Channel.basic_ack = basic_consume, basic_ack
+        Channel.basic_reject, Channel.basic_nack = basic_reject, basic_nack
+
+    @staticmethod
+    def _tags(channel: Any) -> Tags:
+        found = vars(channel).get("bench_tags")
+        if found is None:
+            found = channel.bench_tags = Tags()
+        return found
+
+    def _settle(self, channel: Any, tag: int, *, multiple: bool, acked: bool) -> None:
+        tags = self._tags(channel)
+        settled = tags.settle(tag, multiple=multiple)
+        if self._timed:
+            now = time.monotonic()
+            for each in settled:
+                scheduled = tags.scheduled.pop(each, None)
+                if acked and scheduled is not None:
+                    self._latencies.extend((scheduled / 1e6, now - scheduled / 1e6))
+        if acked:
+            self._acked += len(settled)
+        else:
+            self._returned += len(settled)
+
+    def _write(self) -> None:
+        last = (-1, -1, -1)
+        while True:
+            time.sleep(_EVERY_S)
+            now = (self._delivered, self._acked, self._returned)
+            if now == last:
+                continue
+            last = now
+            if self._latencies:
+                latencies, self._latencies = self._latencies, array("d")
+                self._latency.write(latencies.tobytes())
+            # Last: who reads this number of acks finds their latencies written.
+            self._progress.write(f"{time.monotonic():.4f} {now[0]} {now[1]} {now[2]}\n".encode())
+
+
+def start_probe() -> None:
+    """Look at this process, if somebody asked for it."""
+    if FOLDER in os.environ:
+        Probe(Path(os.environ[FOLDER]), timed=TIMED in os.environ).install()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the probes of all processes wrote into a folder."""
+
+    folder: Path
+
+    def environment(self, *, timed: bool) -> Mapping[str, str]:
+        """What makes a process write there."""
+        return {FOLDER: str(self.folder), **({TIMED: "1"} if timed else {})}
+
+    def last(self) -> Sample:
+        """All processes together, as they were when they last wrote."""
+        ends = [samples[-1] for samples in self._by_process() if samples]
+        if not ends:
+            return Sample(0.0, 0, 0, 0)
+        return Sample(max(end.at for end in ends), *(sum(end[field] for end in ends) for field in (1, 2, 3)))
+
+    def samples(self) -> list[Sample]:
+        """All processes together over time, ascending."""
+        changes = []
+        for samples in self._by_process():
+            before = Sample(0.0, 0, 0, 0)
+            for sample in samples:
+                changes.append((sample.at, *(sample[field] - before[field] for field in (1, 2, 3))))
+                before = sample
+        together, sums = [], [0, 0, 0]
+        for at, *more in sorted(changes):
+            sums = [one + other for one, other in zip(sums, more, strict=True)]
+            together.append(Sample(at, *sums))
+        return together
+
+    def latencies(self) -> np.ndarray:
+        """Rows of scheduled time and seconds to the ack."""
+        parts = [np.fromfile(path, np.float64).reshape(-1, 2) for path in self.folder.glob("latency-*")]
+        return np.concatenate(parts) if parts else np.empty((0, 2))
+
+    def _by_process(self) -> list[list[Sample]]:
+        found = []
+        for path in sorted(self.folder.glob("progress-*")):
+            whole = path.read_bytes().rpartition(b"\n")[0]
+            rows = [line.split() for line in whole.splitlines()]
+            found.append([Sample(float(at), int(delivered), int(acked), int(back)) for at, delivered, acked, back in rows])
+        return found
+
+
+@contextmanager
+def environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Our environment, and that of processes that we start, with ``more``."""
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

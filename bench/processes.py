@@ -1,0 +1,66 @@
+"""The CPU time of this process and all its descendants, by what they are; read from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_ROLES = (
+    ("beam.smp", "RabbitMQ"),
+    ("erl_child_setup", "RabbitMQ"),
+    ("redis-server", "Redis"),
+    ("valkey-server", "Redis"),
+    ("pyspark.daemon", "Spark's Python"),
+    ("pyspark.sql", "Spark's Python"),
+    ("pyspark/sql", "Spark's Python"),
+    ("pyspark.worker", "Spark's Python"),
+    ("workers\0driver", "driver"),
+    ("workers\0spout", "spout workers"),
+    ("org.apache.spark", "Spark's JVM"),
+    ("bench.peers", "peer"),
+    ("celery", "peer"),
+    ("dramatiq", "peer"),
+)
+"""What a command line holds, and the role; the first that fits."""
+
+
+def cpu_seconds() -> Counter[str]:
+    """Seconds of CPU used until now by each role. A process that has ended counts no more: take the difference soon."""
+    parents, used = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                used[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
+    found: Counter[str] = Counter()
+    for pid in _family(parents, os.getpid()):
+        found[_role(pid)] += used[pid]
+    return found
+
+
+def spent(before: Counter[str], after: Counter[str]) -> dict[str, float]:
+    """Seconds by role between two readings, the largest first."""
+    roles = {role: round(after[role] - before[role], 2) for role in after if after[role] - before[role] >= 0.01}
+    return dict(sorted(roles.items(), key=lambda each: -each[1]))
+
+
+def _family(parents: dict[int, int], ancestor: int) -> set[int]:
+    family, grown = {ancestor}, True
+    while grown:
+        children = {pid for pid, parent in parents.items() if parent in family} - family
+        family |= children
+        grown = bool(children)
+    return family
+
+
+def _role(pid: int) -> str:
+    if pid == os.getpid():
+        return "the benchmark"
+    command = ""
+    with suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    return next((role for part, role in _ROLES if part in command), "other")

@@ -1,0 +1,161 @@
+"""Private servers, full queues, a running topology: the same for everything that is measured."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from acker import RedisMetrics
+from acker.redis_client import connect
+from bench.probe import Reading, environment
+from compose import EmbeddedServices
+from queues import Publisher, RedisRelay
+from queues.declare import WorkQueue, declare_queue
+from workers.config import Settings
+from workers.control import State
+from workers.loading import load_topology
+from workers.local import LocalRun
+from workers.redis_control import RedisControl
+from workers.registry import Registry
+from workers.steering import Steering
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = 10
+VOCABULARY = 5_000
+WARM_UP = 10_000
+"""Sentences that a topology has processed before it is measured: a JVM is slow at first."""
+_LOOK_S = 0.05
+_START_S = 240
+
+
+class BenchError(Exception):
+    """A measurement that must not count; one line."""
+
+
+def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
+    """Ten words each, of a vocabulary of 5,000."""
+    chance = random.Random(seed)
+    vocabulary = [f"word{number}" for number in range(VOCABULARY)]
+    for _ in range(count):
+        yield " ".join(chance.choices(vocabulary, k=WORDS)).encode()
+
+
+@contextmanager
+def servers() -> Iterator[Settings]:
+    """A private RabbitMQ and a private Redis; the settings that every process is started with are otherwise the defaults."""
+    os.chdir(ROOT)  # where the processes import what is measured from
+    with EmbeddedServices() as services:
+        settings = Settings(log_level="warning", amqp=None, redis=None, management=None)
+        yield settings.with_services(services.amqp_url, services.redis_url, services.management_url)
+
+
+def fill(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
+    """Declare the queue as tiercel does, and publish into it with confirms; returns how many."""
+    declare_queue(settings.amqp or "", WorkQueue(name=queue))
+    with Publisher(settings.amqp or "") as publisher:
+        return publisher.publish(queue, bodies)
+
+
+def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
+    """Wait; raises BenchError."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchError(f"{what}: not within {within_s:.0f} s")
+        time.sleep(_LOOK_S)
+
+
+class Running:
+    """A topology of ``bench.topologies`` on this machine: driver and spout workers are the processes of ``tiercel run``."""
+
+    def __init__(self, kind: str, settings: Settings, reading: Reading, local: LocalRun) -> None:
+        self.name = self.queue = f"bench-{kind}"
+        self.settings, self.reading = settings, reading
+        self._local = local
+        self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
+        self._relay = RedisRelay(connect(settings.redis_urls[0]), self.name, lanes=1)
+        self._done = 0
+
+    def warm_up(self) -> None:
+        """The processes have started and processed some thousand sentences."""
+        for part in range(2):
+            fill(self.settings, self.queue, sentences(WARM_UP // 2, seed=part))
+            self._done += WARM_UP // 2
+            self.wait_for_acks(self._done, _START_S)
+            until(lambda: self.executed() >= self._done * WORDS, _START_S, "the warm-up's words to be counted")
+
+    def wait_until_ready(self) -> None:
+        """The topology has started: its spouts answer, and its driver attends."""
+        until(lambda: self.check() or self._ready(), _START_S, f"the start of {self.name}")
+
+    def _ready(self) -> bool:
+        note = Registry(self.settings.redis_urls[0]).topologies().get(self.name)
+        if note is None:
+            return False
+        tasks = range(1, note.spout_tasks + 1)
+        present = RedisControl(self.settings.redis_urls[0], self.name).present(tasks)
+        return len(present) == note.spout_tasks and self._relay.attendant() is not None
+
+    def turn(self, state: State) -> None:
+        """What ``tiercel activate`` and ``deactivate`` do; returns when the spouts obey."""
+        said: list[str] = []
+        Steering.open(self.settings.redis_urls[0], self.name, said.append, threading.Event()).turn(state)
+        if state.value not in said[-1]:
+            raise BenchError(said[-1])
+
+    def wait_for_acks(self, count: int, within_s: float) -> None:
+        """Until so many messages in all were acked to the broker. Raises BenchError, also if any was given back."""
+        until(lambda: self.check() or self.reading.last().acked >= count, within_s, f"{count:,} acks of {self.name}")
+
+    def check(self) -> bool:
+        """Raises BenchError if a process has died or a message was given back; False otherwise."""
+        if self._local.refused or self._local.driver.restarts:
+            raise BenchError(f"a process of {self.name} ended, see above")
+        if returned := self.reading.last().returned:
+            raise BenchError(f"{returned} messages of {self.name} were given back")
+        return False
+
+    def executed(self) -> int:
+        """Words that the second bolt has had, as tiercel counts them: after each task."""
+        return sum(counts.get("executed", 0) for counts in self._metrics.totals().get("count", {}).values())
+
+    def counted(self) -> int:
+        """Words in the state that the topology wrote."""
+        with redis.Redis.from_url(self.settings.redis_urls[0]) as client:
+            keys = ["bench-counts", f"tiercel:{{{self.name}:0}}:state:count"]
+            return sum(int(value) for key in keys for value in client.hvals(key))
+
+
+@contextmanager
+def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[Running]:
+    """Start the topology; ended in order with the block, its queue deleted and its Redis emptied."""
+    name = f"bench.topologies:{kind}"
+    with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
+        reading = Reading(Path(folder))
+        fill(settings, f"bench-{kind}", iter(()))
+        with environment(reading.environment(timed=timed)):
+            topology = load_topology(name)
+            with LocalRun(name, topology, settings) as local:
+                yield Running(kind, settings, reading, local)
+        clear(settings, [f"bench-{kind}"])
+
+
+def clear(settings: Settings, queues: Sequence[str]) -> None:
+    """Delete these queues, and everything in Redis."""
+    from pika import BlockingConnection, URLParameters  # noqa: PLC0415
+
+    connection = BlockingConnection(URLParameters(settings.amqp))
+    for queue in queues:
+        for each in (queue, f"{queue}.dead"):
+            connection.channel().queue_delete(each)
+    connection.close()
+    with redis.Redis.from_url(settings.redis_urls[0]) as client:
+        client.flushdb()

@@ -1,0 +1,81 @@
+"""What a user waits for, and pays while nothing happens: the time to the first ack, and the CPU time of idle processes.
+
+    python bench/standby.py [--seconds N]
+
+A sentence lies in the queue, both servers run, and ``tiercel run`` is called: seconds from there to the first ack. Then no
+message comes: the CPU time of all processes, servers included, in percent of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.probe import Reading
+from bench.processes import cpu_seconds, spent
+from bench.rig import ROOT, clear, fill, sentences, servers, until
+from compose import GuardedProcess, Launch
+from workers.config import Settings, child_environment, python_path
+
+_QUEUE = "bench-basic"
+_SETTLE_S = 10.0
+_WITHIN_S = 240.0
+_GRACE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standby:
+    first_ack_s: float
+    idle_percent: float
+    """Of one core."""
+    idle_cpu_percent: dict[str, float]
+    """The same by what a process is."""
+
+    def line(self) -> str:
+        """For people."""
+        roles = ", ".join(f"{role} {percent:.1f}" for role, percent in self.idle_cpu_percent.items())
+        return f"first ack after {self.first_ack_s:.1f} s; idle: {self.idle_percent:.1f} % of a core ({roles})"
+
+
+def measure(settings: Settings, seconds: float) -> Standby:
+    """Start the word count as a user does, and leave it alone for ``seconds``."""
+    fill(settings, _QUEUE, sentences(1))
+    with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
+        reading = Reading(Path(folder))
+        environment = {**settings.as_environment(), **python_path(ROOT), **reading.environment(timed=False)}
+        argv = (sys.executable, "-m", "workers", "run", "bench.topologies:basic")
+        began = time.monotonic()
+        process = GuardedProcess(Launch(argv=argv, env=child_environment(environment), cwd=ROOT))
+        try:
+            until(lambda: reading.last().acked >= 1, _WITHIN_S, "the first ack")
+            first_ack_s = reading.samples()[-1].at - began
+            time.sleep(_SETTLE_S)
+            before, since = cpu_seconds(), time.monotonic()
+            time.sleep(seconds)
+            used, elapsed = spent(before, cpu_seconds()), time.monotonic() - since
+        finally:
+            process.stop(_GRACE_S)
+    clear(settings, [_QUEUE])
+    # We sleep meanwhile; what is left is the reading of /proc.
+    percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != "the benchmark"}
+    return Standby(first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Seconds to the first ack, CPU time without messages.")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long to watch the idle processes")
+    with servers() as settings:
+        found = measure(settings, parser.parse_args().seconds)
+        print(found.line())
+        print(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Sentences a second: split, counted by word, counts written to Redis, each sentence acked when all its words are counted.
+
+    python bench/throughput.py [--sentences N] [--kind basic|arrow|untracked]
+
+The topology runs and is warm, then it is deactivated, its queue filled, and it is activated again. ``whole`` is from the first
+delivery to the last ack, and what is compared; ``steady`` between a tenth and nine tenths of them, without the beginning and
+the end. Without tracking, a message is acked before the work is done: there, the last word counts in place of the last ack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.processes import cpu_seconds, spent
+from bench.rig import WARM_UP, WORDS, BenchError, Running, fill, running, sentences, servers
+from bench.topologies import KINDS
+from workers.config import Settings
+from workers.control import State
+
+_LOOK_S = 0.1
+_SLOWEST = 500
+"""Sentences a second below which a run is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drained:
+    """One queue, emptied. Rates are in sentences a second."""
+
+    what: str
+    sentences: int
+    whole_per_s: float
+    steady_per_s: float | None
+    cpu_s: dict[str, float]
+    """CPU seconds by what a process is."""
+
+    def line(self) -> str:
+        """For people."""
+        cpu = ", ".join(f"{role} {seconds:.1f}" for role, seconds in self.cpu_s.items())
+        steady = f"{self.steady_per_s:,.0f}" if self.steady_per_s else "-"
+        return f"{self.what:<10} {self.whole_per_s:>9,.0f}/s whole {steady:>9}/s steady   CPU s: {cpu}"
+
+
+def rate_between(progress: Sequence[tuple[float, float]], low: float, high: float) -> float:
+    """Units a second between the moments at which ``low`` and ``high`` units were done; (time, done) ascending."""
+    return (high - low) / (moment(progress, high) - moment(progress, low))
+
+
+def moment(progress: Sequence[tuple[float, float]], done: float) -> float:
+    """When so much was done, between two looks in proportion. Raises BenchError if it never was."""
+    before = progress[0]
+    for at, count in progress:
+        if count >= done:
+            share = (done - before[1]) / (count - before[1]) if count > before[1] else 1.0
+            return before[0] + share * (at - before[0])
+        before = (at, count)
+    raise BenchError(f"only {before[1]:,.0f} of {done:,.0f} were done")
+
+
+def drain(topology: Running, kind: str, count: int) -> Drained:
+    """Empty a queue of ``count`` sentences with a topology that is warm."""
+    topology.turn(State.DEACTIVATED)
+    fill(topology.settings, topology.queue, sentences(count))
+    acked_before, words_before, cpu_before = topology.reading.last().acked, topology.executed(), cpu_seconds()
+    executed = [(time.monotonic(), 0.0)]
+    topology.turn(State.ACTIVE)
+    deadline = time.monotonic() + 60 + count / _SLOWEST
+    while executed[-1][1] < count or topology.reading.last().acked < acked_before + count:
+        topology.check()
+        if time.monotonic() > deadline:
+            raise BenchError(f"{kind}: only {executed[-1][1]:,.0f} of {count:,} sentences were counted")
+        time.sleep(_LOOK_S)
+        executed.append((time.monotonic(), (topology.executed() - words_before) / WORDS))
+    used = spent(cpu_before, cpu_seconds())
+    if (found := topology.counted()) != (count + WARM_UP) * WORDS:
+        raise BenchError(f"{kind}: {found:,} words were counted instead of {(count + WARM_UP) * WORDS:,}")
+    samples = topology.reading.samples()
+    first = next(sample.at for sample in samples if sample.delivered > acked_before)
+    acks = [(sample.at, float(sample.acked - acked_before)) for sample in samples if sample.at >= first]
+    done = executed if kind == "untracked" else acks
+    return Drained(
+        what=kind,
+        sentences=count,
+        whole_per_s=count / (moment(done, count) - first),
+        steady_per_s=rate_between(done, 0.1 * count, 0.9 * count),
+        cpu_s=used,
+    )
+
+
+def tiercel(kind: str, settings: Settings, count: int) -> Drained:
+    """Start the topology of this kind, warm it up, and measure it once."""
+    with running(kind, settings) as topology:
+        topology.warm_up()
+        return drain(topology, kind, count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Sentences a second of tiercel alone; `make bench` compares.")
+    parser.add_argument("--sentences", type=int, default=100_000)
+    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all")
+    arguments = parser.parse_args()
+    with servers() as settings:
+        for kind in arguments.kind or KINDS:
+            drained = tiercel(kind, settings, arguments.sentences)
+            print(drained.line(), flush=True)
+            print(json.dumps(asdict(drained)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

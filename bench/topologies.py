@@ -1,0 +1,147 @@
+"""What is measured: sentences split, words counted by word, counts written to Redis. Settings are the defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import redis
+
+from bench.probe import start_probe
+from examples.word_count import SplitSentence, WordCount
+from queues import QueueSpout, SpoutContext
+from spark_jobs import ArrowBolt, ArrowCollector, BasicBolt, BasicCollector, Config, Topology, TopologyBuilder, Tuple
+from spark_jobs.arrow_bolt import AnyBolt
+
+KINDS = ("basic", "arrow", "untracked")
+
+
+class ObservedSpout(QueueSpout):
+    """The queue's spout, with a probe in its worker."""
+
+    def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
+        start_probe()
+        super().open(config, context)
+
+
+class SplitBatch(ArrowBolt):
+    output_fields = "word string"
+
+    def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:
+        words = pc.utf8_split_whitespace(batch["sentence"])
+        collector.emit({"word": words.flatten()}, pc.list_parent_indices(words))
+
+
+class CountBatch(ArrowBolt):
+    """Writes the counts of a micro-batch to Redis before its acks leave: one HINCRBY a word, in one pipeline."""
+
+    transient = frozenset({"_client", "_counts"})
+
+    def prepare(self, config: Mapping[str, Any], context: Any) -> None:
+        super().prepare(config, context)
+        self._client = redis.Redis.from_url(os.environ["TIERCEL_REDIS"])
+        self._counts: Counter[str] = Counter()
+
+    def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:  # noqa: ARG002 - nothing to emit
+        counted = batch["word"].value_counts()
+        self._counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
+
+    def flush(self, collector: ArrowCollector) -> None:  # noqa: ARG002 - nothing to emit
+        if self._counts:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for word, count in self._counts.items():
+                    pipeline.hincrby("bench-counts", word, count)
+                pipeline.execute()
+            self._counts.clear()
+
+
+def word_count(kind: str, split: AnyBolt, count: AnyBolt, config: Config) -> Topology:
+    builder = TopologyBuilder(f"bench-{kind}", config)
+    builder.set_spout("sentences", ObservedSpout(f"bench-{kind}", fields="sentence string"))
+    builder.set_bolt("split", split, parallelism=2).shuffle_grouping("sentences")
+    builder.set_bolt("count", count, parallelism=2).fields_grouping("split", "word")
+    return builder.build()
+
+
+def basic() -> Topology:
+    return word_count("basic", SplitSentence(), WordCount(), Config())
+
+
+def arrow() -> Topology:
+    return word_count("arrow", SplitBatch(), CountBatch(), Config())
+
+
+def untracked() -> Topology:
+    return word_count("untracked", SplitSentence(), WordCount(), Config(ackers=0))
+
+
+SHAPE = "BENCH_SHAPE"
+"""The variable that tells each process the shape of ``shaped``, as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One point of a growth curve; everything else stays as a user gets it."""
+
+    tuples: int = 1
+    """Tuples that the first bolt emits for each message."""
+    levels: int = 2
+    """Bolts in a row, the first and the last among them; each is shuffled to."""
+    spout_tasks: int = 1
+    bolt_tasks: int = 2
+    shards: int = 1
+
+    @classmethod
+    def told(cls) -> Shape:
+        """By the environment."""
+        return cls(**json.loads(os.environ[SHAPE]))
+
+    def environment(self) -> dict[str, str]:
+        return {SHAPE: json.dumps(asdict(self))}
+
+
+class Fan(BasicBolt):
+    """So many tuples for each message."""
+
+    output_fields = "n long"
+
+    def __init__(self, tuples: int) -> None:
+        self._tuples = tuples
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - the body does not matter
+        for number in range(self._tuples):
+            collector.emit([number])
+
+
+class Pass(BasicBolt):
+    output_fields = "n long"
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        collector.emit(tup.values)
+
+
+class Drop(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        pass
+
+
+def shaped() -> Topology:
+    """A chain of bolts: the first fans out, the last (``count``) drops what it is given."""
+    shape = Shape.told()
+    builder = TopologyBuilder("bench-shaped", Config(ackers=shape.shards))
+    builder.set_spout("sentences", ObservedSpout("bench-shaped", fields="body string"), parallelism=shape.spout_tasks)
+    before = "sentences"
+    if shape.levels > 1:
+        builder.set_bolt("fan", Fan(shape.tuples), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        before = "fan"
+    for level in range(2, shape.levels):
+        builder.set_bolt(f"pass{level}", Pass(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        before = f"pass{level}"
+    builder.set_bolt("count", Drop(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+    return builder.build()
