@@ -59,7 +59,8 @@ def _installed() -> set[Path]:
 
 
 def _python_in(folder: Path) -> Iterable[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file())
+    shown = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(path for path in shown if path.suffix == ".py" or (path / "__init__.py").is_file())
 
 
 def _files(root: Path) -> Iterable[Path]:

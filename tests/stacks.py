@@ -75,7 +75,8 @@ class Stack:
 
     def kill_inside(self, container, marker: str) -> None:
         """SIGKILL to those of its processes whose command line has ``marker``, but not to its first, which others kill."""
-        script = 'for p in /proc/[0-9]*; do [ $p = /proc/1 ] || [ $p = /proc/$$ ] || { grep -q "$0" $p/cmdline && kill -9 ${p#/proc/}; }; done'
+        kill = '[ $p = /proc/1 ] || [ $p = /proc/$$ ] || { grep -q "$0" $p/cmdline && kill -9 ${p#/proc/}; }'
+        script = f"for p in /proc/[0-9]*; do {kill}; done"
         container.exec_run(["bash", "-c", script, marker])
 
     def logs(self, service: str) -> str:
