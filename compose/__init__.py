@@ -10,6 +10,7 @@ install.py       finds the programs, installs missing ones
 apt.py           apt, without starting what it installs
 images.py        container images of the servers, pulled or built
 debian.py        what they are built from
+credentials.py   passwords of the compose file's stack
 engine.py        a Docker engine, found or started
 __main__.py      the installer as a command, for make
 errors.py        what is raised

@@ -83,6 +83,7 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "openssl": lambda: find_system_program("openssl"),
     "chromium": lambda: find_system_program("chromium"),
     "prometheus": lambda: find_system_program("promtool"),
+    "docker-compose": lambda: find_system_program("docker-compose"),
 }
 
 # For each thing the Debian packages that bring it, the first that this release knows is taken.
@@ -96,6 +97,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "openssl": ("openssl",),
     "chromium": ("chromium",),
     "prometheus": ("prometheus",),
+    "docker-compose": ("docker-compose",),
 }
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pyspark
@@ -84,6 +85,10 @@ class SparkUnit:
         context = self._session.sparkContext
         context.pythonExec = executable
         context.environment["PYTHONPATH"] = os.pathsep.join(folders)
+
+    def ship(self, archive: Path) -> None:
+        """Have the Python workers of all executors import from this ``.zip`` too; it must stay until ``stop``."""
+        self._session.sparkContext.addPyFile(str(archive))
 
     def start(self, job: Job, checkpoint: str) -> RunningQuery:
         """Start the query of one run; ``checkpoint`` is a scratch folder that the driver can write.

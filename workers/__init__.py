@@ -12,7 +12,9 @@ patience       while Redis is away
 outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment
-orders         whether it may emit
+orders         whether it may emit                      heartbeat      for health checks
+claims         the contract: who runs which task        spout_worker   takes a task that is free, and keeps it
+redis_claims   in Redis
 control        the contract: active, deactivated, killed
 redis_control  in Redis                                steering         what activate, deactivate and kill do
 jvm_output     Spark's stderr as log records           stalls         micro-batches that take long

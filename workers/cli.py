@@ -12,6 +12,7 @@ import typer
 from workers import monitor_commands, queue_commands, topology_commands
 from workers.cli_errors import one_line_errors
 from workers.config import Settings, use_this_python_for_spark
+from workers.errors import UsageError
 from workers.jvm_output import as_log_records
 from workers.options import Amqp, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
 
@@ -39,7 +40,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     from workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
     from workers.local import LocalRun, servers  # noqa: PLC0415
 
-    loaded = load_topology(topology)
+    loaded = load_topology(topology, settings.spout_tasks)
     stopped = threading.Event()
     on_signals(stopped.set)
     with servers(settings) as found, LocalRun(topology, loaded, found) as running:
@@ -51,24 +52,23 @@ def run(  # noqa: PLR0913 - one parameter an option
 @app.command()
 def spout(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
-    component: Annotated[str, typer.Argument(help="the spout's id")],
+    component: Annotated[str | None, typer.Argument(help="the spout's id; by default one task of each spout")] = None,
     *,
-    task_index: Annotated[int, typer.Option(help="which of its tasks, from 0")] = 0,
+    task_index: Annotated[int | None, typer.Option(help="which of its tasks, from 0; by default a free one")] = None,
     amqp: Amqp = None,
     redis: Redis = None,
     log: Log = None,
     log_level: Level = None,
 ) -> None:
-    """Run one task of one spout."""
-    settings = load_settings(f"{component}-{task_index}", amqp=amqp, redis=redis, log=log, log_level=log_level).required()
+    """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
+    if task_index is not None and component is None:
+        raise UsageError("--task-index is of one spout: name the spout too")
+    label = "spout" if component is None else component if task_index is None else f"{component}-{task_index}"
+    settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
     from workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
-    from workers.spout_process import SpoutProcess  # noqa: PLC0415
+    from workers.spout_worker import run_spouts  # noqa: PLC0415
 
-    process = SpoutProcess(
-        load_topology(topology), component, task_index, amqp_url=settings.amqp or "", redis_urls=settings.redis_urls
-    )
-    on_signals(process.task.stop)
-    process.run()
+    run_spouts(topology, load_topology(topology, settings.spout_tasks), settings, component, task_index)
 
 
 @app.command()
@@ -86,10 +86,13 @@ def driver(  # noqa: PLR0913 - one parameter an option
         settings = load_settings("driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
         settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
-        from workers.driver import Driver  # noqa: PLC0415 - PySpark takes a second
-        from workers.loading import load_topology  # noqa: PLC0415
+        from workers.driver import Driver, DriverAround  # noqa: PLC0415 - PySpark takes a second
+        from workers.heartbeat import Heartbeat  # noqa: PLC0415
+        from workers.loading import load_topology, module_of  # noqa: PLC0415
 
-        process = Driver(load_topology(topology), settings.redis_urls, settings.master, settings.amqp)
+        loaded = load_topology(topology, settings.spout_tasks)
+        around = DriverAround(module=module_of(topology), heartbeat=Heartbeat(settings.heartbeat))
+        process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
         on_signals(process.stop)
         process.run()
 

@@ -5,6 +5,9 @@ TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
 TIERCEL_TOKEN        what tiercel monitor asks of whoever changes anything; by default it draws one and says it
+TIERCEL_SPOUT_TASKS  least number of tasks of each spout that reads a queue; the same for all processes of a topology
+TIERCEL_HEARTBEAT    a file that a spout worker or driver touches while its loop turns, for health checks
+TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …: what the environment does not say
 TIERCEL_LOG          text or json
 TIERCEL_LOG_LEVEL    debug, info, warning or error
 """
@@ -75,6 +78,8 @@ class Settings(BaseSettings):
     master: Annotated[str, AfterValidator(_master)] = "local[*]"
     management: Annotated[str, AfterValidator(_management)] | None = None
     token: Annotated[str, Field(min_length=8)] | None = None
+    spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
+    heartbeat: Path | None = None
     log: LogFormat = "text"
     log_level: LogLevel = "info"
 
@@ -85,7 +90,8 @@ class Settings(BaseSettings):
         Raises ConfigError: one line that names the setting and never shows a value that may hold a password.
         """
         try:
-            return cls(**{name: value for name, value in given.items() if value is not None})
+            found = {name: value for name, value in given.items() if value is not None}
+            return cls(**{"_secrets_dir": _secrets_folder(), **found})
         except ValidationError as error:
             raise ConfigError(_one_line(error, given)) from None
 
@@ -143,6 +149,13 @@ def runtime_folder() -> Path:
 
 def _split(urls: str) -> list[str]:
     return [url for url in (part.strip() for part in urls.split(",")) if url]
+
+
+def _secrets_folder() -> str | None:
+    folder = os.environ.get(f"{_PREFIX}SECRETS") or None
+    if folder is not None and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"{_PREFIX}SECRETS: {folder} is no folder that can be read")
+    return folder
 
 
 def _one_line(error: ValidationError, given: Mapping[str, Any]) -> str:

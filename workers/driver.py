@@ -7,13 +7,15 @@ released, so that the broker delivers their messages again at once and not after
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import tempfile
 import threading
 import time
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 
 from acker import Ledger, LedgerUnavailableError, open_ledger
 from queues import Relay
@@ -25,6 +27,7 @@ from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.query import RunningQuery
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.session import SparkUnit
+from spark_jobs.shipping import pack_code
 from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.snapshots.store import SnapshotStore
@@ -34,6 +37,7 @@ from spark_jobs.ticks import Ticks
 from spark_jobs.topology import Topology
 from workers.control import State
 from workers.errors import SupersededError
+from workers.heartbeat import Heartbeat
 from workers.patience import REDIS_AWAY, patiently
 from workers.redis_control import RedisControl
 from workers.registry import Registry
@@ -52,10 +56,27 @@ _HEALTHY_S = 30.0
 """A run that lasted this long starts the pauses between runs anew."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DriverAround:
+    """What a driver needs to know beside its topology and servers."""
+
+    module: str | None = None
+    """Where the topology came from: on a cluster it is sent to the executors, with what lies beside it. None: it is there."""
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+
+
 class Driver:
     """Keeps one query running until ``stop``."""
 
-    def __init__(self, topology: Topology, redis_urls: tuple[str, ...], master: str, amqp_url: str | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        redis_urls: tuple[str, ...],
+        master: str,
+        amqp_url: str | None = None,
+        *,
+        around: DriverAround | None = None,
+    ) -> None:
         """``master`` in Spark's syntax: ``local[2]``, ``spark://host:7077``. ``amqp_url`` is for bolts that publish.
 
         Raises TopologyError if there is such a bolt and no address.
@@ -65,6 +86,7 @@ class Driver:
             raise TopologyError(no_address(sinks[0]))
         self._topology, self._redis_urls, self._master = topology, redis_urls, master
         self._amqp_url = amqp_url
+        self._around = around or DriverAround()
         self._control = RedisControl(redis_urls[0], topology.name)
         self._stop = threading.Event()
 
@@ -85,9 +107,18 @@ class Driver:
         plan = plan_topology(self._topology, max_lanes=spark.cores)
         try:
             with tempfile.TemporaryDirectory(prefix="tiercel-checkpoints-", ignore_cleanup_errors=True) as scratch:
+                self._ship(spark, Path(scratch))
                 self._runs(spark, plan, scratch)
         finally:
             spark.stop()
+
+    def _ship(self, spark: SparkUnit, scratch: Path) -> None:
+        module = self._around.module
+        if module is None or re.match(r"local(\[|$)", self._master):
+            return
+        archive = scratch / "tiercel.zip"
+        pack_code(module, archive)
+        spark.ship(archive)
 
     def _runs(self, spark: SparkUnit, plan: Plan, scratch: str) -> None:
         failures = 0
@@ -127,6 +158,7 @@ class Driver:
         while query.active and not self._stop.wait(_LOOK):
             now = time.monotonic()
             stalls.look(now)
+            self._around.heartbeat.beat()
             if now >= attend_at:
                 attend_at = now + _ATTENDANCE.total_seconds() / 4
                 if not stalls.given_up:

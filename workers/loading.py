@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
-def load_topology(name: str) -> Topology:
+def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
     """The topology at ``MODULE:ATTRIBUTE``; an attribute that can be called is called without arguments.
 
-    Modules are also looked for in the current folder, first. Raises UsageError with one line.
+    Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for in the current folder,
+    first. Raises UsageError with one line.
     """
     from spark_jobs.topology import Topology  # noqa: PLC0415 - so that `tiercel --help` does not wait for numpy and pyarrow
 
@@ -34,7 +36,12 @@ def load_topology(name: str) -> Topology:
         found = _call(found, name)
     if not isinstance(found, Topology):
         raise UsageError(f"{name} is {_kind(found)}, not a topology: return what TopologyBuilder.build() returns")
-    return found
+    return found if spout_tasks is None else _with_spout_tasks(found, spout_tasks)
+
+
+def module_of(name: str) -> str:
+    """``MODULE`` of ``MODULE:ATTRIBUTE``."""
+    return name.partition(":")[0]
 
 
 def _import(module: str) -> ModuleType:
@@ -50,6 +57,18 @@ def _import(module: str) -> ModuleType:
         raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
+
+
+def _with_spout_tasks(topology: Topology, least: int) -> Topology:
+    # Who reads a queue shares it with all others, however many of them work. Another spout may cut its source into as many
+    # parts as it has tasks, and need a worker for each.
+    from queues import QueueSpout  # noqa: PLC0415 - as above
+
+    spouts = {
+        component: replace(spec, parallelism=max(least, spec.parallelism)) if isinstance(spec.spout, QueueSpout) else spec
+        for component, spec in topology.spouts.items()
+    }
+    return replace(topology, spouts=spouts)
 
 
 def _attribute(module: ModuleType, path: str, name: str) -> Any:

@@ -16,12 +16,20 @@ log = logging.getLogger(__name__)
 class Orders:
     """What the task was told last. It holds while Redis is away, and outlives a Redis that comes back empty. One thread."""
 
-    def __init__(self, control: Control, task_id: int, unheard_of: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        control: Control,
+        task_id: int,
+        unheard_of: Callable[[], None] = lambda: None,
+        attend: Callable[[], bool] = lambda: True,
+    ) -> None:
         """``unheard_of`` is called when nobody had said anything: the topology is new to Redis, or Redis was emptied.
 
-        It may raise LedgerUnavailableError.
+        It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether this worker still has the task.
         """
         self._control, self._task_id, self._unheard_of = control, task_id, unheard_of
+        self._attend = attend
+        self._dismissed = False
         self._state: State | None = None
         self._active = False
         self._over = False
@@ -31,8 +39,17 @@ class Orders:
         """Whether the spout may emit: not before the state is known."""
         return self._active
 
+    @property
+    def dismissed(self) -> bool:
+        """Whether another worker has the task now."""
+        return self._dismissed
+
     def obey(self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0) -> None:
         """Report, ask, and do what is said; call it about once a second. Raises LedgerRefusedError."""
+        if not self._attend() and not self._dismissed:
+            log.warning("another worker has this task now: leaving it", extra={"event": "task_lost"})
+            self._dismissed = True
+            stop()
         self._ask(pending, oldest_s)
         if self._over or self._state is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
@@ -30,19 +31,35 @@ _ALL_LANES = sys.maxsize
 class SpoutProcess:
     """What ``tiercel spout`` runs."""
 
-    def __init__(
-        self, topology: Topology, component: str, task_index: int, *, amqp_url: str, redis_urls: tuple[str, ...]
+    def __init__(  # noqa: PLR0913 - which task, and what around it
+        self,
+        topology: Topology,
+        component: str,
+        task_index: int,
+        *,
+        amqp_url: str,
+        redis_urls: tuple[str, ...],
+        attend: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Raises UsageError if the topology has no such spout task."""
-        self._spec = _spout_spec(topology, component, task_index)
+        """``attend`` is called once a second and says whether this worker still has the task.
+
+        Raises UsageError if the topology has no such spout task.
+        """
+        self._spec = spout_spec(topology, component, task_index)
         self._topology, self._component = topology, component
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = Registry(redis_urls[0])
+        self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._task_id, self._announce, attend)
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
         # The spout's own settings lie over the addresses too, as a bolt's do: it may have a broker of its own.
         self._config = {"amqp_url": amqp_url, "redis_url": redis_urls[0], **settings}
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether it ended because another worker has its task."""
+        return self._orders.dismissed
 
     def run(self) -> None:
         """Work until ``task.stop()``; raises what a person must act on."""
@@ -67,7 +84,7 @@ class SpoutProcess:
             ledger=ledger,
             outbox=Outbox(ledger, open_relay(redis_urls[0], plan), self._task_id),
             tally=self._tally,
-            orders=Orders(RedisControl(redis_urls[0], self._topology.name), self._task_id, self._announce),
+            orders=self._orders,
             settings=SpoutSettings(
                 message_timeout=ledger_spec.message_timeout,
                 admission=Admission.for_topology(config.max_spout_pending, ledger_spec.message_timeout),
@@ -77,7 +94,8 @@ class SpoutProcess:
         )
 
 
-def _spout_spec(topology: Topology, component: str, task_index: int) -> SpoutSpec:
+def spout_spec(topology: Topology, component: str, task_index: int = 0) -> SpoutSpec:
+    """The spout; raises UsageError if there is none, or no such task of it."""
     spec = topology.spouts.get(component)
     if spec is None:
         raise UsageError(f"{topology.name} has no spout {component!r}; its spouts are {', '.join(topology.spouts)}")

@@ -55,6 +55,10 @@ def _app(servers: Servers, station: Station, token: str) -> FastAPI:
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
+    @app.get("/health")
+    def health() -> Response:
+        return Response("serving", media_type="text/plain")
+
     @ui.page("/", title="tiercel")
     def page(topology: str | None = None) -> None:
         Page(station, servers, token, topology)

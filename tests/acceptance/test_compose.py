@@ -1,0 +1,228 @@
+"""The compose file for real: up, publish, count, scale, kill, down; nothing lost, nothing left behind.
+
+Needs a Docker engine. Where there is none and none can be started these tests are left out, and in CI that is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections import Counter
+from contextlib import closing
+from itertools import chain, repeat
+
+import pytest
+
+from acker import RedisMetrics
+from acker.redis_client import connect
+from compose.engine import engine
+from compose.errors import ServiceMissingError
+from compose.images import image_of, server_named
+from queues import Publisher, WorkQueue, declare_queue
+from spark_jobs.state.encoding import decode_key, decode_value
+from tests.broker import ready
+from tests.stack_image import build_image
+from tests.stacks import Stack, readable_folder
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(1800)
+
+PARTS = 5
+CALM, UNDER_FAULTS = 3_000, 6_000
+WORKERS = ("driver", "spout")
+
+# Two files: what the topology's own module imports, even late, must reach the executors too.
+TOPOLOGY = """
+from queues import QueueSpout
+from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+
+
+class Split(BasicBolt):
+    output_fields = "part string"
+
+    def execute(self, tup, collector):
+        from parts import parts_of
+
+        for part in parts_of(tup["line"]):
+            collector.emit([part])
+
+
+class Count(StatefulBolt):
+    def execute(self, tup, collector):
+        self.state.increment(tup["part"])
+
+
+def topology():
+    builder = TopologyBuilder("counted", Config(message_timeout_secs=60))
+    builder.set_spout("lines", QueueSpout("lines", fields="line string"))
+    builder.set_bolt("split", Split(), parallelism=4).shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), parallelism=4).fields_grouping("split", "part")
+    return builder.build()
+"""
+HELPER = f"""
+def parts_of(line):
+    return [f"{{line}}/{{part}}" for part in range({PARTS})]
+"""
+
+
+@pytest.fixture(scope="module")
+def client():
+    try:
+        made = engine()
+    except ServiceMissingError as error:
+        if "CI" in os.environ:
+            raise
+        pytest.skip(str(error))
+    with closing(made):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def images(client) -> dict[str, str]:
+    """The variables of the compose file that name images."""
+    image, base = build_image(client)
+    servers = {"RABBITMQ_IMAGE": "rabbitmq:4.3", "REDIS_IMAGE": "redis:8.0"}
+    found = {variable: image_of(client, server_named(name)) for variable, name in servers.items()}
+    return {"TIERCEL_IMAGE": image, "BASE_IMAGE": base, **found}
+
+
+def counts(stack: Stack, topology: str, bolt: str) -> Counter:
+    """What the bolt's state holds."""
+    redis = connect(stack.redis_url)
+    entries = redis.hgetall(f"tiercel:{{{topology}:0}}:state:{bolt}")
+    redis.close()
+    return Counter({decode_key(field): decode_value(raw) for field, raw in entries.items()})
+
+
+def totals(stack: Stack, topology: str, spout: str) -> Counter:
+    metrics = RedisMetrics(stack.redis_url, topology)
+    return sum((Counter(task) for task in metrics.totals().get(spout, {}).values()), Counter())
+
+
+def publish(stack: Stack, queue: str, lines) -> None:
+    declare_queue(stack.amqp_url, WorkQueue(name=queue))
+    with Publisher(stack.amqp_url) as publisher:
+        publisher.publish(queue, (line.encode() for line in lines))
+
+
+def wait_until_done(stack: Stack, queue: str, timeout: float = 240) -> None:
+    """Nothing waits, nothing is unsettled, nothing is dead."""
+
+    def depths():
+        [found] = json.loads(stack.tiercel("depths", queue, "--json"))["queues"]
+        return found
+
+    wait_until(lambda: (found := depths())["ready"] == found["unacked"] == found["delayed"] == 0, timeout, f"an empty {queue}")
+    assert depths()["dead_lettered"] in (0, None)
+
+
+def expected(numbers) -> set[str]:
+    return {f"{number}/{part}" for number in numbers for part in range(PARTS)}
+
+
+def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_killed(client, images, tmp_path):
+    folder = readable_folder(tmp_path, counted=TOPOLOGY, parts=HELPER)
+    settings = {"TIERCEL_TOPOLOGY": "counted:topology", "TIERCEL_TOPOLOGY_DIR": folder, "SPARK_WORKER_CORES": "1"}
+    with Stack(client, "docker compose", **images, **settings) as stack:
+        stack.compose("build", "driver", timeout=600)  # what people do; here it finds all layers built
+        stack.up()
+        stack.wait_until_healthy()
+        assert_hardened(stack)
+
+        publish(stack, "lines", map(str, range(CALM)))
+        wait_until_done(stack, "lines")
+        assert counts(stack, "counted", "count") == Counter(expected(range(CALM))), "with no fault each counts once"
+
+        stack.up(spout=4, spark_worker=3)
+        wait_until(lambda: len(stack.containers("spout")) == 4 and len(stack.containers("spark-worker")) == 3)
+        stack.wait_until_healthy()
+        executors = wait_until(lambda: (found := spark(stack)["activeapps"][0]["cores"]) == 3 and found, 60, "three executors")
+        assert executors == 3
+
+        numbers = range(CALM, CALM + UNDER_FAULTS)
+        publish(stack, "lines", map(str, numbers))
+        before = totals(stack, "counted", "lines")["acked"]
+        wait_until(lambda: totals(stack, "counted", "lines")["acked"] > before, 60, "the load to run")
+        victims = stack.containers("spark-worker")[0], stack.containers("spout")[0]
+        stack.kill_inside(victims[0], "CoarseGrainedExecutorBackend")
+        stack.kill_inside(victims[1], "tiercel")
+        assert totals(stack, "counted", "lines")["acked"] < CALM + UNDER_FAULTS, "the load was over before the faults"
+        wait_until(lambda: restarts(victims[1]) == 1, 60, "the spout's container to start again")
+        wait_until_done(stack, "lines")
+        found = counts(stack, "counted", "count")
+        assert set(found) == expected(range(CALM + UNDER_FAULTS)), "nothing lost, nothing made up"
+        repeated = sum(found.values()) - len(found)
+        print(f"repeated: {repeated} of {len(found)} counts")  # noqa: T201 - a measurement
+        stack.wait_until_healthy()
+
+        assert_it_ends_as_ordered(stack)
+        stack.compose("down", "--volumes")
+        assert stack.leftovers() == []
+
+
+@pytest.mark.parametrize("command", ["docker-compose"])
+def test_the_older_command_starts_scales_and_ends_the_word_count(client, images, command):
+    with Stack(client, command, **images, SPARK_WORKER_CORES="1") as stack:
+        stack.up()
+        stack.wait_until_healthy()
+        publish(stack, "sentences", chain(repeat("the falcon and the tiercel", 1_000)))
+        wait_until_done(stack, "sentences")
+        assert counts(stack, "word-count", "count") == Counter(the=2_000, falcon=1_000, tiercel=1_000, **{"and": 1_000})
+        stack.up(spout=2, spark_worker=2)
+        wait_until(lambda: len(stack.containers("spout")) == 2 and len(stack.containers("spark-worker")) == 2)
+        stack.wait_until_healthy()
+        publish(stack, "sentences", repeat("the kestrel", 500))
+        wait_until_done(stack, "sentences")
+        assert counts(stack, "word-count", "count")["kestrel"] == 500
+        assert "word-count" in page(stack, "/metrics")
+        stack.compose("down", "--volumes")
+        assert stack.leftovers() == []
+
+
+def assert_hardened(stack: Stack) -> None:
+    for container in stack.containers():
+        host = container.attrs["HostConfig"]
+        addresses = {each["HostIp"] for published in container.ports.values() for each in published or ()}
+        assert addresses <= {"127.0.0.1"}, container.name
+        assert host["Memory"] > 0, container.name
+        assert host["NanoCpus"] > 0, container.name
+        assert host["PidsLimit"] > 0, container.name
+        if container.status == "running":
+            assert container.exec_run(["id", "-u"]).output.strip() != b"0", container.name
+        told = json.dumps(container.attrs)
+        assert not [name for name in ("tiercel_token", "grafana_password") if stack.secret(name) in told], container.name
+        assert stack.amqp_url.split(":")[2].split("@")[0] not in told, container.name
+
+
+def assert_it_ends_as_ordered(stack: Stack) -> None:
+    """``tiercel kill`` ends spouts and driver with 0, and Docker does not start them again."""
+    stack.tiercel("kill", "counted", timeout=180)
+    ended = wait_until(
+        lambda: (
+            (found := [each for name in WORKERS for each in stack.containers(name)])
+            and all(each.status == "exited" for each in found)
+            and found
+        ),
+        90,
+        "the processes to end",
+    )
+    assert {container.attrs["State"]["ExitCode"] for container in ended} == {0}
+    assert ready(stack.amqp_url, "lines") == 0
+
+
+def restarts(container) -> int:
+    container.reload()
+    return container.attrs["RestartCount"] if container.status == "running" else 0
+
+
+def page(stack: Stack, path: str) -> str:
+    address = f"http://127.0.0.1:{stack.settings['MONITOR_PORT']}{path}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def spark(stack: Stack) -> dict:
+    """What Spark's master tells."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.settings['SPARK_UI_PORT']}/json/", timeout=30) as answer:
+        return json.loads(answer.read())

@@ -1,0 +1,87 @@
+"""The image of the compose file, built as on any machine, from a Debian base where ``python:3.12-slim`` cannot be pulled.
+
+The build gets what this machine's own pip and TLS are told: an index, authorities. They are secrets of the build, and the
+image has nothing of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from configparser import RawConfigParser
+from pathlib import Path
+
+from docker.errors import APIError, ImageNotFound
+
+from compose.debian import Release, release_image
+from tests.docker_cli import ROOT, docker_environment, run
+
+OFFICIAL = "python:3.12-slim"
+DEBIAN = Release(suite="bookworm", packages=("python3", "python3-venv"))
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+# Of this checkout: another one on the same engine has code of its own.
+NAME = f"tiercel-test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+
+
+def base_image(client) -> str:
+    try:
+        client.images.get(OFFICIAL)
+    except ImageNotFound:
+        try:
+            client.images.pull(OFFICIAL)
+        except APIError:
+            return release_image(client, DEBIAN)
+    return OFFICIAL
+
+
+def build_image(client) -> tuple[str, str]:
+    """(image, base), with the image of the code as it is now. The first time takes minutes, and later ones seconds."""
+    base = base_image(client)
+    before = image_id(client)
+    with tempfile.TemporaryDirectory() as folder:
+        secrets = []
+        if AUTHORITIES.exists():
+            secrets += ["--secret", f"id=ca,src={AUTHORITIES}"]
+        pip = Path(folder) / "pip.conf"
+        pip.write_text(pip_settings())
+        secrets += ["--secret", f"id=pip,src={pip}"]
+        words = ["docker", "build", "--build-arg", f"BASE={base}", "-f", "compose/Dockerfile", "-t", NAME, *secrets, "."]
+        run(*words, timeout=1500, cwd=ROOT, env=docker_environment())
+    if before not in (None, image_id(client)):
+        forget(client, before)
+    return NAME, base
+
+
+def image_id(client) -> str | None:
+    try:
+        return client.images.get(NAME).id
+    except ImageNotFound:
+        return None
+
+
+def forget(client, image: str) -> None:
+    """Of code that is not there any more; its layers that are still used stay."""
+    try:
+        client.images.remove(image)
+    except APIError:
+        return
+
+
+def pip_settings() -> str:
+    """What this machine's pip is told, by files and by the environment, as one file that names nothing of this machine."""
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+    settings = RawConfigParser()
+    settings["global"] = {}
+    for section, key, value in re.findall(r"^(:env:|[\w-]+)\.([\w-]+)=(.*)$", listed, re.MULTILINE):
+        if section in ("global", "install", "wheel", ":env:"):
+            settings["global"][key] = ast.literal_eval(value)
+    for key in ("cert", "cache-dir", "require-virtualenv"):
+        settings.remove_option("global", key)
+    with tempfile.TemporaryFile("w+") as file:
+        settings.write(file)
+        file.seek(0)
+        return file.read()
