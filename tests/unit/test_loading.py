@@ -72,3 +72,23 @@ def test_a_name_without_module_and_attribute_shows_how_to_write_it(name: str) ->
 def test_a_module_that_is_not_there_is_said_to_be_missing(name: str, module) -> None:
     with pytest.raises(UsageError, match=r"^there is no module '[\w.]+', neither installed nor in /.*$"):
         load_topology(name)
+
+
+def test_spouts_that_read_a_queue_get_more_tasks_and_no_others(module) -> None:
+    name = module(
+        "from queues import QueueSpout, Spout\n"
+        "from spark_jobs import BasicBolt, TopologyBuilder\n"
+        "class Own(Spout):\n"
+        "    output_fields = 'n long'\n"
+        "def topology():\n"
+        "    builder = TopologyBuilder('several')\n"
+        "    builder.set_spout('few', QueueSpout('few', fields='n long'))\n"
+        "    builder.set_spout('many', QueueSpout('many', fields='n long'), parallelism=5)\n"
+        "    builder.set_spout('own', Own(), parallelism=2)\n"
+        "    builder.set_bolt('sink', BasicBolt()).shuffle_grouping('own')\n"
+        "    return builder.build()\n"
+    )
+    raised, plain = load_topology(f"{name}:topology", 3), load_topology(f"{name}:topology")
+    assert {spout: spec.parallelism for spout, spec in raised.spouts.items()} == {"few": 3, "many": 5, "own": 2}
+    assert {spout: spec.parallelism for spout, spec in plain.spouts.items()} == {"few": 1, "many": 5, "own": 2}
+    assert raised.task_ids("sink") == range(11, 12)
