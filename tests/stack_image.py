@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from configparser import RawConfigParser
+from io import BytesIO
 from pathlib import Path
 
 from docker.errors import APIError, ImageNotFound
@@ -22,20 +23,49 @@ from tests.docker_cli import ROOT, docker_environment, run
 
 OFFICIAL = "python:3.12-slim"
 DEBIAN = Release(suite="bookworm", packages=("python3", "python3-venv"))
+# The package alone: what it depends on is pages that nobody looks at here.
+PROMETHEUS = """
+FROM {base}
+RUN apt-get update -q && cd /tmp && apt-get download -q prometheus && dpkg -x prometheus_*.deb unpacked \\
+    && mv unpacked/usr/bin/prom* /usr/bin/ && rm -rf /tmp/* /var/lib/apt/lists/* \\
+    && mkdir /prometheus && chown 65534:65534 /prometheus
+ENTRYPOINT ["prometheus"]
+"""
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 # Of this checkout: another one on the same engine has code of its own.
 NAME = f"tiercel-test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 
 
 def base_image(client) -> str:
+    return OFFICIAL if is_here(client, OFFICIAL) or can_be_pulled(client, OFFICIAL) else release_image(client, DEBIAN)
+
+
+def prometheus_image(client) -> str:
+    """The compose file's, else Debian's in an image that takes the same arguments."""
+    [official] = re.findall(r"PROMETHEUS_IMAGE:-([^}]+)", (ROOT / "compose/docker-compose.yml").read_text())
+    if is_here(client, official) or can_be_pulled(client, official):
+        return official
+    dockerfile = PROMETHEUS.format(base=release_image(client, DEBIAN))
+    name = f"tiercel-prometheus:{hashlib.sha256(dockerfile.encode()).hexdigest()[:12]}"
+    if not is_here(client, name):
+        client.images.build(fileobj=BytesIO(dockerfile.encode()), tag=name, rm=True, forcerm=True)
+    return name
+
+
+def is_here(client, image: str) -> bool:
     try:
-        client.images.get(OFFICIAL)
+        client.images.get(image)
     except ImageNotFound:
-        try:
-            client.images.pull(OFFICIAL)
-        except APIError:
-            return release_image(client, DEBIAN)
-    return OFFICIAL
+        return False
+    return True
+
+
+def can_be_pulled(client, image: str) -> bool:
+    try:
+        client.images.pull(image)
+    except APIError:
+        return False
+    return True
 
 
 def build_image(client) -> tuple[str, str]:

@@ -69,7 +69,7 @@ class Stack:
         states = {container.name: container.attrs["State"] for container in self.containers()}
         return {name: state.get("Health", {}).get("Status", state["Status"]) for name, state in states.items()}
 
-    def wait_until_healthy(self, timeout: float = 240) -> None:
+    def wait_until_healthy(self, timeout: float = 600) -> None:
         """All but the one that has done its work."""
         wait_until(lambda: set(self.health().values()) <= {"healthy", "exited"}, timeout, "healthy containers")
 

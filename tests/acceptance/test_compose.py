@@ -22,7 +22,7 @@ from compose.images import image_of, server_named
 from queues import Publisher, WorkQueue, declare_queue
 from spark_jobs.state.encoding import decode_key, decode_value
 from tests.broker import ready
-from tests.stack_image import build_image
+from tests.stack_image import build_image, prometheus_image
 from tests.stacks import Stack, readable_folder
 from tests.waiting import wait_until
 
@@ -161,9 +161,9 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         assert stack.leftovers() == []
 
 
-@pytest.mark.parametrize("command", ["docker-compose"])
-def test_the_older_command_starts_scales_and_ends_the_word_count(client, images, command):
-    with Stack(client, command, **images, SPARK_WORKER_CORES="1") as stack:
+def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_scrapes_it(client, images):
+    settings = {"SPARK_WORKER_CORES": "1", "PROMETHEUS_IMAGE": prometheus_image(client)}
+    with Stack(client, "docker-compose", **images, **settings) as stack:
         stack.up()
         stack.wait_until_healthy()
         publish(stack, "sentences", chain(repeat("the falcon and the tiercel", 1_000)))
@@ -175,8 +175,10 @@ def test_the_older_command_starts_scales_and_ends_the_word_count(client, images,
         publish(stack, "sentences", repeat("the kestrel", 500))
         wait_until_done(stack, "sentences")
         assert counts(stack, "word-count", "count")["kestrel"] == 500
-        assert "word-count" in page(stack, "/metrics")
-        stack.compose("down", "--volumes")
+        stack.up("prometheus")
+        wait_until(lambda: scraped(stack) == {"word-count"}, 90, "Prometheus to scrape the monitor")
+        stack.wait_until_healthy()
+        stack.compose("--profile", "metrics", "down", "--volumes")
         assert stack.leftovers() == []
 
 
@@ -216,13 +218,20 @@ def restarts(container) -> int:
     return container.attrs["RestartCount"] if container.status == "running" else 0
 
 
-def page(stack: Stack, path: str) -> str:
-    address = f"http://127.0.0.1:{stack.settings['MONITOR_PORT']}{path}"
-    with urllib.request.urlopen(address, timeout=30) as answer:
-        return answer.read().decode()
+def scraped(stack: Stack) -> set[str]:
+    """The topologies that Prometheus knows."""
+    try:
+        found = asked(stack, "PROMETHEUS_PORT", "/api/v1/query?query=tiercel_topology_active")
+    except OSError:
+        return set()
+    return {each["metric"]["topology"] for each in found["data"]["result"]}
 
 
 def spark(stack: Stack) -> dict:
     """What Spark's master tells."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{stack.settings['SPARK_UI_PORT']}/json/", timeout=30) as answer:
+    return asked(stack, "SPARK_UI_PORT", "/json/")
+
+
+def asked(stack: Stack, port: str, path: str) -> dict:
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.settings[port]}{path}", timeout=30) as answer:
         return json.loads(answer.read())
