@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 
 import redis
@@ -51,8 +50,8 @@ def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
 @contextmanager
 def servers() -> Iterator[Settings]:
     """A private RabbitMQ and a private Redis; the settings that every process is started with are otherwise the defaults."""
-    os.chdir(ROOT)  # where the processes import what is measured from
-    with EmbeddedServices() as services:
+    # The processes import what is measured from the folder that they start in.
+    with chdir(ROOT), EmbeddedServices() as services:
         settings = Settings(log_level="warning", amqp=None, redis=None, management=None)
         yield settings.with_services(services.amqp_url, services.redis_url, services.management_url)
 
@@ -104,6 +103,11 @@ class Running:
         present = RedisControl(self.settings.redis_urls[0], self.name).present(tasks)
         return len(present) == note.spout_tasks and self._relay.attendant() is not None
 
+    def close(self) -> None:
+        """Release the connections; the processes end elsewhere."""
+        self._metrics.close()
+        self._relay.close()
+
     def turn(self, state: State) -> None:
         """What ``tiercel activate`` and ``deactivate`` do; returns when the spouts obey."""
         said: list[str] = []
@@ -141,11 +145,15 @@ def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[R
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = Reading(Path(folder))
         fill(settings, f"bench-{kind}", iter(()))
-        with environment(reading.environment(timed=timed)):
-            topology = load_topology(name)
-            with LocalRun(name, topology, settings) as local:
-                yield Running(kind, settings, reading, local)
-        clear(settings, [f"bench-{kind}"])
+        try:
+            with (
+                environment(reading.environment(timed=timed)),
+                LocalRun(name, load_topology(name), settings) as local,
+                closing(Running(kind, settings, reading, local)) as found,
+            ):
+                yield found
+        finally:
+            clear(settings, [f"bench-{kind}"])
 
 
 def clear(settings: Settings, queues: Sequence[str]) -> None:
