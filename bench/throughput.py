@@ -26,7 +26,7 @@ from workers.config import Settings
 from workers.control import State
 
 _LOOK_S = 0.1
-_SLOWEST = 500
+_SLOWEST = 100
 """Sentences a second below which a run is given up."""
 
 
