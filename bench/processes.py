@@ -19,6 +19,7 @@ _ROLES = (
     ("pyspark.worker", "Spark's Python"),
     ("workers\0driver", "driver"),
     ("workers\0spout", "spout workers"),
+    ("workers\0run", "tiercel run"),
     ("org.apache.spark", "Spark's JVM"),
     ("bench.peers", "peer"),
     ("celery", "peer"),

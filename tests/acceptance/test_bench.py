@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from bench import contest, latency, throughput
-from bench.rig import WARM_UP, WORDS, BenchError, clear, running, servers
+from bench.rig import BenchError, clear, running, servers
 from bench.standby import measure as measure_standby
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.embedded]
@@ -16,23 +16,26 @@ def settings():
         yield found
 
 
-def test_a_topology_empties_its_queue_and_tells_how_fast(settings):
-    with running("arrow", settings) as topology:
+def test_a_topology_is_measured_at_a_steady_rate_and_with_a_full_queue(settings):
+    with running("basic", settings, timed=True) as topology:
         topology.warm_up()
-        drained = throughput.drain(topology, "arrow", 3_000)
-        assert topology.reading.last().acked == WARM_UP + 3_000
-        assert topology.counted() == (WARM_UP + 3_000) * WORDS
+        found = latency.measure(topology, 100, 2.0)
+        before = topology.reading.last().acked
+        drained = throughput.drain(topology, "basic", 3_000)
+        assert topology.reading.last().acked == before + 3_000
+    # The first five seconds do not count.
+    assert 195 <= found.messages <= 200
+    assert 0 < found.p50_ms <= found.p99_ms <= found.p999_ms
     assert drained.whole_per_s > 0
     assert drained.steady_per_s > 0
     assert {"Spark's JVM", "spout workers", "RabbitMQ"} <= set(drained.cpu_s)
 
 
-def test_latency_is_that_of_every_message_after_the_first_seconds(settings):
-    with running("basic", settings, timed=True) as topology:
-        topology.warm_up()
-        found = latency.measure(topology, 100, 2.0)
-    assert 195 <= found.messages <= 200
-    assert 0 < found.p50_ms <= found.p99_ms <= found.p999_ms
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["arrow", "untracked"])
+def test_the_other_kinds_count_every_word_too(settings, kind):
+    drained = throughput.tiercel(kind, settings, 3_000)
+    assert drained.sentences == 3_000
 
 
 @pytest.mark.parametrize("what", ["bare", "inline"])
@@ -43,6 +46,7 @@ def test_a_consumer_without_a_framework_empties_its_queue(settings, what):
     assert drained.cpu_s["peer"] > 0
 
 
+@pytest.mark.slow
 def test_the_start_and_the_idle_processes_are_measured(settings):
     found = measure_standby(settings, 2.0)
     assert found.first_ack_s > 0
