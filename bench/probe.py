@@ -106,7 +106,7 @@ class Probe:
 
     @staticmethod
     def _tags(channel: Any) -> Tags:
-        found = vars(channel).get("bench_tags")
+        found: Tags | None = vars(channel).get("bench_tags")
         if found is None:
             found = channel.bench_tags = Tags()
         return found
@@ -159,22 +159,26 @@ class Reading:
     def last(self) -> Sample:
         """All processes together, as they were when they last wrote; cheap enough to ask often."""
         ends = [end for path in self.folder.glob("progress-*") for end in _read(path, tail=_TAIL)[-1:]]
-        if not ends:
-            return Sample(0.0, 0, 0, 0)
-        return Sample(max(end.at for end in ends), *(sum(end[field] for end in ends) for field in (1, 2, 3)))
+        return Sample(
+            at=max((end.at for end in ends), default=0.0),
+            delivered=sum(end.delivered for end in ends),
+            acked=sum(end.acked for end in ends),
+            returned=sum(end.returned for end in ends),
+        )
 
     def samples(self) -> list[Sample]:
         """All processes together over time, ascending."""
         changes = []
         for path in self.folder.glob("progress-*"):
             before = Sample(0.0, 0, 0, 0)
-            for sample in _read(path):
-                changes.append((sample.at, *(sample[field] - before[field] for field in (1, 2, 3))))
-                before = sample
-        together, sums = [], [0, 0, 0]
-        for at, *more in sorted(changes):
-            sums = [one + other for one, other in zip(sums, more, strict=True)]
-            together.append(Sample(at, *sums))
+            for now in _read(path):
+                more = (now.delivered - before.delivered, now.acked - before.acked, now.returned - before.returned)
+                changes.append((now.at, *more))
+                before = now
+        together, delivered, acked, returned = [], 0, 0, 0
+        for at, *more_of in sorted(changes):
+            delivered, acked, returned = delivered + more_of[0], acked + more_of[1], returned + more_of[2]
+            together.append(Sample(at, delivered, acked, returned))
         return together
 
     def latencies(self) -> np.ndarray:
