@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from bench.figures import HEADLINES, headline
 from bench.machine import load, machine
 from bench.page import write
-from bench.parts import FULL, PARTS, QUICK
+from bench.parts import FULL, PARTS, QUICK, Scale
 from bench.rig import BenchError
 from compose.errors import ServiceError
 
@@ -37,9 +38,12 @@ def main() -> int:
     _say(", ".join(f"{name} {value}" for name, value in results["machine"].items()))
     if load() > _BUSY:
         _say(f"other work runs on this machine (load {load()}): the figures say little")
+    scale = QUICK if arguments.quick else FULL
+    if arguments.sentences:
+        scale = replace(scale, sentences=arguments.sentences)
     failed = False
     for part in parts:
-        found = results["parts"][part] = _measured(part, quick=arguments.quick, peers=arguments.peers)
+        found = results["parts"][part] = _measured(part, scale, arguments.peers)
         failed |= "error" in found
         path.write_text(json.dumps(results, indent=1) + "\n")
     figures = headline(results)
@@ -51,7 +55,7 @@ def main() -> int:
 
 def table(figures: dict[str, Any]) -> list[str]:
     """For a terminal."""
-    rows = [("figure", "measured", "asked for", "")]
+    rows = [("figure", "measured", "goal", "")]
     for row in HEADLINES:
         value = figures[row.key]
         asked = f"{row.sense} {row.shown(row.target)}" if row.target else ""
@@ -65,11 +69,11 @@ def table(figures: dict[str, Any]) -> list[str]:
     return ["", lines[0], "-" * max(map(len, lines)), *lines[1:], ""]
 
 
-def _measured(part: str, *, quick: bool, peers: str | None) -> dict[str, Any]:
+def _measured(part: str, scale: Scale, peers: str | None) -> dict[str, Any]:
     _say(f"-- {part}")
     began, about = time.monotonic(), {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": load()}
     try:
-        found = PARTS[part](QUICK if quick else FULL, peers, _say)
+        found = PARTS[part](scale, peers, _say)
     except (BenchError, ServiceError) as error:
         _say(f"{part} was not measured: {error}")
         return {**about, "error": str(error)}
@@ -98,10 +102,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", choices=PARTS, action="append", help="this part; may be repeated. What was measured before stays in the file"
     )
+    parser.add_argument("--sentences", type=int, help="how many to drain, to try something out")
     parser.add_argument("--write-docs", action="store_true", help="measure nothing: put the last figures into the pages")
     parser.add_argument("--peers", help="a Python that has bench/requirements.in installed; without it there are fewer peers")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        _say("interrupted; what was measured of whole parts is in the file")
+        sys.exit(130)

@@ -13,14 +13,14 @@ from pathlib import Path
 import redis
 
 from bench.peers.words import BEGAN
-from bench.probe import Reading
+from bench.probe import Reading, Sample
 from bench.processes import cpu_seconds, spent
 from bench.rig import ROOT, WORDS, BenchError, clear, fill, sentences, until
 from bench.throughput import Drained, moment, rate_between
 from compose import GuardedProcess, Launch
 from workers.config import Settings, child_environment, python_path
 
-_SLOWEST = {"bare": 2_000, "inline": 300, "celery": 10, "dramatiq": 10}
+_SLOWEST = {"bare": 2_000, "inline": 100, "celery": 5, "dramatiq": 5}
 """Sentences a second below which a run is given up."""
 _LOOK_S = 0.1
 _GRACE_S = 15.0
@@ -29,18 +29,13 @@ _GRACE_S = 15.0
 def consumer(what: str, settings: Settings, count: int) -> Drained:
     """``bare`` or ``inline``: see ``bench.peers.consumer``."""
     queue = f"bench-{what}"
-    fill(settings, queue, sentences(count))
-    with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
-        reading = Reading(Path(folder))
-        before = cpu_seconds()
-        argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
-        with _process(argv, settings, reading.environment(timed=False)):
-            until(lambda: reading.last().acked >= count, 60 + count / _SLOWEST[what], f"{count:,} acks of {what}")
-            used = spent(before, cpu_seconds())
-        samples = reading.samples()
-    if what == "inline":
-        _check_words(settings, what, count)
-    clear(settings, [queue])
+    try:
+        fill(settings, queue, sentences(count))
+        samples, used = _consumed(what, queue, settings, count)
+        if what == "inline":
+            _check_words(settings, what, count)
+    finally:
+        clear(settings, [queue])
     acks = [(samples[0].at, 0.0), *((sample.at, float(sample.acked)) for sample in samples)]
     return Drained(
         what=what,
@@ -49,6 +44,17 @@ def consumer(what: str, settings: Settings, count: int) -> Drained:
         steady_per_s=rate_between(acks, 0.1 * count, 0.9 * count),
         cpu_s=used,
     )
+
+
+def _consumed(what: str, queue: str, settings: Settings, count: int) -> tuple[list[Sample], dict[str, float]]:
+    with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
+        reading = Reading(Path(folder))
+        before = cpu_seconds()
+        argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
+        with _process(argv, settings, reading.environment(timed=False)):
+            until(lambda: reading.last().acked >= count, 60 + count / _SLOWEST[what], f"{count:,} acks of {what}")
+            used = spent(before, cpu_seconds())
+        return reading.samples(), used
 
 
 def task_queue(what: str, settings: Settings, count: int, python: str) -> Drained:
@@ -62,24 +68,31 @@ def task_queue(what: str, settings: Settings, count: int, python: str) -> Draine
         "dramatiq": ["-m", "dramatiq", module],
     }
     environment = {**settings.as_environment(), **python_path(ROOT)}
-    subprocess.run(  # noqa: S603 - our own module
-        [python, "-m", module], input=b"\n".join(sentences(count)), env=child_environment(environment), check=True, cwd=ROOT
-    )
-    with redis.Redis.from_url(settings.redis_urls[0]) as client:
-        client.config_resetstat()
+    try:
+        subprocess.run(  # noqa: S603 - our own module
+            [python, "-m", module], input=b"\n".join(sentences(count)), env=child_environment(environment), check=True, cwd=ROOT
+        )
+        with redis.Redis.from_url(settings.redis_urls[0]) as client:
+            client.config_resetstat()
         before = cpu_seconds()
         with _process([python, *workers[what]], settings, {}):
-            deadline = time.monotonic() + 60 + count / _SLOWEST[what]
-            while (words := _increments(client)) < count * WORDS:
-                if time.monotonic() > deadline:
-                    raise BenchError(f"{what}: only {words:,} of {count * WORDS:,} words were counted")
-                time.sleep(_LOOK_S)
-            ended = time.monotonic()
+            seconds = _seconds_of_tasks(what, settings, count)
             used = spent(before, cpu_seconds())
-        began = float(client.get(BEGAN) or 0)
-    _check_words(settings, what, count)
-    clear(settings, [])
-    return Drained(what=what, sentences=count, whole_per_s=count / (ended - began), steady_per_s=None, cpu_s=used)
+        _check_words(settings, what, count)
+    finally:
+        clear(settings, [])
+    return Drained(what=what, sentences=count, whole_per_s=count / seconds, steady_per_s=None, cpu_s=used)
+
+
+def _seconds_of_tasks(what: str, settings: Settings, count: int) -> float:
+    """From the first task to the last word."""
+    with redis.Redis.from_url(settings.redis_urls[0]) as client:
+        deadline = time.monotonic() + 60 + count / _SLOWEST[what]
+        while (words := _increments(client)) < count * WORDS:
+            if time.monotonic() > deadline:
+                raise BenchError(f"{what}: only {words:,} of {count * WORDS:,} words were counted")
+            time.sleep(_LOOK_S)
+        return time.monotonic() - float(client.get(BEGAN) or 0)
 
 
 @contextmanager

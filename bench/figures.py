@@ -129,7 +129,8 @@ def tree(results: Results, tuples: int) -> Figure:
 
 def price(results: Results, kind: str, figure: str) -> Figure:
     """Of a kind of bolt."""
-    return dict(rounds_of(results, "tuples") or {}).get("price", {}).get(kind, {}).get(figure)
+    found: Figure = dict(rounds_of(results, "tuples") or {}).get("price", {}).get(kind, {}).get(figure)
+    return found
 
 
 def standby(results: Results, figure: str) -> Figure:

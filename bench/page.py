@@ -71,6 +71,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in known)]
 
 
+def _with_plot(table: list[str], says: str, name: str) -> list[str]:
+    """A table of several rows, and the curve that they make."""
+    return [*table, "", f"![{says}](images/{name})"] if len(table) > 3 else table
+
+
 def _number(value: Figure, form: str = "{:,.0f}") -> str:
     return "-" if value is None else form.format(value)
 
@@ -99,7 +104,7 @@ def _headline(results: Results) -> list[str]:
         met = {True: "yes", False: "**no**", None: ""}[row.met(value) if row.target else None]
         asked = f"{row.sense} {row.shown(row.target)}" if row.target else ""
         rows.append([row.says, row.shown(value), asked, met])
-    return _table(["figure", "measured", "asked for", "met"], rows)
+    return _table(["figure", "measured", "goal", "met"], rows)
 
 
 def _throughput(results: Results) -> list[str]:
@@ -122,24 +127,26 @@ def _cpu(results: Results) -> list[str]:
 
 def _latency(results: Results) -> list[str]:
     forms = {"p50_ms": "{:,.0f} ms", "p99_ms": "{:,.0f} ms", "p999_ms": "{:,.0f} ms", "late_ms": "{:.1f} ms"}
-    return _table(
+    table = _table(
         ["messages a second", "p50", "p99", "p99.9", "publisher late, p99"],
         [
             [f"{rate:,}", *(_number(figures.latency(results, rate, figure), form) for figure, form in forms.items())]
             for rate in RATES
         ],
     )
+    return _with_plot(table, "latency by messages a second", "latency.png")
 
 
 def _ledger(results: Results) -> list[str]:
     forms = {"bytes_per_root": "{:.1f}", "updates_per_s": "{:,.0f}", "updates_per_core_s": "{:,.0f}"}
-    return _table(
+    table = _table(
         ["pending roots", "bytes a root", "updates/s, two writers", "updates/s of the server's core"],
         [
             [f"{pending:,}", *(_number(figures.ledger(results, pending, figure), form) for figure, form in forms.items())]
             for pending in PENDING
         ],
     )
+    return _with_plot(table, "root updates a second by pending roots", "ledger.png")
 
 
 def _trees(results: Results) -> list[str]:

@@ -44,14 +44,14 @@ FULL = Scale(
 )
 QUICK = Scale(
     rounds=1,
-    sentences=100_000,
+    sentences=80_000,
     tasks={"celery": 500, "dramatiq": 1_500},
     rates=(1_000,),
-    latency_s=15,
+    latency_s=12,
     pending=(ledger.HEADLINE,),
     trees=(),
     curves=(),
-    idle_s=10,
+    idle_s=20,
 )
 
 

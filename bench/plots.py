@@ -41,10 +41,10 @@ def main(results: Path, folder: Path) -> None:
     for name, rows in growth.items():
         axis, figure, says = _CURVES[name]
         _curve(folder / f"growth-{name}.png", axis, says, [row["value"] for row in rows], [row[figure] for row in rows])
-    if rounds := parts.get("latency", {}).get("found"):
+    if (rounds := parts.get("latency", {}).get("found")) and len(rounds[0]) > 1:
         _latency(folder / "latency.png", rounds)
-    if rounds := parts.get("ledger", {}).get("found"):
-        rows = [round_["by_pending"] for round_ in rounds]
+    rows = [found["by_pending"] for found in parts.get("ledger", {}).get("found") or []]
+    if rows and len(rows[0]) > 1:
         pending = [row["pending"] for row in rows[0]]
         updates = _medians(rows, "updates_per_s")
         _curve(folder / "ledger.png", "pending roots", "root updates a second", pending, updates)
@@ -73,7 +73,7 @@ def _latency(path: Path, rounds: Sequence[Sequence[dict[str, float]]]) -> None:
     axes.set_xticks(range(len(rates)), [f"{rate:,}" for rate in rates])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("messages a second")
-    axes.set_ylabel("milliseconds from the scheduled time to the ack")
+    axes.set_ylabel("milliseconds to the ack")
     axes.legend(frameon=False)
     _save(figure, path)
 

@@ -25,6 +25,8 @@ import numpy as np
 
 FOLDER, TIMED = "BENCH_PROBE", "BENCH_PROBE_TIMED"
 _EVERY_S = 0.025
+_TAIL = 400
+"""Bytes that hold some of the last lines."""
 
 
 class Sample(NamedTuple):
@@ -104,7 +106,7 @@ class Probe:
 
     @staticmethod
     def _tags(channel: Any) -> Tags:
-        found = vars(channel).get("bench_tags")
+        found: Tags | None = vars(channel).get("bench_tags")
         if found is None:
             found = channel.bench_tags = Tags()
         return found
@@ -155,24 +157,28 @@ class Reading:
         return {FOLDER: str(self.folder), **({TIMED: "1"} if timed else {})}
 
     def last(self) -> Sample:
-        """All processes together, as they were when they last wrote."""
-        ends = [samples[-1] for samples in self._by_process() if samples]
-        if not ends:
-            return Sample(0.0, 0, 0, 0)
-        return Sample(max(end.at for end in ends), *(sum(end[field] for end in ends) for field in (1, 2, 3)))
+        """All processes together, as they were when they last wrote; cheap enough to ask often."""
+        ends = [end for path in self.folder.glob("progress-*") for end in _read(path, tail=_TAIL)[-1:]]
+        return Sample(
+            at=max((end.at for end in ends), default=0.0),
+            delivered=sum(end.delivered for end in ends),
+            acked=sum(end.acked for end in ends),
+            returned=sum(end.returned for end in ends),
+        )
 
     def samples(self) -> list[Sample]:
         """All processes together over time, ascending."""
         changes = []
-        for samples in self._by_process():
+        for path in self.folder.glob("progress-*"):
             before = Sample(0.0, 0, 0, 0)
-            for sample in samples:
-                changes.append((sample.at, *(sample[field] - before[field] for field in (1, 2, 3))))
-                before = sample
-        together, sums = [], [0, 0, 0]
-        for at, *more in sorted(changes):
-            sums = [one + other for one, other in zip(sums, more, strict=True)]
-            together.append(Sample(at, *sums))
+            for now in _read(path):
+                more = (now.delivered - before.delivered, now.acked - before.acked, now.returned - before.returned)
+                changes.append((now.at, *more))
+                before = now
+        together, delivered, acked, returned = [], 0, 0, 0
+        for at, *more_of in sorted(changes):
+            delivered, acked, returned = delivered + more_of[0], acked + more_of[1], returned + more_of[2]
+            together.append(Sample(at, delivered, acked, returned))
         return together
 
     def latencies(self) -> np.ndarray:
@@ -180,13 +186,15 @@ class Reading:
         parts = [np.fromfile(path, np.float64).reshape(-1, 2) for path in self.folder.glob("latency-*")]
         return np.concatenate(parts) if parts else np.empty((0, 2))
 
-    def _by_process(self) -> list[list[Sample]]:
-        found = []
-        for path in sorted(self.folder.glob("progress-*")):
-            whole = path.read_bytes().rpartition(b"\n")[0]
-            rows = [line.split() for line in whole.splitlines()]
-            found.append([Sample(float(at), int(delivered), int(acked), int(back)) for at, delivered, acked, back in rows])
-        return found
+
+def _read(path: Path, tail: int | None = None) -> list[Sample]:
+    """The whole lines of a file, or of its last bytes: there the first line may be cut, and is left out."""
+    with path.open("rb") as file:
+        if tail is not None and path.stat().st_size > tail:
+            file.seek(-tail, os.SEEK_END)
+            file.readline()
+        rows = [line.split() for line in file.read().rpartition(b"\n")[0].splitlines()]
+    return [Sample(float(at), int(delivered), int(acked), int(back)) for at, delivered, acked, back in rows]
 
 
 @contextmanager

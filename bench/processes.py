@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ _ROLES = (
     ("pyspark.worker", "Spark's Python"),
     ("workers\0driver", "driver"),
     ("workers\0spout", "spout workers"),
+    ("workers\0run", "tiercel run"),
     ("org.apache.spark", "Spark's JVM"),
     ("bench.peers", "peer"),
     ("celery", "peer"),
@@ -27,25 +28,27 @@ _ROLES = (
 """What a command line holds, and the role; the first that fits."""
 
 
-def cpu_seconds() -> Counter[str]:
+def cpu_seconds() -> dict[str, float]:
     """Seconds of CPU used until now by each role. A process that has ended counts no more: take the difference soon."""
-    parents, used = {}, {}
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError, ValueError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents[int(entry.name)] = int(fields[1])
                 used[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
-    found: Counter[str] = Counter()
+    found: dict[str, float] = {}
     for pid in _family(parents, os.getpid()):
-        found[_role(pid)] += used[pid]
+        role = _role(pid)
+        found[role] = found.get(role, 0.0) + used[pid]
     return found
 
 
-def spent(before: Counter[str], after: Counter[str]) -> dict[str, float]:
+def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Seconds by role between two readings, the largest first."""
-    roles = {role: round(after[role] - before[role], 2) for role in after if after[role] - before[role] >= 0.01}
-    return dict(sorted(roles.items(), key=lambda each: -each[1]))
+    more = {role: round(seconds - before.get(role, 0.0), 2) for role, seconds in after.items()}
+    return dict(sorted(((role, seconds) for role, seconds in more.items() if seconds > 0), key=lambda each: -each[1]))
 
 
 def _family(parents: dict[int, int], ancestor: int) -> set[int]:

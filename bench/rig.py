@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 
 import redis
@@ -51,8 +50,8 @@ def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
 @contextmanager
 def servers() -> Iterator[Settings]:
     """A private RabbitMQ and a private Redis; the settings that every process is started with are otherwise the defaults."""
-    os.chdir(ROOT)  # where the processes import what is measured from
-    with EmbeddedServices() as services:
+    # The processes import what is measured from the folder that they start in.
+    with chdir(ROOT), EmbeddedServices() as services:
         settings = Settings(log_level="warning", amqp=None, redis=None, management=None)
         yield settings.with_services(services.amqp_url, services.redis_url, services.management_url)
 
@@ -81,28 +80,33 @@ class Running:
         self.settings, self.reading = settings, reading
         self._local = local
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
+        self._registry = Registry(settings.redis_urls[0])
+        self._control = RedisControl(settings.redis_urls[0], self.name)
         self._relay = RedisRelay(connect(settings.redis_urls[0]), self.name, lanes=1)
-        self._done = 0
 
     def warm_up(self) -> None:
         """The processes have started and processed some thousand sentences."""
-        for part in range(2):
+        for part in range(1, 3):
             fill(self.settings, self.queue, sentences(WARM_UP // 2, seed=part))
-            self._done += WARM_UP // 2
-            self.wait_for_acks(self._done, _START_S)
-            until(lambda: self.executed() >= self._done * WORDS, _START_S, "the warm-up's words to be counted")
+            done = part * WARM_UP // 2
+            self.wait_for_acks(done, _START_S)
+            self.wait_for_words(done * WORDS, _START_S)
 
     def wait_until_ready(self) -> None:
         """The topology has started: its spouts answer, and its driver attends."""
         until(lambda: self.check() or self._ready(), _START_S, f"the start of {self.name}")
 
     def _ready(self) -> bool:
-        note = Registry(self.settings.redis_urls[0]).topologies().get(self.name)
+        note = self._registry.topologies().get(self.name)
         if note is None:
             return False
         tasks = range(1, note.spout_tasks + 1)
-        present = RedisControl(self.settings.redis_urls[0], self.name).present(tasks)
-        return len(present) == note.spout_tasks and self._relay.attendant() is not None
+        return len(self._control.present(tasks)) == note.spout_tasks and self._relay.attendant() is not None
+
+    def close(self) -> None:
+        """Release the connections; the processes end elsewhere."""
+        for each in (self._metrics, self._control, self._relay):
+            each.close()
 
     def turn(self, state: State) -> None:
         """What ``tiercel activate`` and ``deactivate`` do; returns when the spouts obey."""
@@ -114,6 +118,10 @@ class Running:
     def wait_for_acks(self, count: int, within_s: float) -> None:
         """Until so many messages in all were acked to the broker. Raises BenchError, also if any was given back."""
         until(lambda: self.check() or self.reading.last().acked >= count, within_s, f"{count:,} acks of {self.name}")
+
+    def wait_for_words(self, count: int, within_s: float) -> None:
+        """Until the second bolt has had so many words in all. Raises BenchError."""
+        until(lambda: self.check() or self.executed() >= count, within_s, f"{count:,} words of {self.name}")
 
     def check(self) -> bool:
         """Raises BenchError if a process has died or a message was given back; False otherwise."""
@@ -141,11 +149,15 @@ def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[R
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = Reading(Path(folder))
         fill(settings, f"bench-{kind}", iter(()))
-        with environment(reading.environment(timed=timed)):
-            topology = load_topology(name)
-            with LocalRun(name, topology, settings) as local:
-                yield Running(kind, settings, reading, local)
-        clear(settings, [f"bench-{kind}"])
+        try:
+            with (
+                environment(reading.environment(timed=timed)),
+                LocalRun(name, load_topology(name), settings) as local,
+                closing(Running(kind, settings, reading, local)) as found,
+            ):
+                yield found
+        finally:
+            clear(settings, [f"bench-{kind}"])
 
 
 def clear(settings: Settings, queues: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
             used, elapsed = spent(before, cpu_seconds()), time.monotonic() - since
         finally:
             process.stop(_GRACE_S)
-    clear(settings, [_QUEUE])
+            clear(settings, [_QUEUE])
     # We sleep meanwhile; what is left is the reading of /proc.
     percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != "the benchmark"}
     return Standby(first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from acker import LedgerSpec
 from acker.redis_client import connect
 from bench.server import redis_server
-from spark_jobs.state import KeyValueState, RedisStateStore, Writes
+from spark_jobs.state import KeyValueState, RedisStateStore, StateTurn, Writes
 
 _TEN = [f"key {number}" for number in range(10)]
 _FILLED_AT_ONCE = 50_000
@@ -62,7 +62,7 @@ class Bench:
     def close(self) -> None:
         self._store.close()
 
-    def _next(self):  # noqa: ANN202 - a turn
+    def _next(self) -> StateTurn:
         self._batch += 1
         return self._store.begin("count", 0, self._batch)
 

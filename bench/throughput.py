@@ -20,13 +20,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.processes import cpu_seconds, spent
-from bench.rig import WARM_UP, WORDS, BenchError, Running, fill, running, sentences, servers
+from bench.rig import WORDS, BenchError, Running, fill, running, sentences, servers
 from bench.topologies import KINDS
 from workers.config import Settings
 from workers.control import State
 
 _LOOK_S = 0.1
-_SLOWEST = 500
+_SLOWEST = 100
 """Sentences a second below which a run is given up."""
 
 
@@ -68,7 +68,8 @@ def drain(topology: Running, kind: str, count: int) -> Drained:
     """Empty a queue of ``count`` sentences with a topology that is warm."""
     topology.turn(State.DEACTIVATED)
     fill(topology.settings, topology.queue, sentences(count))
-    acked_before, words_before, cpu_before = topology.reading.last().acked, topology.executed(), cpu_seconds()
+    acked_before, words_before, counted_before = topology.reading.last().acked, topology.executed(), topology.counted()
+    cpu_before = cpu_seconds()
     executed = [(time.monotonic(), 0.0)]
     topology.turn(State.ACTIVE)
     deadline = time.monotonic() + 60 + count / _SLOWEST
@@ -79,8 +80,8 @@ def drain(topology: Running, kind: str, count: int) -> Drained:
         time.sleep(_LOOK_S)
         executed.append((time.monotonic(), (topology.executed() - words_before) / WORDS))
     used = spent(cpu_before, cpu_seconds())
-    if (found := topology.counted()) != (count + WARM_UP) * WORDS:
-        raise BenchError(f"{kind}: {found:,} words were counted instead of {(count + WARM_UP) * WORDS:,}")
+    if (found := topology.counted() - counted_before) != count * WORDS:
+        raise BenchError(f"{kind}: {found:,} words were counted instead of {count * WORDS:,}")
     samples = topology.reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > acked_before)
     acks = [(sample.at, float(sample.acked - acked_before)) for sample in samples if sample.at >= first]

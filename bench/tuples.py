@@ -22,13 +22,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from acker import Applied, Failure, MemoryMetrics, Reply, RootIds, Token, Updates
+from acker import Applied, Failure, Ledger, MemoryMetrics, Reply, RootIds, Token, Updates
 from queues import Spout
 from spark_jobs import (
     ArrowBolt,
@@ -118,7 +119,8 @@ def measure(
     """Median CPU seconds of each step of a micro-batch; ``profile`` sees the bolts' steps, but for the first micro-batch."""
     plan = plan_of(split, count)
     emitter = SpoutEmitter(plan, "sentences", 1)
-    runners = [LevelRunner(plan=plan, level=level, ledger=Nothing(), metrics=MemoryMetrics(), config={}) for level in (1, 2)]
+    ledger = cast("Ledger", Nothing())
+    runners = [LevelRunner(plan=plan, level=level, ledger=ledger, metrics=MemoryMetrics(), config={}) for level in (1, 2)]
     drawn = RootIds(timedelta(hours=1))
     chance = random.Random(1)
     vocabulary = [f"word{number}" for number in range(VOCABULARY)]

@@ -1,0 +1,167 @@
+"""What the benchmark makes of its measurements, and how they get into the pages."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import figures, growth, page
+from bench.__main__ import table
+from bench.probe import Reading, Sample, Tags
+from bench.rig import BenchError
+from bench.throughput import moment, rate_between
+from bench.topologies import SHAPE, shaped
+
+ROOT = Path(__file__).parents[2]
+KEYS = [
+    *("arrow_ratio", "basic_ratio", "tracked_ratio", "inline_ratio", "celery_ratio", "dramatiq_ratio", "p50_ms", "p99_ms"),
+    *("ledger_updates_per_s", "ledger_bytes_per_root", "arrow_tuples_per_s", "basic_tuples_per_s"),
+    *("idle_cpu_percent", "first_ack_s"),
+]
+BLOCK = re.compile(r"<!-- bench:([a-z]+) -->\n(.*?)<!-- /bench -->", re.DOTALL)
+PAGES = [ROOT / "docs/performance.md", ROOT / "README.md"]
+
+
+def drained(rate, **cpu):
+    return {"what": "", "sentences": 1_000, "whole_per_s": rate, "steady_per_s": rate, "cpu_s": cpu}
+
+
+def a_round(factor):
+    """On a machine that is ``factor`` times as fast."""
+    rates = {"bare": 40_000, "basic": 16_000, "arrow": 24_000, "untracked": 20_000, "inline": 4_000, "celery": 100}
+    return {what: drained(rate * factor, Redis=0.002 / factor) for what, rate in rates.items()}
+
+
+def results(**parts):
+    return {
+        "machine": {"cores": "2", "CPU": "a CPU", "memory": "8 GiB", "kernel": "Linux 6", "Python": "3.11"},
+        "quick": False,
+        "parts": {name: {"measured": "2026-01-02T03:04:05+00:00", "found": found} for name, found in parts.items()},
+    }
+
+
+WHOLE = results(
+    throughput=[a_round(1), a_round(2), a_round(4)],
+    latency=[[{"rate": 1_000, "p50_ms": p50, "p99_ms": 2 * p50, "p999_ms": 3 * p50, "late_ms": 1.0}] for p50 in (90, 100, 300)],
+    ledger=[
+        {
+            "by_pending": [{"pending": 200_000, "bytes_per_root": 21.26, "updates_per_s": 3e5, "updates_per_core_s": 5e5}],
+            "by_tree": [{"tuples": 10, "bytes_per_root": 21.3}],
+        }
+    ],
+    tuples={
+        "price": {
+            kind: {"tuples_per_s": rate, "spout_us": 4.0, "split_us": 2.0, "count_us": 1.5}
+            for kind, rate in (("BasicBolt", 250_000.4), ("ArrowBolt", 3e6))
+        },
+        "profile": {"BasicBolt": [{"function": "a.py:1 f", "percent": 12.34, "calls": 3}]},
+    },
+    standby=[{"first_ack_s": 11.04, "idle_percent": 4.96, "idle_cpu_percent": {}}],
+    growth={"levels": [{"value": 1, "messages": 10, "messages_per_s": 5_000.0, "tuples_per_s": 5_000.0}]},
+)
+
+
+def test_the_last_line_has_these_keys_and_no_others():
+    assert list(figures.headline(WHOLE)) == KEYS
+    assert [row.key for row in figures.HEADLINES] == KEYS
+
+
+def test_figures_are_medians_and_ratios_are_taken_inside_a_round():
+    found = figures.headline(WHOLE)
+    assert (found["basic_ratio"], found["arrow_ratio"], found["tracked_ratio"]) == (0.4, 0.6, 0.8)
+    assert (found["inline_ratio"], found["celery_ratio"]) == (4.0, 160.0)
+    assert (found["p50_ms"], found["p99_ms"]) == (100, 200)
+    assert (found["ledger_updates_per_s"], found["ledger_bytes_per_root"]) == (300_000, 21.3)
+    assert (found["arrow_tuples_per_s"], found["basic_tuples_per_s"]) == (3_000_000, 250_000)
+    assert (found["idle_cpu_percent"], found["first_ack_s"]) == (5.0, 11.0)
+
+
+def test_what_was_not_measured_is_null():
+    assert set(figures.headline({"parts": {}}).values()) == {None}
+    assert figures.headline(WHOLE)["dramatiq_ratio"] is None
+    assert set(figures.headline({"parts": {"latency": {"error": "no"}}}).values()) == {None}
+
+
+def test_a_contestant_that_failed_in_a_round_counts_in_the_others():
+    failed = {**a_round(1), "basic": {"error": "a message was given back"}}
+    found = results(throughput=[failed, a_round(2)])
+    assert figures.ratio(found, "basic", "bare") == 0.4
+    assert figures.drained(found, "basic", "whole_per_s") == 32_000
+
+
+def test_a_target_is_met_from_its_own_side():
+    rows = {row.key: row for row in figures.HEADLINES}
+    assert rows["p99_ms"].met(350)
+    assert not rows["p99_ms"].met(351)
+    assert not rows["basic_ratio"].met(0.34)
+    assert rows["basic_ratio"].met(None) is None
+    missed = [line for line in table({**dict.fromkeys(KEYS), "p99_ms": 351.0}) if line.endswith("missed")]
+    assert len(missed) == 1
+    assert "351 ms" in missed[0]
+
+
+def test_every_block_of_the_pages_is_filled_and_filling_twice_changes_nothing():
+    made = page.blocks(WHOLE)
+    names = [name for each in PAGES for name, _ in BLOCK.findall(each.read_text())]
+    assert sorted(names) == sorted(made)
+    for each in PAGES:
+        once = page.filled(each.read_text(), made)
+        assert page.filled(once, made) == once
+        assert all("".join(made[name]) == content.strip().replace("\n", "") for name, content in BLOCK.findall(once))
+        assert BLOCK.sub("", once) == BLOCK.sub("", each.read_text())
+
+
+def test_a_block_without_figures_stays_as_it_is():
+    text = "before\n<!-- bench:growth -->\nas it was\n<!-- /bench -->\nafter\n"
+    assert page.filled(text, page.blocks(results(standby=[]))) == text
+
+
+def test_every_row_of_a_table_has_as_many_columns_as_its_head():
+    for lines in page.blocks(WHOLE).values():
+        widths = {line.count("|") for line in lines if line.startswith("|")}
+        assert len(widths) <= 1
+
+
+def test_a_moment_between_two_looks_is_in_proportion():
+    progress = [(10.0, 0.0), (11.0, 100.0), (13.0, 300.0)]
+    assert moment(progress, 50) == pytest.approx(10.5)
+    assert moment(progress, 200) == pytest.approx(12.0)
+    assert rate_between(progress, 30, 270) == pytest.approx(240 / 2.4)
+    with pytest.raises(BenchError, match="only 300 of 301"):
+        moment(progress, 301)
+
+
+@given(st.permutations(range(1, 30)), st.lists(st.integers(0, 29), max_size=5))
+def test_every_tag_is_settled_once_whatever_is_acked_with_multiple(order, prefixes):
+    tags, settled = Tags(), []
+    for tag in [*order[:15], *prefixes, *order[15:], 29]:
+        if tag in settled:
+            continue
+        # A prefix is what a worker acks with ``multiple``: up to a tag that is open still.
+        settled += tags.settle(tag, multiple=tag in prefixes or tag == 29)
+    assert sorted(settled) == [*([0] if 0 in settled else []), *range(1, 30)]
+
+
+@pytest.mark.parametrize(("name", "value"), [(curve.name, value) for curve in growth.CURVES.values() for value in curve.values])
+def test_each_point_of_a_growth_curve_is_a_topology(name, value, monkeypatch):
+    shape = growth.CURVES[name].shape(value)
+    monkeypatch.setenv(SHAPE, shape.environment()[SHAPE])
+    topology = shaped()
+    assert len(topology.bolts) == shape.levels
+    assert topology.spouts["sentences"].parallelism == shape.spout_tasks
+    assert topology.config.ackers == shape.shards
+    assert growth.CURVES[name].messages(value) >= 45
+
+
+def test_the_last_look_of_all_processes_is_found_at_the_ends_of_their_files(tmp_path):
+    for process, rows in (("1", 2_000), ("2", 3)):
+        lines = [f"{row / 40:.4f} {2 * row} {row} 0\n" for row in range(1, rows + 1)]
+        # The last line is being written just now.
+        (tmp_path / f"progress-{process}").write_text("".join(lines) + "50.0250 40")
+    reading = Reading(tmp_path)
+    assert reading.last() == Sample(50.0, 4_006, 2_003, 0)
+    assert reading.samples()[-1] == Sample(50.0, 4_006, 2_003, 0)
+    assert [sample.acked for sample in reading.samples()[:6]] == [1, 2, 3, 4, 5, 6]
+    assert Reading(tmp_path / "nothing").last() == Sample(0.0, 0, 0, 0)
