@@ -44,13 +44,20 @@ def main() -> int:
     failed = False
     for part in parts:
         found = results["parts"][part] = _measured(part, scale, arguments.peers)
-        failed |= "error" in found
+        failed |= "error" in found or any(
+            "error" in did for of_round in _throughput_of(part, found) for did in of_round.values()
+        )
         path.write_text(json.dumps(results, indent=1) + "\n")
     figures = headline(results)
     for line in table(figures):
         _say(line)
     print(json.dumps(figures), flush=True)
     return int(failed)
+
+
+def _throughput_of(part: str, measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rounds in which a contestant may have failed alone."""
+    return measured.get("found", []) if part == "throughput" else []
 
 
 def table(figures: dict[str, Any]) -> list[str]:

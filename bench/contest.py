@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,8 +51,9 @@ def _consumed(what: str, queue: str, settings: Settings, count: int) -> tuple[li
         reading = Reading(Path(folder))
         before = cpu_seconds()
         argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
-        with _process(argv, settings, reading.environment(timed=False)):
-            until(lambda: reading.last().acked >= count, 60 + count / _SLOWEST[what], f"{count:,} acks of {what}")
+        with _process(argv, settings, reading.environment(timed=False)) as check:
+            within_s = 60 + count / _SLOWEST[what]
+            until(lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks of {what}")
             used = spent(before, cpu_seconds())
         return reading.samples(), used
 
@@ -75,20 +76,23 @@ def task_queue(what: str, settings: Settings, count: int, python: str) -> Draine
         with redis.Redis.from_url(settings.redis_urls[0]) as client:
             client.config_resetstat()
         before = cpu_seconds()
-        with _process([python, *workers[what]], settings, {}):
-            seconds = _seconds_of_tasks(what, settings, count)
+        with _process([python, *workers[what]], settings, {}) as check:
+            seconds = _seconds_of_tasks(what, settings, count, check)
             used = spent(before, cpu_seconds())
         _check_words(settings, what, count)
+    except subprocess.CalledProcessError as error:
+        raise BenchError(f"{python} cannot send tasks of {what}; it needs what bench/requirements.in names") from error
     finally:
         clear(settings, [])
     return Drained(what=what, sentences=count, whole_per_s=count / seconds, steady_per_s=None, cpu_s=used)
 
 
-def _seconds_of_tasks(what: str, settings: Settings, count: int) -> float:
+def _seconds_of_tasks(what: str, settings: Settings, count: int, check: Callable[[], bool]) -> float:
     """From the first task to the last word."""
     with redis.Redis.from_url(settings.redis_urls[0]) as client:
         deadline = time.monotonic() + 60 + count / _SLOWEST[what]
         while (words := _increments(client)) < count * WORDS:
+            check()
             if time.monotonic() > deadline:
                 raise BenchError(f"{what}: only {words:,} of {count * WORDS:,} words were counted")
             time.sleep(_LOOK_S)
@@ -96,15 +100,21 @@ def _seconds_of_tasks(what: str, settings: Settings, count: int) -> float:
 
 
 @contextmanager
-def _process(argv: Sequence[str], settings: Settings, more: Mapping[str, str]) -> Iterator[None]:
-    """A peer's process, which may have children, until the block ends."""
+def _process(argv: Sequence[str], settings: Settings, more: Mapping[str, str]) -> Iterator[Callable[[], bool]]:
+    """A peer's process, which may have children, until the block ends; yields what raises BenchError if it has ended."""
     environment = {**settings.as_environment(), **python_path(ROOT), **more}
     with tempfile.NamedTemporaryFile(prefix="tiercel-bench-") as output:
         process = GuardedProcess(
             Launch(argv=tuple(argv), env=child_environment(environment), cwd=ROOT, output=Path(output.name))
         )
+
+        def check() -> bool:
+            if (code := process.poll()) is not None:
+                raise BenchError(f"{argv[2]} ended with {code}")
+            return False
+
         try:
-            yield
+            yield check
         except BenchError as error:
             lines = Path(output.name).read_text(errors="replace").strip().splitlines()
             raise BenchError(f"{error}; its last line: {lines[-1] if lines else 'none'}") from error
