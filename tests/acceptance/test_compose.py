@@ -125,6 +125,7 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
     folder = readable_folder(tmp_path, counted=TOPOLOGY, parts=HELPER)
     settings = {"TIERCEL_TOPOLOGY": "counted:topology", "TIERCEL_TOPOLOGY_DIR": folder, "SPARK_WORKER_CORES": "1"}
     with Stack(client, "docker compose", **images, **settings) as stack:
+        stack.compose("--profile", "metrics", "config", "--quiet")
         stack.compose("build", "driver", timeout=600)  # what people do; here it finds all layers built
         stack.up()
         stack.wait_until_healthy()
@@ -175,9 +176,12 @@ def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_
         publish(stack, "sentences", repeat("the kestrel", 500))
         wait_until_done(stack, "sentences")
         assert counts(stack, "word-count", "count")["kestrel"] == 500
+        stack.compose("--profile", "metrics", "config", "--quiet")
         stack.up("prometheus")
         wait_until(lambda: scraped(stack) == {"word-count"}, 90, "Prometheus to scrape the monitor")
         stack.wait_until_healthy()
+        stack.compose("stop", *reversed(WORKERS))
+        assert {container.attrs["State"]["ExitCode"] for name in WORKERS for container in stack.containers(name)} == {0}
         stack.compose("--profile", "metrics", "down", "--volumes")
         assert stack.leftovers() == []
 
