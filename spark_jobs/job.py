@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
+from acker.layout import topology_prefix
 from acker.redis_client import connect
 from queues import RedisRelay
 from spark_jobs.levels import Plan
@@ -57,16 +58,18 @@ class Job:
 
     def open_snapshots(self) -> RedisSnapshots:
         """The bolts' state between micro-batches, with a connection of its own."""
-        return RedisSnapshots(connect(self.redis_url), self.plan.topology.name, self.run)
+        return RedisSnapshots(
+            connect(self.redis_url, topology_prefix(self.plan.topology.name)), self.plan.topology.name, self.run
+        )
 
     def open_book(self) -> RedisCaseBook:
         """What is known about tuples that kill processes, with a connection of its own."""
-        return RedisCaseBook(connect(self.redis_url), self.plan.topology.name)
+        return RedisCaseBook(connect(self.redis_url, topology_prefix(self.plan.topology.name)), self.plan.topology.name)
 
 
 def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
     """The relay of a planned topology on a Redis server."""
-    return RedisRelay(connect(redis_url), plan.topology.name, plan.relay_lanes)
+    return RedisRelay(connect(redis_url, topology_prefix(plan.topology.name)), plan.topology.name, plan.relay_lanes)
 
 
 def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:
