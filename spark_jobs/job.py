@@ -14,6 +14,7 @@ from acker.redis_client import connect
 from queues import RedisRelay
 from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
+from spark_jobs.shape import shape_of
 from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.snapshots.sealing import new_key
 from spark_jobs.state import RedisStateStore
@@ -39,6 +40,11 @@ class Job:
     def redis_url(self) -> str:
         """The server of the relay and the counters: the ledger's first."""
         return self.ledger.urls[0]
+
+    @property
+    def attendance(self) -> str:
+        """What the driver says of itself: the run, and the shape that spout workers must have too."""
+        return f"{self.run} {shape_of(self.plan.topology)}"
 
     def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
         """Run the bolts that the token's partition hosts at its level; returns (lane, chunk) rows for the next level.

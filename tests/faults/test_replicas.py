@@ -11,6 +11,7 @@ import pytest
 
 from acker.layout import shard_prefix, topology_prefix
 from compose import EmbeddedRedis
+from tests.brokers import ClusteredRabbitMQ
 from tests.faults import numbered
 from tests.faults.stack import Stack
 from tests.replicas import ClusteredRedis, WatchedRedis
@@ -71,3 +72,11 @@ def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -
             primary.start()
             # Both may be on one server, and the next one to die must have a replica again.
             wait_until(lambda old=primary: old.synced, 60, "the old primary to follow the new one")
+
+
+def test_a_broker_of_three_loses_the_node_that_everybody_uses(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All addresses begin with the node that is killed; the queue has its messages on all three."""
+    with started(tmp_path_factory, rabbitmq=ClusteredRabbitMQ) as stack:
+        first = stack.rabbitmq.nodes[0]
+        assert stack.survives("RabbitMQ of three nodes: one killed, and stays away", first.kill).dead_lettered == 0
+        first.start()
