@@ -67,8 +67,8 @@ class Stack:
             self.wait_for_the_queue()
             began = time.monotonic()
             with self._load(100) as load:
-                wait_until(lambda: self.meter.rate(began, time.monotonic()), 120, "the first message to be processed")
-            wait_until(lambda: self.unprocessed(load.published) == 0, 120, "the first messages to be processed")
+                wait_until(lambda: self.meter.rate(began, time.monotonic()), 240, "the first message to be processed")
+            wait_until(lambda: self.unprocessed(load.published) == 0, 240, "the first messages to be processed")
             self._exits = self._exits.pop_all()
         return self
 

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 
 from acker.layout import shard_prefix, topology_prefix
 from compose import EmbeddedRedis
+from queues import Publisher
 from tests.brokers import ClusteredRabbitMQ
 from tests.faults import numbered
+from tests.faults.load import PATIENCE, Load
 from tests.faults.stack import Stack
 from tests.replicas import ClusteredRedis, WatchedRedis
 from tests.servers import EMBEDDED
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.embedded]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
+
+
+class PatientLoad(Load):
+    """A quorum queue refuses messages while it has no leader; this one offers those again, as a publisher of a user must."""
+
+    def _run(self) -> None:
+        first, count = self.published.start, 0
+        try:
+            with Publisher(self._url, patience=PATIENCE) as publisher:
+                bodies = self._bodies(first)
+                while waiting := list(islice(bodies, 25)):
+                    count += len(waiting)
+                    deadline = time.monotonic() + PATIENCE.total_seconds()
+                    while waiting and time.monotonic() < deadline:
+                        fates = publisher.publish_each([(self._queue, body) for body in waiting])
+                        waiting = [body for body, fate in zip(waiting, fates, strict=True) if fate is not None]
+            self.published = range(first, first + count)
+        except BaseException as error:  # noqa: BLE001 - raised in ``stop``
+            self._error = error
 
 
 class Replicated(Stack):
     """The topology finds the servers by itself: no proxy could be in all the places where they may be."""
+
+    def _load(self, rate: int) -> Load:
+        plain = super()._load(rate)
+        return PatientLoad(plain._url, plain._queue, rate, plain.published.start)
 
     @contextmanager
     def _wire(self, url: str) -> Iterator[SimpleNamespace]:
