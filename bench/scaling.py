@@ -2,8 +2,8 @@
 
     python bench/scaling.py [--work-us N] [--latency-s N] [--plot docs/images/scaling.png]
 
-A model on paper, not a measurement: it takes the costs below, each measured on one machine, and assumes that they add up. The table
-goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
+A model on paper, not a measurement: it takes the costs below, each measured on one machine, and assumes that they add up.
+The table goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Costs:
     batch_s: float = 0.12
     """A micro-batch of two levels, apart from its work: planning, and the start of its stages."""
     task_s: float = 0.0019
-    """CPU time of an empty Spark task, driver and executor in one JVM: what it costs the driver, which starts them one after the
-    other, is less."""
+    """CPU time of an empty Spark task, driver and executor in one JVM: what it costs the driver, which starts them one
+    after the other, is less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def first_of(setup: Setup, costs: Costs, executors: int) -> tuple[float, str]:
     name = min(found, key=lambda each: found[each])
     if name == "driver" and found["driver"] > 0.75 * found["executors"]:
         name = "executors"
-    return found[name] if name in found else 0.0, name
+    return found[name], name
 
 
 def scenarios(setup: Setup) -> dict[str, Setup]:

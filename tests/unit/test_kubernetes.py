@@ -14,12 +14,13 @@ from typer.main import get_command
 
 from examples.word_count import topology
 from workers.cli import app
+from workers.config import Settings
 from workers.loading import load_topology, spark_options_of
 
 FOLDER = Path(__file__).parents[2] / "compose" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yml"))
 VERSIONS = ("1.28", "1.31", "1.34")
-"""The oldest that has the label with a pod's number, and newer ones."""
+"""An old one, and newer ones."""
 
 
 def documents(*files: Path) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def of_kind(*kinds: str) -> list[dict[str, Any]]:
 
 def pods() -> dict[str, dict[str, Any]]:
     """The pod template of each workload, by its name."""
-    return {each["metadata"]["name"]: each["spec"]["template"] for each in of_kind("Deployment", "StatefulSet")}
+    return {each["metadata"]["name"]: each["spec"]["template"] for each in of_kind("Deployment")}
 
 
 def container(name: str) -> dict[str, Any]:
@@ -74,10 +75,16 @@ def test_each_role_is_there_once() -> None:
     assert sorted(roles) == ["driver", "monitor", "spout"]
 
 
-def test_no_more_spout_workers_than_the_topology_has_tasks() -> None:
-    (workers,) = of_kind("StatefulSet")
-    spout = container(workers["metadata"]["name"])["command"][3]
-    assert workers["spec"]["replicas"] <= topology().spouts[spout].parallelism
+def test_what_is_set_is_a_setting() -> None:
+    for name in pods():
+        for variable in environment(name):
+            if variable.startswith("TIERCEL_") and variable != "TIERCEL_TOPOLOGY":
+                assert variable.removeprefix("TIERCEL_").lower() in Settings.model_fields
+
+
+def test_no_more_spout_workers_than_there_are_tasks() -> None:
+    (workers,) = (each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-spout")
+    assert workers["spec"]["replicas"] <= int(environment("tiercel-spout")["TIERCEL_SPOUT_TASKS"])
 
 
 def test_there_is_one_driver_and_the_next_one_waits_for_its_end() -> None:
@@ -87,7 +94,7 @@ def test_there_is_one_driver_and_the_next_one_waits_for_its_end() -> None:
 
 def test_a_spout_worker_has_time_to_give_back_what_is_in_flight() -> None:
     grace = topology().config.shutdown_grace_secs
-    assert pods()["tiercel-spout-sentences"]["spec"]["terminationGracePeriodSeconds"] >= grace + 10
+    assert pods()["tiercel-spout"]["spec"]["terminationGracePeriodSeconds"] >= grace + 10
 
 
 @pytest.mark.parametrize("name", pods())
@@ -123,4 +130,4 @@ def test_selectors_ports_and_volumes_name_what_is_there() -> None:
         ports = {port["name"] for port in container(name).get("ports", ())}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             for check in container(name).get(probe, {}).values():
-                assert not isinstance(check, dict) or check["port"] in ports
+                assert not isinstance(check, dict) or check.get("port") in {*ports, None}
