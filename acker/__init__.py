@@ -10,6 +10,8 @@ scripts.py             its Lua scripts as typed functions
 lua/                   the scripts
 layout.py              its keys, and ids packed into them
 redis_client.py        clients, and their errors as ours
+redis_address.py       URLs: one server, Sentinels, a cluster
+redis_primary.py       connections that look for the primary
 work.py            one call's work in canonical form, its digest
 outcomes.py        several reads joined
 metrics.py         the contract of the counters

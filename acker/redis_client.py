@@ -16,6 +16,8 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from acker.errors import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+from acker.redis_address import Form, RedisAddress
+from acker.redis_primary import following_pool
 
 OLDEST = (7, 0)
 """Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with."""
@@ -34,14 +36,17 @@ _NO_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
 _NO_WRITES_CODES = ("MISCONF", "NOREPLICAS")
 """A disk that is full, replicas that lag."""
 _SCHEMES = "whether its URL should begin with redis:// or rediss://"
-_pools: WeakValueDictionary[tuple[str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
+_pools: WeakValueDictionary[tuple[str, str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
 """Of this process; each lives as long as a client uses it."""
 _pools_lock = threading.Lock()
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
-def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
+def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
     """A client that returns bytes; connects on its first call. Thread-safe, and safe to make before a fork.
+
+    ``url`` as in ``redis_address``. In a cluster the client is for ``key`` and the keys with the same hash tag, and a
+    ValueError without one. With Sentinels or a cluster it follows the primary when that changes.
 
     The clients of one process share their connections to a server. So a connection that went dead without a word costs a
     process one timeout, and not one for the ledger, one for the relay, one for the counters.
@@ -51,18 +56,22 @@ def connect(url: str, *, socket_timeout: timedelta = timedelta(seconds=5)) -> re
     be valid for the host; ``?ssl_ca_certs=path`` names authorities beside those of the system. Raises LedgerRefusedError for
     a malformed URL, an unknown option in it, or a file that cannot be read.
     """
-    key = (url, socket_timeout)
+    address = RedisAddress.parse(url)
+    if address.form is not Form.CLUSTER:
+        key = ""
+    elif not key:
+        raise ValueError("a client of a Redis Cluster is for one hash tag: give a key")
     with _pools_lock:
-        pool = _pools.get(key)
+        pool = _pools.get((url, key, socket_timeout))
         if pool is None:
-            pool = _pools[key] = _pool(url, socket_timeout)
+            pool = _pools[url, key, socket_timeout] = _pool(address, key, socket_timeout)
         return redis.Redis(connection_pool=pool)
 
 
-def _pool(url: str, socket_timeout: timedelta) -> redis.ConnectionPool:
+def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> redis.ConnectionPool:
     try:
         pool = redis.ConnectionPool.from_url(
-            url,
+            address.url,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
             socket_keepalive=True,
@@ -76,7 +85,7 @@ def _pool(url: str, socket_timeout: timedelta) -> redis.ConnectionPool:
         # Without the cause: it may quote a part of the password.
         raise LedgerRefusedError("malformed Redis URL; it should look like redis://:password@host:6379/0") from None
     _check_options(pool)
-    return pool
+    return pool if address.form is Form.SERVER else following_pool(pool, address, key)
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
@@ -99,11 +108,16 @@ def _check_options(pool: redis.ConnectionPool) -> None:
 
 
 def check_version(client: redis.Redis) -> None:
-    """Raises LedgerVersionError if the server is too old; a server that does not let itself be asked is taken as it is."""
+    """Raises LedgerVersionError if the server is too old, and LedgerRefusedError if it is a Sentinel.
+
+    A server that does not let itself be asked is taken as it is.
+    """
     try:
         info = client.info("server")
     except exceptions.NoPermissionError:
         return
+    if info.get("redis_mode") == "sentinel":
+        raise LedgerRefusedError("this Redis is a Sentinel: write its URL as redis+sentinel://host:26379/mymaster/0")
     version = str(info["redis_version"])
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
@@ -155,6 +169,10 @@ def _refuses_writes(error: exceptions.RedisError) -> bool:
 
 
 def _advice(error: exceptions.RedisError) -> str:
+    if isinstance(error, exceptions.AskError):
+        return "it is a member of a Redis Cluster: begin its URL with redis+cluster://"
+    if "cluster support disabled" in str(error):
+        return "it is no member of a Redis Cluster: begin its URL with redis://"
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError):
         return "check the user and password in its URL and what the user may do"
     if isinstance(error, exceptions.OutOfMemoryError):

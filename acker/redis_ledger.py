@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
+import redis
 from numpy.typing import NDArray
 
 from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
@@ -29,12 +30,12 @@ class RedisLedger:
         if not spec.urls or spec.shards < 1 or spec.owners < 1:
             raise ValueError("a ledger needs a server, a shard and an owner at least")
         self._spec = spec
-        self._clients = {url: connect(url) for url in dict.fromkeys(spec.urls[: spec.shards])}
-        self._unchecked = set(self._clients)
         self._keys = [ShardKeys(spec, shard) for shard in range(spec.shards)]
+        self._clients = [self._connect(shard) for shard in range(spec.shards)]
+        self._unchecked = set(range(spec.shards))
         self._lifetimes = lifetimes(spec.message_timeout)
         self._scripts = [
-            ShardScripts(self._clients[self._url_of(shard)], keys, self._lifetimes) for shard, keys in enumerate(self._keys)
+            ShardScripts(client, keys, self._lifetimes) for client, keys in zip(self._clients, self._keys, strict=True)
         ]
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
@@ -79,14 +80,14 @@ class RedisLedger:
         total = 0
         for shard, keys in enumerate(self._keys):
             with translated("count pending roots"):
-                total += pending_in(self._clients[self._url_of(shard)], keys)
+                total += pending_in(self._clients[shard], keys)
         return total
 
     def census(self) -> Census:
         parts = []
         for shard, keys in enumerate(self._keys):
             with translated("take a census of the ledger"):
-                parts.append(shard_census(self._clients[self._url_of(shard)], keys))
+                parts.append(shard_census(self._clients[shard], keys))
         return Census(
             pending=sum(part.pending for part in parts),
             memory_bytes=sum(part.memory_bytes for part in parts),
@@ -97,17 +98,19 @@ class RedisLedger:
     def feed(self, owner: int) -> OutcomeFeed:
         if not 1 <= owner <= self._spec.owners:
             raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
-        servers: dict[str, FeedServer] = {}
+        servers: dict[int, FeedServer] = {}
         for shard, keys in enumerate(self._keys):
-            url = self._url_of(shard)
-            self._check(url)
-            if url not in servers:
-                servers[url] = FeedServer(client=connect(url), marks_ms=self._lifetimes.marks_ms)
-            servers[url].shards.append(ShardFeed(feed=keys.feed(owner), mark=keys.mark))
+            self._check(shard)
+            client = self._connect(shard)
+            # Clients of one server share their connections; in a cluster, where shards may move, each shard is on its own.
+            server = servers.setdefault(
+                id(client.connection_pool), FeedServer(client=client, marks_ms=self._lifetimes.marks_ms)
+            )
+            server.shards.append(ShardFeed(feed=keys.feed(owner), mark=keys.mark))
         return RedisFeed(servers.values())
 
     def close(self) -> None:
-        for client in self._clients.values():
+        for client in self._clients:
             client.close()
 
     def _settle(self, kind: Literal["f", "r", "-"], work: Work, verb: str) -> int:
@@ -122,17 +125,17 @@ class RedisLedger:
         """The scripts of each shard concerned, and the positions of its roots."""
         shards = shards_of(roots, self._spec.shards)
         for shard in np.unique(shards).tolist():
-            self._check(self._url_of(shard))
+            self._check(shard)
             yield self._scripts[shard], np.flatnonzero(shards == shard)
 
-    def _url_of(self, shard: int) -> str:
-        return self._spec.urls[shard % len(self._spec.urls)]
+    def _connect(self, shard: int) -> redis.Redis:
+        return connect(self._spec.urls[shard % len(self._spec.urls)], self._keys[shard].mark)
 
-    def _check(self, url: str) -> None:
-        if url in self._unchecked:
+    def _check(self, shard: int) -> None:
+        if shard in self._unchecked:
             with translated("use the ledger"):
-                check_version(self._clients[url])
-            self._unchecked.discard(url)
+                check_version(self._clients[shard])
+            self._unchecked.discard(shard)
 
 
 def _of(roots: Sequence[int]) -> Work:

@@ -24,8 +24,8 @@ class RedisMetrics:
 
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
         """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
-        self._client, self._clock = connect(url), clock
         prefix = topology_prefix(topology)
+        self._client, self._clock = connect(url, prefix), clock
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"

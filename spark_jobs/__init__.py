@@ -20,7 +20,7 @@ ticks       tick tuples                                 system     the names of 
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
 shipping    code for executors that lack it
-testing     the test kit
+testing     the test kit                                shape      what its processes must agree on
 """
 
 from spark_jobs.arrow_bolt import ArrowBolt

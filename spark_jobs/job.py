@@ -9,10 +9,12 @@ from datetime import timedelta
 from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
+from acker.layout import topology_prefix
 from acker.redis_client import connect
 from queues import RedisRelay
 from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
+from spark_jobs.shape import shape_of
 from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.snapshots.sealing import new_key
 from spark_jobs.state import RedisStateStore
@@ -39,6 +41,11 @@ class Job:
         """The server of the relay and the counters: the ledger's first."""
         return self.ledger.urls[0]
 
+    @property
+    def attendance(self) -> str:
+        """What the driver says of itself: the run, and the shape that spout workers must have too."""
+        return f"{self.run} {shape_of(self.plan.topology)}"
+
     def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
         """Run the bolts that the token's partition hosts at its level; returns (lane, chunk) rows for the next level.
 
@@ -57,16 +64,18 @@ class Job:
 
     def open_snapshots(self) -> RedisSnapshots:
         """The bolts' state between micro-batches, with a connection of its own."""
-        return RedisSnapshots(connect(self.redis_url), self.plan.topology.name, self.run)
+        return RedisSnapshots(
+            connect(self.redis_url, topology_prefix(self.plan.topology.name)), self.plan.topology.name, self.run
+        )
 
     def open_book(self) -> RedisCaseBook:
         """What is known about tuples that kill processes, with a connection of its own."""
-        return RedisCaseBook(connect(self.redis_url), self.plan.topology.name)
+        return RedisCaseBook(connect(self.redis_url, topology_prefix(self.plan.topology.name)), self.plan.topology.name)
 
 
 def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
     """The relay of a planned topology on a Redis server."""
-    return RedisRelay(connect(redis_url), plan.topology.name, plan.relay_lanes)
+    return RedisRelay(connect(redis_url, topology_prefix(plan.topology.name)), plan.topology.name, plan.relay_lanes)
 
 
 def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:

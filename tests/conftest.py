@@ -17,6 +17,7 @@ from hypothesis import settings
 from compose import EmbeddedServices
 from compose.engine import engine
 from compose.errors import ServiceError, ServiceMissingError
+from tests.replicas import ClusteredRedis
 from tests.servers import EMBEDDED, Servers, in_containers
 from tests.waiting import wait_until as _wait_until
 
@@ -133,6 +134,13 @@ def redis(servers: Servers) -> Iterator[Callable]:
     """``redis()`` is a Redis of the test's own, started, to kill, pause and restart as it likes."""
     with ExitStack() as running:
         yield lambda: running.enter_context(servers.redis())
+
+
+@pytest.fixture(scope="session")
+def clustered_redis() -> Iterator[ClusteredRedis]:
+    """One Redis Cluster for the whole session: three primaries with a replica each. Nobody stops them."""
+    with ClusteredRedis() as running:
+        yield running
 
 
 @pytest.fixture

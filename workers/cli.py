@@ -14,7 +14,7 @@ from workers.cli_errors import one_line_errors
 from workers.config import Settings, use_this_python_for_spark
 from workers.errors import UsageError
 from workers.jvm_output import as_log_records
-from workers.options import Amqp, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
+from workers.options import Amqp, Conf, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
 
 app = typer.Typer(
     name="tiercel",
@@ -78,6 +78,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
     amqp: Amqp = None,
     redis: Redis = None,
     master: Master = None,
+    conf: Conf = None,
     log: Log = None,
     log_level: Level = None,
 ) -> None:
@@ -88,9 +89,9 @@ def driver(  # noqa: PLR0913 - one parameter an option
         use_this_python_for_spark(Path.cwd())
         from workers.driver import Driver, DriverAround  # noqa: PLC0415 - PySpark takes a second
         from workers.heartbeat import Heartbeat  # noqa: PLC0415
-        from workers.loading import load_topology, module_of  # noqa: PLC0415
+        from workers.loading import load_topology, module_of, spark_options_of, with_spark_options  # noqa: PLC0415
 
-        loaded = load_topology(topology, settings.spout_tasks)
+        loaded = with_spark_options(load_topology(topology, settings.spout_tasks), spark_options_of(conf or ()))
         around = DriverAround(module=module_of(topology), heartbeat=Heartbeat(settings.heartbeat))
         process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
         on_signals(process.stop)

@@ -1,7 +1,8 @@
 """The settings that the processes share, from the command line and the environment. Only this module reads the environment.
 
-TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672/vhost, or amqps://
-TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several, one a shard, with commas
+TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672,other:5672/vhost, or amqps://
+TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several, one a shard, with commas;
+                     or redis+sentinel://:password@host:26379,other:26379/mymaster/0, or redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
 TIERCEL_TOKEN        what tiercel monitor asks of whoever changes anything; by default it draws one and says it
@@ -25,6 +26,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from acker.errors import LedgerRefusedError
+from acker.redis_address import Form, RedisAddress, split_urls
 from workers.errors import ConfigError
 from workers.redaction import redact
 
@@ -32,13 +35,17 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _PREFIX = "TIERCEL_"
+_SEVERAL_HOSTS = ("amqp", "amqps")
 
 
 def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
     try:
         parts = urlsplit(url)
-        named = bool(parts.hostname) or (parts.scheme == "unix" and bool(parts.path))
-        _ = parts.port
+        login, at, hosts = parts.netloc.rpartition("@")
+        places = [urlsplit(f"//{login}{at}{host}") for host in hosts.split(",")]
+        named = all(place.hostname for place in places) or (parts.scheme == "unix" and bool(parts.path))
+        _ = [place.port for place in places]
+        named = named and (len(places) == 1 or parts.scheme in _SEVERAL_HOSTS)
     except ValueError:
         named = False
     if not named or parts.scheme not in schemes:
@@ -51,10 +58,13 @@ def _amqp(value: str) -> str:
 
 
 def _redis(value: str) -> str:
-    for url in _split(value):
-        _check_url(url, ("redis", "rediss", "unix"), "redis://:password@host:6379/0")
-    if not _split(value):
-        raise ValueError("must look like redis://:password@host:6379/0")
+    for url in split_urls(value) or [""]:
+        try:
+            address = RedisAddress.parse(url)
+        except LedgerRefusedError as error:
+            raise ValueError(str(error)) from None
+        if address.form is Form.SERVER:
+            _check_url(url, ("redis", "rediss", "unix"), "redis://:password@host:6379/0")
     return value
 
 
@@ -98,7 +108,7 @@ class Settings(BaseSettings):
     @property
     def redis_urls(self) -> tuple[str, ...]:
         """The Redis servers, one or one a shard."""
-        return tuple(_split(self.redis or ""))
+        return tuple(split_urls(self.redis or ""))
 
     def required(self, *names: Literal["amqp", "redis"]) -> Self:
         """The same settings; raises ConfigError if one of ``names`` (both servers if none are named) has no address."""
@@ -145,10 +155,6 @@ def use_this_python_for_spark(folder: Path) -> None:
 def runtime_folder() -> Path:
     """Where this user's running programs leave notes for each other."""
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-
-
-def _split(urls: str) -> list[str]:
-    return [url for url in (part.strip() for part in urls.split(",")) if url]
 
 
 def _secrets_folder() -> str | None:

@@ -162,7 +162,7 @@ class Driver:
             if now >= attend_at:
                 attend_at = now + _ATTENDANCE.total_seconds() / 4
                 if not stalls.given_up:
-                    _take_turns(relay, job.run)
+                    _take_turns(relay, job.attendance)
                 if self._killed():
                     self._stop.set()
             ticker.look(now)
@@ -185,7 +185,7 @@ class Driver:
         relay = job.open_relay()
         try:
             with suppress(RelayUnavailableError):
-                relay.attend(job.run, _ATTENDANCE)
+                relay.attend(job.attendance, _ATTENDANCE)
             with closing(open_ledger(job.ledger)) as ledger:
                 stalls = StallWatch(relay, ledger, job.plan.relay_lanes, job.ledger.message_timeout, time.monotonic())
                 self._attend(spark, query, job, relay, stalls)
@@ -202,14 +202,14 @@ class Driver:
         log.error("the run ended: %s", query.fault(), extra={"event": "run_failed"})
 
 
-def _take_turns(relay: Relay, run: str) -> None:
+def _take_turns(relay: Relay, attendance: str) -> None:
     """Tell the spout workers to go on; when Redis is away they cannot anyway. Two drivers of one topology would cancel each
     other's work out (every tree would time out), so the one that came first gives way.
     """
     with suppress(RelayUnavailableError):
-        if relay.attendant() not in (None, run):
+        if relay.attendant() not in (None, attendance):
             raise SupersededError("another driver runs this topology now; this one ends")
-        relay.attend(run, _ATTENDANCE)
+        relay.attend(attendance, _ATTENDANCE)
 
 
 def _enter(job: Job) -> Job:

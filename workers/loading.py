@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,25 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
 def module_of(name: str) -> str:
     """``MODULE`` of ``MODULE:ATTRIBUTE``."""
     return name.partition(":")[0]
+
+
+def spark_options_of(given: Iterable[str]) -> dict[str, str]:
+    """``KEY=VALUE`` each, as for Spark's own programs. Raises UsageError."""
+    options = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf {one!r:.60} is not KEY=VALUE with a key of Spark, such as spark.executor.memory=2g")
+        options[key] = value
+    return options
+
+
+def with_spark_options(topology: Topology, options: Mapping[str, str]) -> Topology:
+    """The same topology, these options over its own: whoever operates it knows the cluster better."""
+    if not options:
+        return topology
+    config = replace(topology.config, spark_options={**topology.config.spark_options, **options})
+    return replace(topology, config=config)
 
 
 def _import(module: str) -> ModuleType:

@@ -30,13 +30,15 @@ class Sent(enum.Enum):
 class Outbox:
     """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
 
-    def __init__(self, ledger: Ledger, relay: Relay, owner: int) -> None:
-        self._ledger, self._relay, self._owner = ledger, relay, owner
+    def __init__(self, ledger: Ledger, relay: Relay, owner: int, shape: str = "") -> None:
+        """``shape`` of the topology, see ``shape_of``: a driver of another one is as good as none."""
+        self._ledger, self._relay, self._owner, self._shape = ledger, relay, owner, shape
         self._batch: Emission | None = None
         self._retry_at = 0.0
         self._registered = False
         self._away = False
         self._attended: bool | None = None
+        self._stranger = ""
         self._look_at = 0.0
 
     def may_fill(self, now: float) -> bool:
@@ -48,7 +50,7 @@ class Outbox:
         if self._batch is None and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             try:
-                attended = self._relay.attendant() is not None
+                attended = self._understood(self._relay.attendant())
             except RelayUnavailableError:
                 attended = False
             if attended != self._attended:
@@ -56,6 +58,22 @@ class Outbox:
                 log.info("%s", said, extra={"event": "driver_seen" if attended else "driver_missing"})
             self._attended = attended
         return self._batch is None and bool(self._attended)
+
+    def _understood(self, attendant: str | None) -> bool:
+        """Whether a driver is there that reads what we would send."""
+        if attendant is None:
+            return False
+        run, _, shape = attendant.partition(" ")
+        if not (shape and self._shape) or shape == self._shape:
+            return True
+        if run != self._stranger:
+            self._stranger = run
+            log.warning(
+                "the driver runs another version of the topology: start it and the spout workers with the same one; "
+                "nothing is sent until then",
+                extra={"event": "other_version"},
+            )
+        return False
 
     @property
     def holds(self) -> bool:

@@ -15,8 +15,8 @@ class RedisClaims:
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
-        self._client = connect(redis_url)
         self._prefix = topology_prefix(topology) + "claim:"
+        self._client = connect(redis_url, self._prefix)
         # Of this process and no other, not even of the one that it replaces: that one may be stopped, and go on later.
         self._worker = secrets.token_hex(12).encode()
 

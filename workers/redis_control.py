@@ -15,8 +15,8 @@ class RedisControl:
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
-        self._client = connect(redis_url)
         self._key = topology_prefix(topology) + "control"
+        self._client = connect(redis_url, self._key)
 
     def order(self, state: State) -> None:
         with translated("control the topology"):

@@ -31,27 +31,28 @@ class Registry:
     """Remembered by the processes as they start; best effort. Raises LedgerUnavailableError, LedgerRefusedError."""
 
     def __init__(self, redis_url: str) -> None:
-        self._client = connect(redis_url)
+        # Of the whole server, and not of a topology: in a cluster they may be on two.
+        self._queues, self._topologies = connect(redis_url, _QUEUES), connect(redis_url, _TOPOLOGIES)
 
     def announce(self, topology: Topology) -> None:
         """There is this topology, with these queues. Idempotent."""
         note = json.dumps([topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))])
         queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
         with translated("note the topology"):
-            self._client.hset(_TOPOLOGIES, topology.name, note)
+            self._topologies.hset(_TOPOLOGIES, topology.name, note)
             if queues:
-                self._client.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
+                self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def topologies(self) -> dict[str, TopologyNote]:
         """The topologies that ran here, in the order of their names."""
         with translated("look up the topologies"):
-            known: dict[bytes, bytes] = self._client.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
+            known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
         return {name.decode(): _note(name.decode(), said) for name, said in sorted(known.items())}
 
     def queues(self) -> dict[str, str]:
         """Queue name to topology name."""
         with translated("look up the queues"):
-            known: dict[bytes, bytes] = self._client.hgetall(_QUEUES)  # type: ignore[assignment]
+            known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
         return {queue.decode(): topology.decode() for queue, topology in sorted(known.items())}
 
 

@@ -12,6 +12,7 @@ from acker import LedgerUnavailableError, RedisMetrics, open_ledger
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
+from spark_jobs.shape import shape_of
 from spark_jobs.topology import SpoutSpec, Topology
 from workers.admission import Admission
 from workers.errors import UsageError
@@ -82,7 +83,7 @@ class SpoutProcess:
             spout=copy.deepcopy(self._spec.spout),
             emitter=SpoutEmitter(plan, self._component, self._task_id),
             ledger=ledger,
-            outbox=Outbox(ledger, open_relay(redis_urls[0], plan), self._task_id),
+            outbox=Outbox(ledger, open_relay(redis_urls[0], plan), self._task_id, shape_of(self._topology)),
             tally=self._tally,
             orders=self._orders,
             settings=SpoutSettings(

@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from acker import Applied, LedgerSpec
+from acker.layout import shard_prefix
 from acker.redis_client import connect, translated
 from acker.scripts import script_source
 from spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
@@ -27,7 +28,7 @@ def draw_epoch(spec: LedgerSpec) -> int:
 
     Raises LedgerUnavailableError, LedgerRefusedError.
     """
-    client = connect(spec.urls[0])
+    client = connect(spec.urls[0], epoch_key(spec.topology))
     try:
         with translated("begin a run"):
             return int(client.register_script(_source("epoch"))(keys=[epoch_key(spec.topology)]))
@@ -41,8 +42,9 @@ class RedisStateStore:
     def __init__(self, spec: LedgerSpec, epoch: int) -> None:
         """``epoch`` is that of the run, see ``draw_epoch``."""
         self._topology, self._shards, self._epoch = spec.topology, spec.shards, epoch
-        self._clients = {url: connect(url) for url in dict.fromkeys(spec.urls[: spec.shards])}
-        self._client_of = [self._clients[spec.urls[shard % len(spec.urls)]] for shard in range(spec.shards)]
+        self._client_of = [
+            connect(spec.urls[shard % len(spec.urls)], shard_prefix(spec.topology, shard)) for shard in range(spec.shards)
+        ]
 
     def begin(self, component: str, task: int, batch: int) -> RedisStateTurn:
         # The home shard first: what it knows decides what the others take back.
@@ -65,7 +67,7 @@ class RedisStateStore:
             yield from _scan(client, StateKeys(self._topology, shard, component).entries)
 
     def close(self) -> None:
-        for client in self._clients.values():
+        for client in self._client_of:
             client.close()
 
     def _begin(self, shard: _Shard, component: str, turn: tuple[int, int], sealed: str) -> tuple[int, str, str]:

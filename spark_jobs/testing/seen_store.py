@@ -18,8 +18,8 @@ class SeenStore:
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``topology``: a name that stands for itself in a pattern of keys."""
-        self._client = connect(redis_url)
         self._key = topology_prefix(topology) + "seen"
+        self._client = connect(redis_url, self._key)
         self._meeting = topology_prefix(topology) + "meeting"
         self._pattern = f"tiercel:{{{topology}*"
 

@@ -57,7 +57,7 @@ class Stack:
             enter(pytest.MonkeyPatch.context()).setenv(numbered.EFFECTS, str(self.folder))
             self.rabbitmq, self.redis = enter(self._servers.rabbitmq()), enter(self._servers.redis())
             self.broker_wire, self.redis_wire = (
-                enter(Proxy(url)) for url in (f"{self.rabbitmq.url}?heartbeat=5", self.redis.url)
+                enter(self._wire(url)) for url in (f"{self.rabbitmq.url}?heartbeat=5", self.redis.url)
             )
             self.meter = enter(Meter(self.folder))
             self._settings = Settings.load(master=self._master).with_services(
@@ -67,8 +67,8 @@ class Stack:
             self.wait_for_the_queue()
             began = time.monotonic()
             with self._load(100) as load:
-                wait_until(lambda: self.meter.rate(began, time.monotonic()), 120, "the first message to be processed")
-            wait_until(lambda: self.unprocessed(load.published) == 0, 120, "the first messages to be processed")
+                wait_until(lambda: self.meter.rate(began, time.monotonic()), 240, "the first message to be processed")
+            wait_until(lambda: self.unprocessed(load.published) == 0, 240, "the first messages to be processed")
             self._exits = self._exits.pop_all()
         return self
 
@@ -185,6 +185,10 @@ class Stack:
 
     def signal(self, name: str, number: int) -> None:
         os.kill(self.pid(name), number)
+
+    def _wire(self, url: str) -> Any:
+        """What lies between the topology and a server, with a ``url``."""
+        return Proxy(url)
 
     def _load(self, rate: int) -> Load:
         first, self._next = self._next, self._next + 10_000_000

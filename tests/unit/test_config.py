@@ -85,3 +85,28 @@ def test_a_child_loads_the_same_settings_from_its_environment(monkeypatch) -> No
 def test_a_required_server_without_an_address_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--redis.*TIERCEL_REDIS"):
         Settings.load(amqp=AMQP).required()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("amqp", "amqp://user:s3cret@one:5672,two,[::1]:5673/vhost"),
+        ("redis", "redis+sentinel://:s3cret@one:26379,two:26379/mymaster/0?sentinel_password=s3cret"),
+        ("redis", "redis+cluster://:s3cret@one:6379,two,redis://other"),
+    ],
+)
+def test_several_hosts_may_stand_in_one_url(name: str, value: str) -> None:
+    settings = Settings.load(**{name: value})
+    assert getattr(settings, name) == value
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize("value", ["amqp://one,two:port", "amqp://one,,two", "amqp://one,"])
+def test_each_of_several_hosts_is_looked_at(value: str) -> None:
+    with pytest.raises(ConfigError, match="--amqp"):
+        Settings.load(amqp=value)
+
+
+def test_a_service_that_is_left_out_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"--redis: malformed .*redis\+sentinel://"):
+        Settings.load(redis="redis+sentinel://one,two")

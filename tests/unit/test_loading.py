@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs.topology import Topology
 from workers.errors import UsageError
-from workers.loading import load_topology
+from workers.loading import load_topology, spark_options_of, with_spark_options
 
 
 @pytest.fixture
@@ -92,3 +92,16 @@ def test_spouts_that_read_a_queue_get_more_tasks_and_no_others(module) -> None:
     assert {spout: spec.parallelism for spout, spec in raised.spouts.items()} == {"few": 3, "many": 5, "own": 2}
     assert {spout: spec.parallelism for spout, spec in plain.spouts.items()} == {"few": 1, "many": 5, "own": 2}
     assert raised.task_ids("sink") == range(11, 12)
+
+
+def test_an_operators_options_of_spark_go_over_the_topologys() -> None:
+    topology = with_spark_options(load_topology("examples.word_count:topology"), {"spark.a": "1", "spark.b": "2"})
+    changed = with_spark_options(topology, spark_options_of(["spark.b=3", "spark.c=a=b"]))
+    assert dict(changed.config.spark_options) == {"spark.a": "1", "spark.b": "3", "spark.c": "a=b"}
+    assert with_spark_options(changed, {}) is changed
+
+
+@pytest.mark.parametrize("given", ["spark.executor.memory", "executor.memory=2g", "=1", ""])
+def test_an_option_that_is_none_of_sparks_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match="is not KEY=VALUE with a key of Spark"):
+        spark_options_of([given])

@@ -57,7 +57,7 @@ class Observer:
     def __init__(self, settings: Settings) -> None:
         self._amqp = settings.amqp or ""
         self._management = settings.management
-        self._redis = connect(settings.redis_urls[0])
+        self._redis = connect(settings.redis_urls[0], demo.COUNTS_KEY)
         self._metrics = RedisMetrics(settings.redis_urls[0], demo.NAME)
         self._published = 0
 

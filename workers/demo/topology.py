@@ -49,7 +49,7 @@ class CountNumbered(BasicBolt):
     """Counts words and marks which ones, so that a word counted twice cannot hide one that never came."""
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - there is one demo
-        self.redis = connect(config["redis_url"])
+        self.redis = connect(config["redis_url"], COUNTS_KEY)
         self.counts: Counter[str] = Counter()
         self.numbers: list[int] = []
 

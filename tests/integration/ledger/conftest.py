@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -30,15 +31,20 @@ def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
     return make
 
 
-@pytest.fixture(params=["memory", "redis", "redis in three shards"])
+def _place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    if "cluster" in request.param:
+        return {"shards": 3, "urls": (request.getfixturevalue("clustered_redis").url,)}
+    return {"shards": 3 if "three" in request.param else 1}
+
+
+@pytest.fixture(params=["memory", "redis", "redis in three shards", "redis cluster in three shards"])
 def ledger(request) -> Iterator[Ledger]:
     if request.param == "memory":
         made: Ledger = MemoryLedger(
             LedgerSpec(topology="t", urls=(), shards=1, owners=OWNERS, message_timeout=timedelta(seconds=30))
         )
     else:
-        shards = 3 if "three" in request.param else 1
-        made = RedisLedger(request.getfixturevalue("make_spec")(shards=shards))
+        made = RedisLedger(request.getfixturevalue("make_spec")(**_place(request)))
     yield made
     made.close()
 

@@ -31,7 +31,7 @@ def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
     return make
 
 
-@pytest.fixture(params=["memory", "redis", "redis in three shards"])
+@pytest.fixture(params=["memory", "redis", "redis in three shards", "redis cluster in three shards"])
 def run(request) -> Iterator[Runs]:
     """``run(epoch)``: the store as a run of that epoch sees it; all of one test see the same entries."""
     made: list[StateStore] = []
@@ -41,7 +41,8 @@ def run(request) -> Iterator[Runs]:
         def make(epoch: int) -> StateStore:
             return MemoryStateStore(epoch, beneath=first)
     else:
-        spec = request.getfixturevalue("make_spec")(shards=3 if "three" in request.param else 1)
+        where = {"urls": (request.getfixturevalue("clustered_redis").url,)} if "cluster" in request.param else {}
+        spec = request.getfixturevalue("make_spec")(shards=3 if "three" in request.param else 1, **where)
 
         def make(epoch: int) -> StateStore:
             made.append(RedisStateStore(spec, epoch))

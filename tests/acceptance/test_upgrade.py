@@ -1,0 +1,157 @@
+"""docs/deploy.md: a topology is replaced by another version of itself, under load, and no message is lost or done twice."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from queues.depths import depths
+from queues.errors import QueuesError
+from tests.faults.load import Load
+from tests.waiting import wait_until
+from workers.cli import app
+from workers.config import Settings
+from workers.processes import Child
+from workers.redis_control import RedisControl
+
+pytestmark = pytest.mark.timeout(900)
+
+NAME = QUEUE = "upgraded"
+RATE = 200
+_TOPOLOGY = '''
+import os
+from pathlib import Path
+
+from queues import QueueSpout
+from spark_jobs import BasicBolt, Config, TopologyBuilder
+
+
+class Label(BasicBolt):
+    """What the second version has between the spout and the last bolt."""
+
+    output_fields = "label string, number long"
+
+    def execute(self, tup, collector):
+        collector.emit([f"number {tup['number']}", tup["number"]])
+
+
+class Record(BasicBolt):
+    def prepare(self, config, context):
+        self.lines = []
+
+    def execute(self, tup, collector):
+        self.lines.append(f"{tup['number']} {VERSION} {list(tup.fields)}\\n")
+
+    def flush(self, collector):
+        with (Path(os.environ["TIERCEL_TEST_EFFECTS"]) / str(os.getpid())).open("a") as file:
+            file.writelines(self.lines)
+        self.lines.clear()
+
+
+def topology():
+    builder = TopologyBuilder("upgraded", Config(message_timeout_secs=15, shutdown_grace_secs=5))
+    builder.set_spout("numbers", QueueSpout("upgraded", fields="number long", format="json"), parallelism=2)
+    if VERSION == 2:
+        builder.set_bolt("label", Label(), parallelism=2).shuffle_grouping("numbers")
+    last = "label" if VERSION == 2 else "numbers"
+    builder.set_bolt("record", Record(), parallelism=2).fields_grouping(last, "number")
+    return builder.build()
+'''
+
+
+class Deployment:
+    """The processes of the topology, each of one version or the other."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self._folder, self._settings = folder, settings
+        self.effects = folder / "effects"
+        self.effects.mkdir()
+        for version in (1, 2):
+            (folder / str(version)).mkdir()
+            (folder / str(version) / "upgraded.py").write_text(f"VERSION = {version}\n{_TOPOLOGY}")
+        self._children: dict[str, Child] = {}
+
+    def start(self, name: str, version: int) -> None:
+        arguments = ["driver", f"{NAME}:topology"]
+        if name != "driver":
+            arguments = ["spout", f"{NAME}:topology", "numbers", "--task-index", name]
+        place = str(self._folder / str(version))
+        environment = {
+            **self._settings.as_environment(), "PYTHONPATH": f"{place}:{Path.cwd()}",
+            "TIERCEL_TEST_EFFECTS": str(self.effects),
+        }  # fmt: skip
+        # `python -m` would look for the topology in the current folder first.
+        argv = [sys.executable, "-c", "from workers.cli import main; main()", *arguments]
+        self._children[name] = Child(f"{name} of version {version}", argv, environment)
+        self._children[name].start()
+
+    def replace(self, name: str, version: int) -> None:
+        self._children.pop(name).stop(timedelta(seconds=30))
+        self.start(name, version)
+
+    def stop(self) -> None:
+        for child in self._children.values():
+            child.stop(timedelta(seconds=15))
+
+    def done(self) -> Counter[tuple[int, str]]:
+        """(number, version and fields) of every effect."""
+        lines = [line for path in self.effects.iterdir() for line in path.read_text().splitlines()]
+        return Counter((int(number), rest) for number, _, rest in (line.partition(" ") for line in lines))
+
+
+def told(settings: Settings, *command: str) -> str:
+    answer = CliRunner().invoke(app, [*command, "--redis", settings.redis or ""])
+    assert answer.exit_code == 0, answer.output
+    return answer.output
+
+
+@contextmanager
+def deployed(folder: Path, settings: Settings) -> Iterator[Deployment]:
+    with ExitStack() as exits:
+        deployment = Deployment(folder, settings)
+        exits.callback(deployment.stop)
+        for name in ("driver", "0", "1"):
+            deployment.start(name, 1)
+        yield deployment
+
+
+def test_another_version_takes_over_without_a_loss_or_a_repetition(tmp_path, rabbitmq, redis) -> None:
+    broker, server = rabbitmq(), redis()
+    settings = Settings.load(master="local[2]").with_services(broker.url, server.url, broker.management_url)
+    with deployed(tmp_path, settings) as deployment, closing(RedisControl(server.url, NAME)) as control:
+
+        def there() -> int:
+            return len(control.present(range(1, 3)))
+
+        wait_until(lambda: there() == 2, 60, "the spout workers")
+        with Load(broker.url, QUEUE, RATE, 0) as load:
+            wait_until(deployment.done, 240, "the first version to work")
+            told(settings, "deactivate", NAME)
+            wait_until(lambda: sum(one.pending for one in control.present(range(1, 3)).values()) == 0, 60, "what is in flight")
+            for name in ("0", "1", "driver"):
+                deployment.replace(name, 2)
+            wait_until(lambda: there() == 2, 60, "the new spout workers")
+            told(settings, "activate", NAME)
+            wait_until(lambda: any("2 " in rest for _, rest in deployment.done()), 240, "the second version to work")
+        published = set(load.published)
+        wait_until(lambda: {number for number, _ in deployment.done()} == published, 240, "every message to be processed")
+        wait_until(lambda: at_rest(broker), 60, "an empty queue")
+        done = deployment.done()
+    assert {rest for _, rest in done} == {"1 ['number']", "2 ['label', 'number']"}
+    assert sum(done.values()) == len(published), "no message was processed twice"
+
+
+def at_rest(broker) -> bool:
+    try:
+        depth = depths(broker.url, [QUEUE], broker.management_url)[0]
+    except QueuesError:
+        return False
+    assert not depth.dead_lettered
+    return not (depth.ready or depth.unacked or depth.delayed)

@@ -1,0 +1,109 @@
+"""Servers that have replicas: one of them dies under a steady load, and another takes over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+
+from acker.layout import shard_prefix, topology_prefix
+from compose import EmbeddedRedis
+from queues import Publisher
+from tests.brokers import ClusteredRabbitMQ
+from tests.faults import numbered
+from tests.faults.load import PATIENCE, Load
+from tests.faults.stack import Stack
+from tests.replicas import ClusteredRedis, WatchedRedis
+from tests.servers import EMBEDDED
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
+
+
+class PatientLoad(Load):
+    """A quorum queue refuses messages while it has no leader; this one offers those again, as a publisher of a user must."""
+
+    def _run(self) -> None:
+        first, count = self.published.start, 0
+        try:
+            with Publisher(self._url, patience=PATIENCE) as publisher:
+                bodies = self._bodies(first)
+                while waiting := list(islice(bodies, 25)):
+                    count += len(waiting)
+                    deadline = time.monotonic() + PATIENCE.total_seconds()
+                    while waiting and time.monotonic() < deadline:
+                        fates = publisher.publish_each([(self._queue, body) for body in waiting])
+                        waiting = [body for body, fate in zip(waiting, fates, strict=True) if fate is not None]
+            self.published = range(first, first + count)
+        except BaseException as error:  # noqa: BLE001 - raised in ``stop``
+            self._error = error
+
+
+class Replicated(Stack):
+    """The topology finds the servers by itself: no proxy could be in all the places where they may be."""
+
+    def _load(self, rate: int) -> Load:
+        plain = super()._load(rate)
+        return PatientLoad(plain._url, plain._queue, rate, plain.published.start)
+
+    @contextmanager
+    def _wire(self, url: str) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(url=url)
+
+
+def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
+    folder = tmp_path_factory.mktemp("effects")
+    return Replicated(folder, master="local[2]", servers=replace(EMBEDDED, **kinds))
+
+
+def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Killed at first, then stopped: its connections break, then they stay open and nothing answers."""
+    with started(tmp_path_factory, redis=WatchedRedis) as stack:
+        watched: WatchedRedis = stack.redis
+        first = watched.primary
+
+        def killed() -> None:
+            first.kill()
+            wait_until(lambda: watched.primary is not first, 60, "the Sentinels to promote the replica")
+
+        assert stack.survives("Redis under Sentinels: primary killed", killed).dead_lettered == 0
+        first.start()
+        wait_until(lambda: first.synced, 60, "the old primary to follow the new one")
+        second = watched.primary
+
+        def stopped() -> None:
+            second.pause()
+            wait_until(lambda: watched.primary is not second, 60, "the Sentinels to promote the replica")
+
+        assert stack.survives("Redis under Sentinels: primary stands still", stopped).dead_lettered == 0
+        second.resume()
+
+
+def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """First the primary of the ledger's shard, then that of the relay."""
+    with started(tmp_path_factory, redis=ClusteredRedis) as stack:
+        cluster: ClusteredRedis = stack.redis
+        for what, key in (("ledger", shard_prefix(numbered.NAME, 0)), ("relay", topology_prefix(numbered.NAME))):
+            primary = cluster.primary_of(key)
+
+            def killed(key: str = key, primary: EmbeddedRedis = primary) -> None:
+                primary.kill()
+                wait_until(lambda: cluster.primary_of(key) is not primary, 60, "the cluster to promote a replica")
+
+            assert stack.survives(f"Redis Cluster: primary of the {what} killed", killed).dead_lettered == 0
+            primary.start()
+            # Both may be on one server, and the next one to die must have a replica again.
+            wait_until(lambda old=primary: old.synced, 60, "the old primary to follow the new one")
+
+
+def test_a_broker_of_three_loses_the_node_that_everybody_uses(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All addresses begin with the node that is killed; the queue has its messages on all three."""
+    with started(tmp_path_factory, rabbitmq=ClusteredRabbitMQ) as stack:
+        first = stack.rabbitmq.nodes[0]
+        assert stack.survives("RabbitMQ of three nodes: one killed, and stays away", first.kill).dead_lettered == 0
+        first.start()

@@ -1,0 +1,133 @@
+"""The manifests under compose/kubernetes: valid to Kubernetes, and their commands are those that tiercel has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from typer.main import get_command
+
+from examples.word_count import topology
+from workers.cli import app
+from workers.config import Settings
+from workers.loading import load_topology, spark_options_of
+
+FOLDER = Path(__file__).parents[2] / "compose" / "kubernetes"
+FILES = sorted(FOLDER.glob("*.yml"))
+VERSIONS = ("1.28", "1.31", "1.34")
+"""An old one, and newer ones."""
+
+
+def documents(*files: Path) -> list[dict[str, Any]]:
+    return [document for file in files or FILES for document in yaml.safe_load_all(file.read_text())]
+
+
+def of_kind(*kinds: str) -> list[dict[str, Any]]:
+    return [document for document in documents() if document["kind"] in kinds]
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The pod template of each workload, by its name."""
+    return {each["metadata"]["name"]: each["spec"]["template"] for each in of_kind("Deployment")}
+
+
+def container(name: str) -> dict[str, Any]:
+    (found,) = pods()[name]["spec"]["containers"]
+    return found
+
+
+def environment(name: str) -> dict[str, str]:
+    """What `$(NAME)` in a command stands for, as far as the manifests say; what the cluster says is a 1 here."""
+    (shared,) = (each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == "tiercel")
+    from_cluster = {each["name"]: each.get("value", "1") for each in container(name).get("env", ())}
+    return {**(shared if "envFrom" in container(name) else {}), **from_cluster}
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    for name in pods():
+        known = environment(name)
+        yield name, [re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], part) for part in container(name)["command"]]  # noqa: B023
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_manifest_is_valid(file: Path, version: str) -> None:
+    for document in documents(file):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize(("name", "command"), [pair for pair in commands() if pair[1][0] == "tiercel"])
+def test_a_command_is_one_that_tiercel_takes(name: str, command: list[str]) -> None:
+    with get_command(app).commands[command[1]].make_context(name, command[2:]) as context:
+        given = context.params
+    if "topology" in given:
+        load_topology(given["topology"])
+    spark_options_of(given.get("conf") or ())
+
+
+def test_each_role_is_there_once() -> None:
+    roles = [command[1] for _, command in commands() if command[0] == "tiercel"]
+    assert sorted(roles) == ["driver", "monitor", "spout"]
+
+
+def test_what_is_set_is_a_setting() -> None:
+    for name in pods():
+        for variable in environment(name):
+            if variable.startswith("TIERCEL_") and variable != "TIERCEL_TOPOLOGY":
+                assert variable.removeprefix("TIERCEL_").lower() in Settings.model_fields
+
+
+def test_no_more_spout_workers_than_there_are_tasks() -> None:
+    (workers,) = (each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-spout")
+    assert workers["spec"]["replicas"] <= int(environment("tiercel-spout")["TIERCEL_SPOUT_TASKS"])
+
+
+def test_there_is_one_driver_and_the_next_one_waits_for_its_end() -> None:
+    (driver,) = (each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-driver")
+    assert (driver["spec"]["replicas"], driver["spec"]["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_a_spout_worker_has_time_to_give_back_what_is_in_flight() -> None:
+    grace = topology().config.shutdown_grace_secs
+    assert pods()["tiercel-spout"]["spec"]["terminationGracePeriodSeconds"] >= grace + 10
+
+
+@pytest.mark.parametrize("name", pods())
+def test_a_pod_is_no_more_than_an_ordinary_user(name: str) -> None:
+    spec, found = pods()[name]["spec"], container(name)
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] > 1000
+    assert not spec["automountServiceAccountToken"]
+    assert found["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert {"requests", "limits"} <= found["resources"].keys()
+
+
+def test_no_password_stands_in_a_manifest() -> None:
+    assert not of_kind("Secret")
+    for name in pods():
+        for each in container(name).get("env", ()):
+            assert "AMQP" not in each["name"]
+            assert "REDIS" not in each["name"]
+
+
+def test_selectors_ports_and_volumes_name_what_is_there() -> None:
+    labels = [template["metadata"]["labels"].items() for template in pods().values()]
+    for each in of_kind("Service", "PodDisruptionBudget"):
+        selector = each["spec"]["selector"]
+        assert any(selector.get("matchLabels", selector).items() <= found for found in labels), each["metadata"]["name"]
+    names = {each["metadata"]["name"] for each in of_kind("ConfigMap")}
+    for name, template in pods().items():
+        volumes = template["spec"]["volumes"]
+        assert {mount["name"] for mount in container(name)["volumeMounts"]} <= {volume["name"] for volume in volumes}
+        assert {volume["configMap"]["name"] for volume in volumes if "configMap" in volume} <= names
+        ports = {port["name"] for port in container(name).get("ports", ())}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            for check in container(name).get(probe, {}).values():
+                assert not isinstance(check, dict) or check.get("port") in {*ports, None}

@@ -1,0 +1,58 @@
+"""Two versions of a topology: which may be mixed, and what a spout worker does when they may not."""
+
+from datetime import timedelta
+
+import pytest
+
+from acker import LedgerSpec, MemoryLedger
+from queues import MemoryRelay, QueueSpout
+from spark_jobs import BasicBolt, Config, TopologyBuilder
+from spark_jobs.job import Job, ledger_spec_of
+from spark_jobs.levels import plan_topology
+from spark_jobs.shape import shape_of
+from workers.outbox import Outbox
+
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+class Sink(BasicBolt):
+    pass
+
+
+class OtherSink(BasicBolt):
+    def prepare(self, config, context):
+        self.limit = 3
+
+
+def topology(fields="n long", *, tasks=1, sink="sink", bolt=None, by=None, **config):
+    builder = TopologyBuilder("t", Config(**config))
+    builder.set_spout("numbers", QueueSpout("numbers", fields=fields, format="json"), parallelism=tasks)
+    declared = builder.set_bolt(sink, bolt or Sink())
+    declared.fields_grouping("numbers", by) if by else declared.shuffle_grouping("numbers")
+    return builder.build()
+
+
+def test_what_bolts_do_and_how_long_they_may_take_is_their_own_business():
+    assert shape_of(topology()) == shape_of(topology(bolt=OtherSink(), message_timeout_secs=7, spark_options={"spark.a": "b"}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"fields": "n int"}, {"fields": "m long"}, {"tasks": 2}, {"sink": "other"}, {"by": "n"}, {"ackers": 2}]
+)
+def test_what_tuples_are_and_where_they_go_is_the_shape(change):
+    assert shape_of(topology(**change)) != shape_of(topology())
+
+
+def attended_by(driver):
+    """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
+    plan, relay = plan_topology(driver, max_lanes=1), MemoryRelay(1)
+    job = Job(run="run", plan=plan, ledger=ledger_spec_of(plan, ("redis://unused",)))
+    relay.attend(job.attendance, timedelta(seconds=60))
+    return Outbox(MemoryLedger(SPEC), relay, 1, shape_of(topology())).may_fill(0.0)
+
+
+def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
+    assert attended_by(topology(bolt=OtherSink()))
+    assert not caplog.records
+    assert not attended_by(topology("m long"))
+    assert "the driver runs another version of the topology" in caplog.text
