@@ -27,6 +27,10 @@ _OLDEST_JAVA = 17
 ATTEMPTS = 10
 """How often Spark tries a task before the run ends."""
 
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""The JVM plans micro-batches and passes bytes on. The optimizing compiler, and a collector with threads of its own, would take
+more from the Python workers than they ever give back: see docs/decisions/a-small-jvm.md."""
+
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -39,13 +43,15 @@ _DEFAULTS = {
     "spark.task.maxFailures": str(ATTEMPTS),
     # Tasks go where a core is free: what they read is in Redis, not on an executor's disk.
     "spark.locality.wait": "0",
+    "spark.driver.extraJavaOptions": _JAVA,
+    "spark.executor.extraJavaOptions": _JAVA,
 }
 
 _LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J} {_JAVA}",
 }
 """Where all of Spark is one process: no port that another machine could reach."""
 
