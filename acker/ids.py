@@ -100,9 +100,9 @@ class RootIds:
     def _draw_run(self) -> list[int]:
         self._run = (self._run + 1) % _RUNS
         high = (self._generation << 16 | self._run) << _LOW_BITS
-        low: set[int] = set()
-        while len(low) < RUN_LENGTH:
-            missing = RUN_LENGTH - len(low)
-            bits = int.from_bytes(secrets.token_bytes(5 * missing))
-            low.update(bits >> (_LOW_BITS * i) & ((1 << _LOW_BITS) - 1) for i in range(missing))
-        return [high | bits for bits in low]
+        low = np.empty(0, np.uint64)
+        while low.size < RUN_LENGTH:
+            bits = np.frombuffer(secrets.token_bytes(8 * (RUN_LENGTH - low.size)), np.uint64)
+            low = np.unique(np.concatenate((low, bits >> np.uint64(64 - _LOW_BITS))))
+        drawn: list[int] = (low | np.uint64(high)).tolist()
+        return drawn

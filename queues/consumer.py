@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -70,7 +70,7 @@ class Consumer:
         self._counts: Counter[str] = Counter()
         self._intake = Intake(settings.prefetch, settings.bytes_held)
         self._retry = settings.queue.retry
-        self._settlements: deque[tuple[int, int, _Verb, str]] = deque()
+        self._settlements: deque[tuple[int, Sequence[int], _Verb, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._undertaker = Undertaker(address, settings.queue.name, settings.queue.dead)
         self._link = Link(address, self, settings.name)
@@ -82,35 +82,37 @@ class Consumer:
         self._link.call(self._report)
         self._link.start()
 
-    def get(self) -> Delivery | None:
-        """The next message, or None if there is none just now."""
-        epoch = self._epoch
+    def get(self, limit: int) -> list[Delivery]:
+        """The next messages, as many as there are just now and ``limit`` at most."""
+        epoch, found = self._epoch, list[Delivery]()
         if epoch is None:
-            return None
+            return found
         try:
-            return epoch.inbox.popleft()
-        except IndexError:
-            return None
+            while len(found) < limit:
+                found.append(epoch.inbox.popleft())
+        except IndexError:  # not asked for before: the I/O thread takes messages out too
+            return found
+        return found
 
     def error(self) -> QueuesError | None:
         """Why it has ended by itself: a refusal that a person must act on."""
         return self._error
 
-    def ack(self, epoch: int, tag: int) -> None:
-        """It was processed: remove it from the queue."""
-        self._settle(epoch, tag, _Verb.ACK)
+    def ack(self, epoch: int, *tags: int) -> None:
+        """They were processed: remove them from the queue."""
+        self._settle(epoch, tags, _Verb.ACK)
 
     def fail(self, epoch: int, tag: int, reason: str = "") -> None:
         """It failed or timed out: to be delivered again after the back-off, or to be dead-lettered with the reason."""
-        self._settle(epoch, tag, _Verb.FAIL, reason)
+        self._settle(epoch, [tag], _Verb.FAIL, reason)
 
     def give_back(self, epoch: int, tag: int) -> None:
         """To be delivered again at once, without blame."""
-        self._settle(epoch, tag, _Verb.GIVE_BACK)
+        self._settle(epoch, [tag], _Verb.GIVE_BACK)
 
     def dead_letter(self, epoch: int, tag: int, reason: str) -> None:
         """It can never be processed: to the dead-letter queue, at once."""
-        self._settle(epoch, tag, _Verb.BURY, reason)
+        self._settle(epoch, [tag], _Verb.BURY, reason)
 
     def pause(self) -> None:
         """Take no more messages, and give back those that ``get`` has not handed out. What is open can still be settled."""
@@ -131,8 +133,8 @@ class Consumer:
         self._link.call(self._finish)
         return self._link.join(max(0.1, deadline - time.monotonic()))
 
-    def _settle(self, epoch: int, tag: int, verb: _Verb, reason: str = "") -> None:
-        self._settlements.append((epoch, tag, verb, reason))
+    def _settle(self, epoch: int, tags: Sequence[int], verb: _Verb, reason: str = "") -> None:
+        self._settlements.append((epoch, tags, verb, reason))
         if not self._asked:
             self._asked = True
             self._link.call(self._flush)
@@ -183,24 +185,23 @@ class Consumer:
         self._asked = False
         epoch, settlements = self._epoch, self._settlements
         while settlements:
-            number, tag, verb, reason = settlements.popleft()
+            number, tags, verb, reason = settlements.popleft()
             if epoch is None or number != epoch.number:
-                self._counts["stale"] += 1
-            elif verb is _Verb.BURIED:
-                epoch.buried(tag)
-            elif verb is _Verb.NOT_BURIED:
-                epoch.not_buried(tag)
+                self._counts["stale"] += len(tags)
+            elif verb is _Verb.ACK:
+                self._counts["stale"] += len(tags) - epoch.finish_all(tags)
             else:
-                self._apply(epoch, tag, verb, reason)
+                self._apply(epoch, tags[0], verb, reason)
         if epoch is not None:
             epoch.flush()
 
     def _apply(self, epoch: Epoch, tag: int, verb: _Verb, reason: str) -> None:
-        delivery = epoch.claim(tag)
-        if delivery is None:
+        if verb is _Verb.BURIED:
+            epoch.buried(tag)
+        elif verb is _Verb.NOT_BURIED:
+            epoch.not_buried(tag)
+        elif (delivery := epoch.claim(tag)) is None:
             self._counts["stale"] += 1
-        elif verb is _Verb.ACK:
-            epoch.finish(delivery)
         elif verb is _Verb.FAIL:
             epoch.fail(delivery, reason)
         elif verb is _Verb.GIVE_BACK:
@@ -211,10 +212,10 @@ class Consumer:
     def _bury(self, delivery: Delivery, reason: str) -> None:
         def done(error: QueuesError | None) -> None:
             if error is None:
-                self._settle(delivery.epoch, delivery.tag, _Verb.BURIED)
+                self._settle(delivery.epoch, [delivery.tag], _Verb.BURIED)
                 return
             log.warning("a message stays in its queue for now: %s", error, extra={"event": "dead_letter_refused"})
-            self._settle(delivery.epoch, delivery.tag, _Verb.NOT_BURIED)
+            self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_BURIED)
 
         self._undertaker.bury(delivery.body, delivery.properties, reason, done)
 

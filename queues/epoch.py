@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -177,6 +177,15 @@ class Epoch:
         self._book.finish(delivery.tag)
         self._intake.settled(len(delivery.body))
         self.counts["acked_to_broker"] += 1
+
+    def finish_all(self, tags: Iterable[int]) -> int:
+        """Take open messages out and ack them with the next ``flush``; returns how many of these were open."""
+        found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
+        for delivery in found:
+            self._book.finish(delivery.tag)
+        self._intake.settled(sum([len(delivery.body) for delivery in found]))
+        self.counts["acked_to_broker"] += len(found)
+        return len(found)
 
     def fail(self, delivery: Delivery, reason: str) -> None:
         """It was processed without success: again later, or to the dead-letter queue."""

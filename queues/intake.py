@@ -19,6 +19,8 @@ class Intake:
         self._prefetch = prefetch
         self._bound = bytes_held
         self._probe = min(prefetch, max(1, bytes_held // MAX_BODY_BYTES))
+        self._small = bytes_held / prefetch
+        """So large may all messages be of which ``prefetch`` are held."""
         self._size = float(MAX_BODY_BYTES)
         """The size to reckon with: the largest of the last messages."""
         self._seen = False
@@ -31,6 +33,8 @@ class Intake:
 
     def arrived(self, size: int) -> None:
         self._held += size
+        if self._seen and self._size <= self._small >= size:
+            return  # as nearly always; how small they are makes no difference
         self._size = max(size, self._size * _FADE) if self._seen else float(size)
         self._seen = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -90,16 +90,21 @@ class QueueSpout(Spout):
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emits the next message that can be decoded."""
-        consumer, decode = self._consumer, self._decode
-        if consumer is None or decode is None:
-            raise RuntimeError("open the spout first")
-        while (delivery := consumer.get()) is not None:
-            try:
-                collector.emit(decode(delivery.body), MessageId(self._task, delivery.epoch, delivery.tag))
-            except ValueError as error:  # BadBodyError, or the collector's for values that do not fit
-                self._refuse(collector, MessageId(self._task, delivery.epoch, delivery.tag), error)
-            else:
+        while found := self._decoded(collector, 1):
+            if self._emit(collector, *found[0]):
                 return
+
+    def next_tuples(self, collector: SpoutCollector, limit: int) -> None:
+        """Emits the next messages that can be decoded."""
+        found = self._decoded(collector, limit)
+        if not found:
+            return
+        msg_ids, rows = zip(*found, strict=True)
+        try:
+            collector.emit_all(rows, msg_ids)
+        except ValueError:
+            for msg_id, values in found:
+                self._emit(collector, msg_id, values)
 
     def check(self) -> None:
         """Raises BrokerRefusedError when a person must act: a refused login, a queue that nobody declares."""
@@ -107,8 +112,14 @@ class QueueSpout(Spout):
             raise refusal
 
     def ack(self, msg_id: MsgId) -> None:
-        _, epoch, tag = _message_id(msg_id)
-        self._started.ack(epoch, tag)
+        self.ack_all([msg_id])
+
+    def ack_all(self, msg_ids: Sequence[MsgId]) -> None:
+        tags: dict[int, list[int]] = {}
+        for _, epoch, tag in map(_message_id, msg_ids):
+            tags.setdefault(epoch, []).append(tag)
+        for epoch, those in tags.items():
+            self._started.ack(epoch, *those)
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         _, epoch, tag = _message_id(msg_id)
@@ -131,6 +142,30 @@ class QueueSpout(Spout):
         if self._consumer is None:
             raise RuntimeError("open the spout first")
         return self._consumer
+
+    def _decoded(self, collector: SpoutCollector, limit: int) -> list[tuple[MessageId, list[Any]]]:
+        """The next messages, as far as they can be decoded, but for an empty list at least one while there are any."""
+        consumer, decode, task = self._consumer, self._decode, self._task
+        if consumer is None or decode is None:
+            raise RuntimeError("open the spout first")
+        decoded: list[tuple[MessageId, list[Any]]] = []
+        while not decoded and (deliveries := consumer.get(limit)):
+            for delivery in deliveries:
+                msg_id = MessageId(task, delivery.epoch, delivery.tag)
+                try:
+                    decoded.append((msg_id, decode(delivery.body)))
+                except BadBodyError as error:
+                    self._refuse(collector, msg_id, error)
+        return decoded
+
+    def _emit(self, collector: SpoutCollector, msg_id: MessageId, values: list[Any]) -> bool:
+        """False if the values do not fit: then the message is refused."""
+        try:
+            collector.emit(values, msg_id)
+        except ValueError as error:
+            self._refuse(collector, msg_id, error)
+            return False
+        return True
 
     def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: ValueError) -> None:
         reason = str(error) if isinstance(error, BadBodyError) else f"does not fit the fields: {error}"

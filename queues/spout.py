@@ -70,6 +70,13 @@ class SpoutCollector(Protocol):
         """
         ...
 
+    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
+        """Emit many tuples, each as ``emit`` does with the message id at the same place, at a fraction of the time.
+
+        If the values of one do not fit, that raises ValueError, and none of them is emitted.
+        """
+        ...
+
     def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
         """Emit one tuple to one task, on a stream in ``direct_streams``; else as ``emit``.
 
@@ -109,11 +116,23 @@ class Spout:
         """
         raise NotImplementedError
 
+    def next_tuples(self, collector: SpoutCollector, limit: int) -> None:  # noqa: ARG002 - for those who override it
+        """Emit up to ``limit`` tuples, or return at once if there is none: for sources that have many at a time.
+
+        Called in place of ``next_tuple``, which it calls unless it is overridden.
+        """
+        self.next_tuple(collector)
+
     def check(self) -> None:
         """Called about once a second, also while nothing may be emitted: raise if only a person can make the source work."""
 
     def ack(self, msg_id: MsgId) -> None:
         """The tree of this message was fully processed."""
+
+    def ack_all(self, msg_ids: Sequence[MsgId]) -> None:
+        """The trees of these messages were: calls ``ack`` for each, unless it is overridden."""
+        for msg_id in msg_ids:
+            self.ack(msg_id)
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         """The tree of this message failed or timed out. An override may leave out ``reason``."""
@@ -133,6 +152,14 @@ class Spout:
 
         Must return within ``grace``. Not called when the process is killed.
         """
+
+
+def overrides_last(spout: Spout, method: str, other: str) -> bool:
+    """Whether a spout's class overrides ``method`` later than, or together with, the ``other`` one that does the same.
+
+    Who derives from a spout that has many tuples at a time, and overrides ``next_tuple``, wants that to be called.
+    """
+    return next(method in vars(kind) for kind in type(spout).__mro__ if method in vars(kind) or other in vars(kind))
 
 
 def takes_reason(spout: Spout) -> bool:

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from acker.ids import edges, mix, seed_array
+from acker.ids import edges, mix, mix_array, seed_array
+from acker.ledger import Ids
 from queues import Entry
 from queues.chunk import Chunk, Lineage, Route, encode
 from queues.errors import SchemaError
 from spark_jobs.errors import BadValuesError
+from spark_jobs.fold import Rows
 from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outgoing, Outlet, Outputs
 
 _UNTRACKED = 0
+_Whole = tuple[pa.RecordBatch, Ids]
+"""Tuples that were emitted together, and the root of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,7 @@ class SpoutEmitter:
         self._plan, self._component = plan, component
         self._outputs = Outputs(plan.topology, task_id)
         self._roots: list[int] = []
+        self._whole: dict[Outgoing, list[_Whole]] = {}
         self._count = 0
 
     def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
@@ -58,19 +64,56 @@ class SpoutEmitter:
         outgoing = self._outputs.direct(task, stream, values)
         self._record([outgoing], self._checked(self._outputs.outlets[stream], stream, values), root)
 
+    def emit_all(self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str) -> int:
+        """Record many tuples of one stream, each as ``emit`` would; returns how many copies there are of them.
+
+        Without a loop in Python for what Arrow and numpy can do. Raises what ``emit`` raises, and nothing is recorded then.
+        """
+        outlet = self._outputs.find(stream)
+        batch = self._batch(outlet, stream, rows)
+        count = batch.num_rows
+        if roots is None:
+            identities = mix_array(np.arange(self._count + 1, self._count + count + 1, dtype=np.uint64))
+            given = np.full(count, _UNTRACKED, np.uint64)
+        else:
+            given = np.array(roots, np.uint64)
+            identities = mix_array(given)
+        # All choices first: one of them may raise.
+        chosen: list[tuple[Outgoing, Rows]] = []
+        for choose, (_, made) in zip(outlet.batch_choosers, outlet.subscribers, strict=True):
+            chosen += [(made[task], mine) for task, mine in choose(batch, identities).items() if len(mine)]
+        for outgoing, mine in chosen:
+            whole = (batch, given) if len(mine) == count else (batch.take(pa.array(mine)), given[mine])
+            self._whole.setdefault(outgoing, []).append(whole)
+        self._count += count
+        self._roots += roots or ()
+        return sum(len(mine) for _, mine in chosen)
+
     def take(self) -> Emission:
         """Everything since the last call."""
-        ack_vals = dict.fromkeys(self._roots, 0)
-        entries = []
+        roots, entries, lineages = self._roots, [], []
         for outgoing in self._outputs.outgoing:
+            parts = self._whole.get(outgoing, [])
             if outgoing.values:
-                lineage = _spout_lineage(outgoing)
-                for root, edge in zip(lineage.roots.tolist(), lineage.edges.tolist(), strict=True):
-                    ack_vals[root] ^= edge
-                entries.append(Entry(lane=self._plan.relay_lane(outgoing.target), payload=self._encode(outgoing, lineage)))
+                parts.append((outgoing.schema.batch(outgoing.values), np.array(outgoing.rows, np.uint64)))
+            if parts:
+                lineage = _spout_lineage(np.concatenate([given for _, given in parts]), outgoing.target)
+                values = pa.concat_batches([batch for batch, _ in parts])
+                payload = self._encode(outgoing, values, lineage)
+                lineages.append(lineage)
+                entries.append(Entry(lane=self._plan.relay_lane(outgoing.target), payload=payload))
         self._outputs.clear()
-        self._roots = []
-        return Emission(entries=entries, roots=list(ack_vals), ack_vals=list(ack_vals.values()))
+        self._roots, self._whole = [], {}
+        return Emission(entries=entries, roots=roots, ack_vals=_ack_vals(roots, lineages))
+
+    def _batch(self, outlet: Outlet, stream: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        if any(len(row) != outlet.width for row in rows):
+            for row in rows:
+                self._outputs.outlet(stream, row)  # says which one it is
+        try:
+            return outlet.schema.batch(rows)
+        except SchemaError as error:
+            raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
 
     def _checked(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> tuple[Any, ...]:
         try:
@@ -86,19 +129,29 @@ class SpoutEmitter:
         if root is not None:
             self._roots.append(root)
 
-    def _encode(self, outgoing: Outgoing, lineage: Lineage) -> bytes:
+    def _encode(self, outgoing: Outgoing, values: pa.RecordBatch, lineage: Lineage) -> bytes:
         route = Route(component=self._component, stream=outgoing.stream, source_task=self.task_id, target_task=outgoing.target)
-        return encode(Chunk(route=route, values=outgoing.schema.batch(outgoing.values), lineage=lineage))
+        return encode(Chunk(route=route, values=values, lineage=lineage))
 
 
-def _spout_lineage(outgoing: Outgoing) -> Lineage:
+def _ack_vals(roots: Sequence[int], lineages: Sequence[Lineage]) -> list[int]:
+    """The XOR of all edges of each root."""
+    ids, found = np.array(roots, np.uint64), np.zeros(len(roots), np.uint64)
+    order = np.argsort(ids)
+    for lineage in lineages:
+        # One task has one copy of a tuple, so that each root is met once here.
+        found[order[np.searchsorted(ids, lineage.roots, sorter=order)]] ^= lineage.edges
+    ack_vals: list[int] = found.tolist()
+    return ack_vals
+
+
+def _spout_lineage(given: Ids, target: int) -> Lineage:
     """The first edges of the trees: derived from the root and the target, so that two copies of a tuple differ."""
-    given = np.array(outgoing.rows, np.uint64)
     tracked = given != _UNTRACKED
     roots = given[tracked]
     count = len(roots)
     seeds = seed_array(roots, np.zeros(count, np.uint64))
-    targets = np.full(count, outgoing.target, np.uint64)
+    targets = np.full(count, target, np.uint64)
     return Lineage(
         offsets=np.concatenate([[0], np.cumsum(tracked)]).astype(np.int32),
         roots=roots,

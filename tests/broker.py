@@ -96,8 +96,8 @@ class Desk:
     def __exit__(self, *_):
         self.consumer.stop(timedelta(seconds=10))
 
-    def next(self):
-        return wait_until(self.consumer.get, message="a delivery")
+    def next(self, timeout=30):
+        return wait_until(lambda: self.consumer.get(1), timeout, message="a delivery")[0]
 
     def take(self, count):
         return [self.next() for _ in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from acker import RootIds
@@ -51,6 +52,13 @@ class TaskCollector:
         tasks = self._emitter.emit(values, root, stream)
         self._add(root, msg_id, len(tasks))
         return tasks
+
+    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
+        """``SpoutCollector.emit_all``."""
+        roots = None if self._root_ids is None else self._root_ids.draw(len(rows))
+        transferred = self._emitter.emit_all(rows, roots, stream)
+        self._emitted.tuples += zip(roots or repeat(None), msg_ids, strict=False)
+        self._emitted.transferred += transferred
 
     def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
         """``SpoutCollector.emit_direct``."""

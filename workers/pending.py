@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from queues.spout import MsgId
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(NamedTuple):
     """One emitted spout tuple."""
 
     msg_id: MsgId
@@ -27,7 +27,8 @@ class Pending:
     def __init__(self, timeout: timedelta | None) -> None:
         """``timeout`` of None: nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
-        self._entries: dict[int, tuple[InFlight, float]] = {}
+        self._entries: dict[int, tuple[MsgId, float, float]] = {}
+        """Root to message id, when it was emitted, and when its timeout began."""
         self._reset: dict[int, float] = {}
         """When those were emitted whose timeout began again: the oldest may be one of them."""
 
@@ -39,22 +40,35 @@ class Pending:
 
     def add(self, root: int, msg_id: MsgId, now: float) -> None:
         """A tuple was emitted at ``now``."""
-        self._entries[root] = (InFlight(msg_id, now), now)
+        self._entries[root] = (msg_id, now, now)
+
+    def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
+        """These tuples, (root, message id) each, were."""
+        self._entries.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
 
     def pop(self, root: int) -> InFlight | None:
         """The tuple has its outcome; None if it is not in flight any more."""
         found = self._entries.pop(root, None)
         if self._reset:
             self._reset.pop(root, None)
-        return found[0] if found else None
+        return InFlight(*found[:2]) if found else None
+
+    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float]]:
+        """The message ids of those tuples that are in flight, and when each was emitted: they have their outcome."""
+        found = [entry for entry in [self._entries.pop(root, None) for root in roots] if entry is not None]
+        if self._reset:
+            for root in roots:
+                self._reset.pop(root, None)
+        return [entry[0] for entry in found], [entry[1] for entry in found]
 
     def reset(self, root: int, now: float) -> bool:
         """Start the timeout of a tuple again; False if it is not in flight any more."""
         found = self._entries.pop(root, None)
         if found is None:
             return False
-        self._entries[root] = (found[0], now)
-        self._reset[root] = found[0].emitted_at
+        msg_id, emitted_at, _ = found
+        self._entries[root] = (msg_id, emitted_at, now)
+        self._reset[root] = emitted_at
         return True
 
     def expire(self, now: float) -> list[tuple[int, InFlight]]:
@@ -62,10 +76,10 @@ class Pending:
         expired: list[tuple[int, InFlight]] = []
         if self._timeout is None:
             return expired
-        for root, (in_flight, since) in self._entries.items():
+        for root, (msg_id, emitted_at, since) in self._entries.items():
             if now - since < self._timeout:
                 break
-            expired.append((root, in_flight))
+            expired.append((root, InFlight(msg_id, emitted_at)))
         for root, _ in expired:
             del self._entries[root]
             self._reset.pop(root, None)
@@ -76,8 +90,8 @@ class Pending:
         first = next(iter(self._entries.values()), None)
         if first is None:
             return 0.0
-        return max(0.0, now - min([first[0].emitted_at, *self._reset.values()]))
+        return max(0.0, now - min([first[1], *self._reset.values()]))
 
     def items(self) -> list[tuple[int, InFlight]]:
         """Everything in flight, as it is now."""
-        return [(root, in_flight) for root, (in_flight, _) in self._entries.items()]
+        return [(root, InFlight(msg_id, emitted_at)) for root, (msg_id, emitted_at, _) in self._entries.items()]

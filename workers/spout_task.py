@@ -18,7 +18,7 @@ from typing import Any
 from acker import Ledger, LedgerUnavailableError, Outcomes, RootIds
 from acker.histogram import bucket_of
 from queues import Spout, SpoutContext
-from queues.spout import takes_reason
+from queues.spout import MsgId, overrides_last, takes_reason
 from spark_jobs.emission import SpoutEmitter
 from workers.admission import Admission
 from workers.collector import Emitted, TaskCollector
@@ -78,6 +78,8 @@ class SpoutTask:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._give_reason = takes_reason(spout)
+        self._many = overrides_last(spout, "next_tuples", "next_tuple")
+        self._acks_many = overrides_last(spout, "ack_all", "ack")
         self._outcomes: OutcomeReader | None = None
 
     @property
@@ -132,7 +134,10 @@ class SpoutTask:
             self._was_full = True
         count = len(self._collector)
         while count < room and time.monotonic() - now < _BATCH_SECONDS:
-            self._spout.next_tuple(self._collector)
+            if self._many:
+                self._spout.next_tuples(self._collector, room - count)
+            else:
+                self._spout.next_tuple(self._collector)
             if len(self._collector) == count:
                 break
             count = len(self._collector)
@@ -152,16 +157,16 @@ class SpoutTask:
             self._tally.add("transferred", emitted.transferred)
         # The timeout begins here: whatever waited for Redis until now had not been emitted.
         now = time.monotonic()
-        for root, msg_id in emitted.tuples:
-            if msg_id is None:
-                continue
-            if sent is Sent.COLLIDED:
+        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
+        if sent is Sent.COLLIDED:
+            for _, msg_id in wanted:
                 self._spout.release(msg_id)
-            elif root is None:
-                self._spout.ack(msg_id)
-                self._tally.add("acked")
-            else:
-                self._pending.add(root, msg_id, now)
+            return True
+        untracked = [msg_id for root, msg_id in wanted if root is None]
+        if untracked:
+            self._tell_acked(untracked)
+            self._tally.add("acked", len(untracked))
+        self._pending.add_all([(root, msg_id) for root, msg_id in wanted if root is not None], now)
         return True
 
     # -- from the ledger to the spout --------------------------------------------------------------------------------------
@@ -194,26 +199,26 @@ class SpoutTask:
             self._tally.add("late_outcomes", late)
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
-        counts: Counter[str] = Counter()
-        slowest = total = 0.0
-        for root in roots:
-            in_flight = self._pending.pop(root)
-            if in_flight is None:
-                continue
-            self._spout.ack(in_flight.msg_id)
-            latency = now - in_flight.emitted_at
-            slowest = max(slowest, latency)
-            total += latency
-            counts[bucket_of(latency * 1000)] += 1
-        acked = counts.total()
-        for name, count in counts.items():
-            self._tally.add(name, count)
-        if acked:
-            self._tally.add("acked", acked)
+        msg_ids, emitted_at = self._pending.pop_all(roots)
+        if msg_ids:
+            self._tell_acked(msg_ids)
+            total = 0.0
+            # What was sent together has one latency here.
+            for then, count in Counter(emitted_at).items():
+                total += (now - then) * count
+                self._tally.add(bucket_of((now - then) * 1000), count)
+            self._tally.add("acked", len(msg_ids))
             self._tally.add("complete_us", round(total * 1e6))
-            self._admission = self._admission.observe(slowest, was_full=self._was_full)
+            self._admission = self._admission.observe(now - min(emitted_at), was_full=self._was_full)
             self._was_full = False
-        return len(roots) - acked
+        return len(roots) - len(msg_ids)
+
+    def _tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
+        if self._acks_many:
+            self._spout.ack_all(msg_ids)
+        else:
+            for msg_id in msg_ids:
+                self._spout.ack(msg_id)
 
     def _expire(self, now: float) -> bool:
         expired = self._pending.expire(now)

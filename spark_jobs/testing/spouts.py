@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from acker import ErrorReport, Ledger, Metrics, Outcomes
@@ -118,6 +119,12 @@ class SpoutTask:
         tasks = self._emitter.emit(values, root, stream)
         self._emitted.append((root, msg_id))
         return [task for task in tasks if task != self._capture]
+
+    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
+        """``SpoutCollector.emit_all``."""
+        roots = [next(self._shared.roots) for _ in rows] if self._tracked else None
+        self._emitter.emit_all(rows, roots, stream)
+        self._emitted += zip(roots or repeat(None), msg_ids, strict=False)
 
     def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
         """``SpoutCollector.emit_direct``."""

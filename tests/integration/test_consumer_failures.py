@@ -137,12 +137,12 @@ def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq)
         desk.wait_for("acked_to_broker", 20)
         # In good order first: RabbitMQ 3.10 forgets a queue if it is killed within seconds of its declaration.
         broker.restart(keep_data=True)
-        again = [wait_until(desk.consumer.get, timeout=60) for _ in range(30)]
+        again = [desk.next(timeout=60) for _ in range(30)]
         assert {delivery.body for delivery in again} == bodies
         broker.kill()
         broker.start()
         while bodies:
-            delivery = wait_until(desk.consumer.get, timeout=60)
+            delivery = desk.next(timeout=60)
             bodies.discard(delivery.body)
             desk.ack(delivery)
     assert ready(broker.url, queue) == 0

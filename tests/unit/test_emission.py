@@ -6,6 +6,8 @@ from functools import reduce
 from operator import xor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acker.ids import edge, seed
 from queues.chunk import decode
@@ -97,6 +99,70 @@ def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
     made.emit(values, 77, "default")
     values[0] = "b"
     assert decode(made.take().entries[0].payload).values.to_pydict()["word"] == ["a"]
+
+
+class ByLength:
+    def prepare(self, context, stream, target_tasks):
+        self.tasks = target_tasks
+
+    def choose_tasks(self, task_id, values):
+        return self.tasks[: len(values[0] or "") % (len(self.tasks) + 1)]
+
+
+def every_way() -> SpoutEmitter:
+    """A bolt of three tasks for each grouping."""
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Source("word string, n long"))
+    builder.set_bolt("shuffled", Pass(), parallelism=3).shuffle_grouping("source")
+    builder.set_bolt("grouped", Pass(), parallelism=3).fields_grouping("source", "word", "n")
+    builder.set_bolt("divided", Pass(), parallelism=3).partial_key_grouping("source", "n")
+    builder.set_bolt("everywhere", Pass(), parallelism=3).all_grouping("source")
+    builder.set_bolt("one", Pass(), parallelism=3).global_grouping("source")
+    builder.set_bolt("own", Pass(), parallelism=3).custom_grouping("source", ByLength())
+    return SpoutEmitter(plan_topology(builder.build(), 2), "source", 1)
+
+
+rows = st.lists(st.tuples(st.text(max_size=3) | st.none(), st.integers(-3, 3) | st.none()), max_size=20)
+
+
+@given(st.lists(st.tuples(st.booleans(), rows), max_size=4), st.booleans())
+def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked: bool) -> None:
+    together, apart = every_way(), every_way()
+    roots = iter(range(10**18, 0, -1))
+    for whole, given_rows in calls:
+        mine = [next(roots) for _ in given_rows] if tracked else None
+        copies = [len(apart.emit(row, root, "default")) for row, root in zip(given_rows, mine or [None] * 20, strict=False)]
+        if whole:
+            assert together.emit_all(given_rows, mine, "default") == sum(copies)
+        else:
+            for row, root in zip(given_rows, mine or [None] * 20, strict=False):
+                together.emit(row, root, "default")
+    ours, theirs = together.take(), apart.take()
+    assert (ours.roots, ours.ack_vals) == (theirs.roots, theirs.ack_vals)
+    assert [sent(entry) for entry in ours.entries] == [sent(entry) for entry in theirs.entries]
+
+
+def sent(entry) -> tuple:
+    """What a chunk holds, in one order: tuples that came one by one follow those that came together."""
+    chunk = decode(entry.payload)
+    values = list(zip(*[column.to_pylist() for column in chunk.values.columns], strict=True))
+    if not len(chunk.lineage.roots):
+        return entry.lane, chunk.route, sorted(map(repr, values))
+    tuples = zip(chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), values, strict=True)
+    return entry.lane, chunk.route, sorted(tuples, key=lambda one: one[0])
+
+
+@pytest.mark.parametrize("bad", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
+def test_one_bad_tuple_among_many_refuses_all_of_them(bad: list) -> None:
+    made = emitter()
+    with pytest.raises(BadValuesError, match="'source'"):
+        made.emit_all([["a", 1], bad], [77, 78], "default")
+    assert (made.take().entries, made.take().roots) == ([], [])
+
+
+def test_many_tuples_on_a_direct_stream_are_refused() -> None:
+    with pytest.raises(DirectStreamError):
+        naming().emit_all([["a", []]], [77], "named")
 
 
 class Naming(Source):

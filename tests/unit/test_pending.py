@@ -38,6 +38,16 @@ def test_an_outcome_for_what_is_not_in_flight_is_told_apart():
     assert not pending.reset(1, now=1.0)
 
 
+def test_many_go_in_and_out_together():
+    pending = Pending(timedelta(seconds=30))
+    pending.add_all([(1, "a"), (2, "b"), (3, "c")], now=100.0)
+    pending.reset(1, now=104.0)
+    assert pending.pop_all([1, 9, 3]) == (["a", "c"], [100.0, 100.0])
+    assert pending.pop_all([1]) == ([], [])
+    assert [root for root, _ in pending.items()] == [2]
+    assert pending.oldest_s(now=105.0) == 5
+
+
 def test_without_a_timeout_nothing_ever_expires():
     pending = Pending(None)
     pending.add(1, "a", now=0.0)

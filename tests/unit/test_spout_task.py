@@ -76,6 +76,36 @@ class StormSpout(ListSpout):
         Spout.release(self, msg_id)
 
 
+class ManySpout(ListSpout):
+    """It has many tuples at a time."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.limits = []
+
+    def next_tuple(self, collector):
+        raise AssertionError("not called")
+
+    def next_tuples(self, collector, limit):
+        self.limits.append(limit)
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        if taken:
+            collector.emit_all([[n] for n in taken], [f"message {n}" for n in taken])
+
+    def ack_all(self, msg_ids):
+        self._note("ack all", tuple(msg_ids))
+
+
+class OneByOneSpout(ManySpout):
+    """What it overrides last counts."""
+
+    def next_tuple(self, collector):
+        ListSpout.next_tuple(self, collector)
+
+    def ack(self, msg_id):
+        self._note("ack", msg_id)
+
+
 class Sink(BasicBolt):
     pass
 
@@ -171,6 +201,26 @@ def test_a_complete_tree_acks_its_message_once_on_the_thread_that_emitted():
     assert sorted(what for what in bench.spout.told if what[0] == "ack") == [("ack", "message 0"), ("ack", "message 1")]
     assert len(bench.spout.threads) == 1
     assert bench.metrics.totals()["numbers"][1]["acked"] == 2
+
+
+def test_a_spout_of_many_tuples_is_never_asked_for_more_than_its_bound_has_room_for():
+    settings = replace(SETTINGS, admission=Admission(bound=7, fixed=True))
+    with running(ManySpout(10), settings) as bench:
+        tuples = received(bench, 7)
+        assert [value for value, _, _ in tuples] == list(range(7))
+        bench.ack(*tuples[:3])
+        told(bench, "ack all", ("message 0", "message 1", "message 2"))
+        assert [value for value, _, _ in received(bench, 10)] == list(range(10))
+    assert max(bench.spout.limits) == 7
+    assert bench.metrics.totals()["numbers"][1]["emitted"] == 10
+
+
+def test_who_derives_from_a_spout_of_many_tuples_may_work_one_by_one():
+    with running(OneByOneSpout(2)) as bench:
+        bench.ack(*received(bench, 2))
+        told(bench, "ack", "message 0")
+        told(bench, "ack", "message 1")
+    assert bench.spout.limits == []
 
 
 def test_a_failed_tree_fails_its_message_with_the_bolt_and_the_reason():
