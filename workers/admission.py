@@ -7,7 +7,7 @@ from datetime import timedelta
 
 FIRST_BOUND = 500
 LARGEST_BOUND = 200_000
-_GROWTH = 1.5
+_LARGEST_STEP = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,14 +16,14 @@ class Admission:
 
     bound: int
     fixed: bool = False
-    grow_below_s: float = 0.5
+    grow_below_s: float = 2.0
     shrink_above_s: float = 10.0
 
     @classmethod
     def for_topology(cls, max_spout_pending: int | None, message_timeout: timedelta | None) -> Admission:
         """A fixed bound if the topology sets one.
 
-        Else it grows while trees complete within half a second (a sixtieth of the timeout if that is less), and shrinks when
+        Else it grows while trees complete within two seconds (a fifteenth of the timeout if that is less), and shrinks when
         they take more than a third of the timeout, so that slow bolts never turn a backlog into timeouts and replays.
         """
         if max_spout_pending is not None:
@@ -31,7 +31,7 @@ class Admission:
         if message_timeout is None:
             return cls(bound=FIRST_BOUND)
         timeout = message_timeout.total_seconds()
-        return cls(bound=FIRST_BOUND, grow_below_s=min(0.5, timeout / 60), shrink_above_s=timeout / 3)
+        return cls(bound=FIRST_BOUND, grow_below_s=min(2.0, timeout / 15), shrink_above_s=timeout / 3)
 
     def observe(self, latency_s: float, *, was_full: bool) -> Admission:
         """What to do after a window of outcomes.
@@ -44,7 +44,9 @@ class Admission:
         if latency_s > self.shrink_above_s:
             return self._with(max(1, self.bound // 2))
         if was_full and latency_s < self.grow_below_s:
-            return self._with(min(LARGEST_BOUND, int(self.bound * _GROWTH) + 1))
+            # So that the latency comes to the limit at most, if all of it is due to the number in flight.
+            step = min(_LARGEST_STEP, self.grow_below_s / max(latency_s, 0.001))
+            return self._with(min(LARGEST_BOUND, int(self.bound * step) + 1))
         return self
 
     def _with(self, bound: int) -> Admission:

@@ -14,6 +14,11 @@ def test_the_bound_grows_while_trees_complete_quickly_and_it_was_reached():
     assert ADAPTIVE.observe(0.1, was_full=True).bound > FIRST_BOUND
 
 
+def test_it_grows_by_as_much_as_the_latency_has_room_for_and_fourfold_at_most():
+    bounds = [ADAPTIVE.observe(latency_s, was_full=True).bound for latency_s in (0.0, 0.4, 1.0, 1.9)]
+    assert bounds == [2001, 2001, 1001, 527]
+
+
 def test_a_bound_that_nobody_reached_does_not_grow():
     assert ADAPTIVE.observe(0.1, was_full=False).bound == FIRST_BOUND
 
