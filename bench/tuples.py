@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import json
 import pstats
 import random
@@ -43,6 +42,7 @@ from spark_jobs import (
 )
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.emission import SpoutEmitter
+from spark_jobs.garbage import spare_the_collector
 from spark_jobs.levels import Plan, plan_topology
 from spark_jobs.runner import LevelRunner
 
@@ -128,8 +128,7 @@ def measure(
     for batch in range(rounds):
         lines = [" ".join(chance.choices(vocabulary, k=WORDS)) for _ in range(sentences)]
         began = time.process_time()
-        for root, line in zip(drawn.draw(sentences), lines, strict=True):
-            emitter.emit([line], root, "default")
+        emitter.emit_all([[line] for line in lines], drawn.draw(sentences), "default")
         payloads = [entry.payload for entry in emitter.take().entries]
         times["spout"].append(time.process_time() - began)
         with profile if profile is not None and batch else nullcontext():
@@ -146,8 +145,7 @@ def figures(sentences: int = BATCH, rounds: int = ROUNDS) -> dict[str, dict[str,
 
     The tuples are those that the two bolts were given: a sentence and its ten words are eleven.
     """
-    gc.collect()
-    gc.freeze()  # as a Spark worker does once it has its imports
+    spare_the_collector()  # as a Spark worker does once it has its imports
     kinds: dict[str, tuple[AnyBolt, AnyBolt]] = {
         "BasicBolt": (Split(), Count()),
         "Bolt": (SplitByHand(), Count()),

@@ -19,7 +19,7 @@ emission    the spout's side of emitting                job        what travels 
 ticks       tick tuples                                 system     the names of what the system emits
 source      the relay as a Spark source                 query      the Structured Streaming query
 session     the Spark session                           errors     what all of them raise
-shipping    code for executors that lack it
+shipping    code for executors that lack it             garbage    how seldom it is collected
 testing     the test kit                                shape      what its processes must agree on
 """
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +92,7 @@ class ArrowRecord(Record):
     def executed(self) -> int:
         return sum(received.chunk.values.num_rows for received in self._received)
 
-    @property
+    @cached_property
     def acked(self) -> list[int]:
         rows = np.concatenate([np.zeros(0, np.int64), *(received.rows for received in self._received)])
         acked: list[int] = rows[~np.isin(rows, list(self.reasons))].tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import Any, NoReturn, Protocol
 
 from acker.ids import mix
@@ -108,9 +109,9 @@ class Record:
         """How many tuples the input had."""
         return len(self.fresh)
 
-    @property
+    @cached_property
     def acked(self) -> list[int]:
-        """The rows of the acked tuples."""
+        """The rows of the acked tuples. To be asked for when the work is over."""
         return [tup.row for tup in self.tuples if tup.state == ACKED]
 
     def report(self, message: str) -> bool:
@@ -144,15 +145,14 @@ class BasicCollector(_Collector):
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         """Emit a tuple; returns the ids of the tasks that receive it. Raises BadValuesError, UnknownStreamError."""
-        record, tup = self._record, self.current
-        outlet = self._outlets.get(stream)
+        record, tup, outlet = self._record, self.current, self._outlets.get(stream)
         if outlet is None or outlet.direct is not None or type(values) not in _PLAIN or len(values) != outlet.width:
             outlet = record.outputs.outlet(stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
-        position = tup.emitted
+        position, row = tup.emitted, tup.row
         tup.emitted = position + 1
-        identity = ((tup.seed + position * STEP) * SPREAD) & _MASK
+        identity = ((tup.seed + position * STEP) * SPREAD) & _MASK if outlet.by_identity else 0
         values = outlet.keep(values) if outlet.mutable else tuple(values)
         # All choices first: if one raises and the bolt goes on nevertheless, nobody has received the tuple.
         chosen: list[Outgoing] = []
@@ -162,7 +162,7 @@ class BasicCollector(_Collector):
         tasks: list[int] = []
         for outgoing in chosen:
             outgoing.values.append(values)
-            outgoing.rows.append(tup.row)
+            outgoing.rows.append(row)
             outgoing.positions.append(position)
             tasks.append(outgoing.target)
         record.emitted += 1

@@ -16,7 +16,7 @@ from acker.ids import mix
 from queues.schema import Schema
 from spark_jobs.bolt import TopologyContext
 from spark_jobs.errors import GroupingError, TopologyError
-from spark_jobs.hashing import key_hash
+from spark_jobs.hashing import by_key, key_hash
 
 Choose = Callable[[Sequence[Any], int], Sequence[int]]
 """(values, identity) to task ids, each at most once; identity is a well-mixed 64-bit number of the emission."""
@@ -38,6 +38,8 @@ class Grouping(ABC):
     """How a stream is spread over the tasks of one subscriber."""
 
     name = ""
+    by_identity = False
+    """Whether a choice depends on the identity of the emission."""
 
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the stream's fields do not do."""
@@ -51,6 +53,7 @@ class Shuffle(Grouping):
     """Each tuple to one task, evenly."""
 
     name = "shuffle"
+    by_identity = True
 
     def chooser(self, stream: Stream) -> Choose:
         single = [(task,) for task in stream.tasks]
@@ -87,10 +90,8 @@ class Fields(Grouping):
                 raise TopologyError(f"there is no field {field!r} to group by; the fields are {', '.join(schema.names)}")
 
     def chooser(self, stream: Stream) -> Choose:
-        hash_of = key_hash(stream.schema, self.fields)
         single = [(task,) for task in stream.tasks]
-        count = len(single)
-        return lambda values, _identity: single[hash_of(values) % count]
+        return by_key(stream.schema, self.fields, lambda found: single[found % len(single)])
 
 
 class PartialKey(Fields):
@@ -101,6 +102,7 @@ class PartialKey(Fields):
     """
 
     name = "partial_key"
+    by_identity = True
 
     def chooser(self, stream: Stream) -> Choose:
         hash_of = key_hash(stream.schema, self.fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from spark_jobs.errors import BadValuesError
 
 KeyHash = Callable[[Sequence[Any]], int]
 """A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type."""
+T = TypeVar("T")
 
 _CACHE = 100_000
 """Keys remembered; a word that comes again costs one look-up."""
@@ -28,18 +29,24 @@ _EXACT: dict[pa.DataType, type] = {
 
 
 def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
-    """The hash of these fields.
+    """The hash of these fields."""
+    find = by_key(schema, fields, lambda found: found)
+    return lambda values: find(values, 0)
+
+
+def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> Callable[[Sequence[Any], int], T]:
+    """What ``of`` makes of the hash of these fields. It is asked once a key; a second argument of the result is ignored.
 
     The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column, two datetimes of one
     moment are one timestamp. Keys that Python calls equal are equal to the column too, so the cache may answer for them.
     """
     positions = [schema.position(field) for field in fields]
     columns = [schema.fields[position] for position in positions]
-    cache: dict[Any, int] = {}
+    cache: dict[Any, T] = {}
 
-    def compute(values: Sequence[Any]) -> int:
+    def compute(values: Sequence[Any]) -> T:
         try:
-            return hash_values([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)])
+            return of(hash_values([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)]))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             try:
                 schema.check(values)
@@ -49,17 +56,17 @@ def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
 
     single = positions[0] if len(positions) == 1 else None
 
-    def find(values: Sequence[Any]) -> int:
+    def find(values: Sequence[Any], _identity: int) -> T:
         key = values[single] if single is not None else tuple([values[at] for at in positions])
         try:
-            found = cache.get(key)
+            return cache[key]
         except TypeError:  # a list: not hashable, hence not cached
             return compute(values)
-        if found is None:
+        except KeyError:
             if len(cache) >= _CACHE:
                 cache.clear()
             found = cache[key] = compute(values)
-        return found
+            return found
 
     return find
 

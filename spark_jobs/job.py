@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +11,7 @@ from acker import LedgerSpec, RedisMetrics, Token, open_ledger
 from acker.layout import topology_prefix
 from acker.redis_client import connect
 from queues import RedisRelay
+from spark_jobs.garbage import spare_the_collector
 from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
 from spark_jobs.shape import shape_of
@@ -96,18 +96,13 @@ _runners: dict[tuple[str, int], LevelRunner] = {}
 
 
 def _runner(job: Job, level: int) -> LevelRunner:
-    """The runner of a level; those of earlier runs are closed. Jobs of one run are equal, however often they were unpickled.
-
-    Spark's worker collects garbage after every task, which walks all of pandas and pyarrow: three quarters of the CPU time
-    of small batches. What is imported by now stays; take it out of the collector's sight.
-    """
+    """The runner of a level; those of earlier runs are closed. Jobs of one run are equal, however often they were unpickled."""
     found = _runners.get((job.run, level))
     if found is None:
         if any(run != job.run for run, _ in _runners):
             close_runners()
         found = _runners[job.run, level] = _new_runner(job, level)
-        gc.collect()
-        gc.freeze()
+        spare_the_collector()
     return found
 
 

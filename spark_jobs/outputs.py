@@ -51,7 +51,7 @@ class Outgoing:
 class Outlet:
     """One stream of a component: its fields, and who receives what."""
 
-    __slots__ = ("batch_choosers", "direct", "mutable", "schema", "subscribers", "width")
+    __slots__ = ("batch_choosers", "by_identity", "direct", "mutable", "schema", "subscribers", "width")
 
     def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
@@ -59,6 +59,8 @@ class Outlet:
         """Of a stream that is not direct."""
         self.batch_choosers: list[ChooseBatch] = []
         """What ``subscribers`` choose, for those who emit whole batches."""
+        self.by_identity = False
+        """Whether any of them asks for the identity of an emission."""
         self.direct = direct
         """Target task to what was emitted to it, if the stream is direct."""
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
@@ -90,6 +92,7 @@ class Outputs:
                     stream = Stream(schema=schema, tasks=tasks, name=name, context=context)
                     outlet.subscribers.append((subscription.grouping.chooser(stream), made))
                     outlet.batch_choosers.append(batch_chooser(subscription.grouping, stream))
+                    outlet.by_identity |= subscription.grouping.by_identity
                 else:
                     outlet.direct.update(made)
 

@@ -161,19 +161,21 @@ class _Work:
         arrivals: list[tuple[int, Sequence[Tuple] | Chunk]] = list(held.items())
         arrivals += [(chunk.route.target_task, chunk) for chunk in chunks]
         row = 0
-        for number, (task_id, arrived) in enumerate(arrivals):
+        for task_id, arrived in arrivals:
             record = records[task_id]
             if isinstance(record, ArrowRecord) and isinstance(arrived, Chunk):
                 record.receive(arrived, row)
                 row += arrived.values.num_rows
                 continue
-            tuples = tuples_of(arrived) if isinstance(arrived, Chunk) else arrived
-            for tup in tuples:
+            if isinstance(arrived, Chunk):
+                record.tuples += tuples_of(arrived, row, identities, record)
+                row += arrived.values.num_rows
+                continue
+            for tup in arrived:
                 tup.row, tup.seed, tup.record = row, identities[row], record
                 row += 1
-            record.tuples += tuples
-            if number < len(held):
-                record.held = len(tuples)
+            record.tuples += arrived
+            record.held = len(arrived)
         return records
 
     def _record(self, task_id: int, seeds: Ids, no_tree: frozenset[int], salt: int) -> Record:

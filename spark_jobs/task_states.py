@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
 
 from acker import Failure, Updates
 from acker.work import canonical
@@ -70,13 +72,22 @@ class TaskStates:
 
 
 def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
-    for tup in record.fresh:
-        if tup.is_tick:
+    by_default = type(bolt).state_keys is StatefulBolt.state_keys
+    for origin, together in groupby(record.fresh, attrgetter("origin")):
+        tuples = list(together)
+        if tuples[0].is_tick:
             continue
-        try:
-            yield from bolt.state_keys(tup)
-        except RAISED as error:
-            record.report(f"state_keys: {reason_of(error)}")
+        fields = bolt.key_fields.get((origin.component, origin.stream), ())
+        if by_default and len(fields) == 1:
+            at = origin.positions[fields[0]]
+            with suppress(TypeError):  # lists: they are no keys, as the bolt is told when it uses them
+                yield from {tup.values[at] for tup in tuples}
+            continue
+        for tup in tuples:
+            try:
+                yield from bolt.state_keys(tup)
+            except RAISED as error:
+                record.report(f"state_keys: {reason_of(error)}")
 
 
 def _key_fields(topology: Topology, component: str) -> Mapping[tuple[str, str], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -45,11 +46,11 @@ class Tuple:
         """When the task was given it, in nanoseconds since the epoch; 0: in this micro-batch."""
 
     def __getitem__(self, key: str | int) -> Any:
-        if isinstance(key, int):
-            return self.values[key]
         try:
             return self.values[self.origin.positions[key]]
         except KeyError:
+            if isinstance(key, int):
+                return self.values[key]
             raise KeyError(f"there is no field {key!r}; the fields are {', '.join(self.origin.fields)}") from None
 
     def __len__(self) -> int:
@@ -85,9 +86,11 @@ class Tuple:
         return f"Tuple({self.source_component}:{self.source_stream}, {shown})"
 
 
-def tuples_of(chunk: Chunk) -> list[Tuple]:
-    """The tuples of a chunk; whoever takes them into a micro-batch sets their row, seed and record."""
+def tuples_of(chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None) -> list[Tuple]:
+    """The tuples of a chunk, whose rows begin with ``first`` in a micro-batch whose rows have these seeds."""
     route = chunk.route
     origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
     columns = [column.to_pylist() for column in chunk.values.columns]
-    return [Tuple(values, origin, 0, 0) for values in zip(*columns, strict=True)]
+    rows = range(first, first + chunk.values.num_rows)
+    mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
+    return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, mine, repeat(record)))

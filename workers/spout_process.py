@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
 from spark_jobs.emission import SpoutEmitter
+from spark_jobs.garbage import spare_the_collector
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
 from spark_jobs.shape import shape_of
@@ -69,6 +70,7 @@ class SpoutProcess:
         except LedgerUnavailableError as error:
             log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
         context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
+        spare_the_collector()
         self.task.run(self._config, context)
 
     def _announce(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 from acker import AckerError, Applied
 from spark_jobs.errors import BadStateError
@@ -15,21 +16,13 @@ from spark_jobs.state.store import StateTurn, Writes
 _LIMIT = 1 << 63
 
 
-class _Put(NamedTuple):
-    raw: bytes
+class _Delete(Enum):
+    DELETE = auto()
 
 
-class _Delete(NamedTuple):
-    pass
-
-
-class _Increment(NamedTuple):
-    by: int
-    total: int
-
-
-_Write = _Put | _Delete | _Increment
-_DELETE = _Delete()
+_DELETE = _Delete.DELETE
+_Write = bytes | _Delete | tuple[int, int]
+"""A value that is put, a deletion, or an increment: by how much, and the sum. Plain, because there are so many."""
 
 
 class KeyValueState:
@@ -62,11 +55,13 @@ class KeyValueState:
 
     def put(self, key: Key, value: Any) -> None:
         """Set the value."""
-        self._write(self._field(key), _Put(encode_value(value)))
+        field = self._field(key)
+        self._write(field, self._writes.get(field), encode_value(value))
 
     def delete(self, key: Key) -> None:
         """Remove the entry if there is one."""
-        self._write(self._field(key), _DELETE)
+        field = self._field(key)
+        self._write(field, self._writes.get(field), _DELETE)
 
     def increment(self, key: Key, by: int = 1) -> int:
         """Add to a whole number, 0 if there is none yet; returns the sum.
@@ -78,16 +73,14 @@ class KeyValueState:
         if type(by) is not int:
             raise BadStateError(f"a state is incremented by an int, not by {by!r:.60}")
         write = self._writes.get(field)
-        if type(write) is _Increment:
-            total, amount = write.total + by, write.by + by
+        if type(write) is tuple:
+            amount, total = write
+            amount, total = amount + by, total + by
         else:
-            total, amount = self._number(field, key) + by, by
+            amount, total = by, self._number(field, key) + by
         if not (-_LIMIT <= total < _LIMIT and -_LIMIT < amount < _LIMIT):
             raise BadStateError(f"{key!r:.60} cannot be incremented by {by}: the number would need more than 64 bits")
-        if write is None or type(write) is _Increment:
-            self._write(field, _Increment(amount, total))
-        else:
-            self._write(field, _Put(b"%d" % total))
+        self._write(field, write, (amount, total) if write is None or type(write) is tuple else b"%d" % total)
         return total
 
     def iterate(self) -> Iterator[tuple[Key, Any]]:
@@ -126,10 +119,10 @@ class KeyValueState:
         """``execute``, after which nothing is left of what it wrote if it raises."""
 
         @wraps(execute)
-        def guarded(*args: object) -> None:
+        def guarded(tup: object, collector: object) -> None:
             self._journal.clear()
             try:
-                execute(*args)
+                execute(tup, collector)
             except BaseException:
                 for field, earlier in reversed(self._journal):
                     if earlier is None:
@@ -162,9 +155,9 @@ class KeyValueState:
     def _bulk(self) -> Writes:
         writes = self._writes.items()
         return Writes(
-            puts={field: write.raw for field, write in writes if isinstance(write, _Put)},
-            deletes=[field for field, write in writes if isinstance(write, _Delete)],
-            increments={field: write.by for field, write in writes if isinstance(write, _Increment)},
+            puts={field: write for field, write in writes if isinstance(write, bytes)},
+            deletes=[field for field, write in writes if write is _DELETE],
+            increments={field: write[0] for field, write in writes if isinstance(write, tuple)},
         )
 
     def _open(self) -> StateTurn:
@@ -180,10 +173,10 @@ class KeyValueState:
             field = self._fields[key] = encode_key(key)
         return field
 
-    def _write(self, field: bytes, write: _Write) -> None:
+    def _write(self, field: bytes, earlier: _Write | None, write: _Write) -> None:
         if self._turn is None:
             self._open()
-        self._journal.append((field, self._writes.get(field)))
+        self._journal.append((field, earlier))
         self._writes[field] = write
 
     def _current(self, field: bytes) -> bytes | None:
@@ -193,9 +186,9 @@ class KeyValueState:
 
     @staticmethod
     def _written(write: _Write) -> bytes | None:
-        if isinstance(write, _Put):
-            return write.raw
-        return b"%d" % write.total if isinstance(write, _Increment) else None
+        if isinstance(write, tuple):
+            return b"%d" % write[1]
+        return write if isinstance(write, bytes) else None
 
     def _number(self, field: bytes, key: Key) -> int:
         raw = self._current(field)
