@@ -13,6 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.job import Job
 from spark_jobs.source import FORMAT, ROWS_DDL, relay_source, run_level
 
+_HOUR_MS = 3_600_000
+
 
 def level_function(job: Job, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What ``mapInArrow`` runs in each task of a level: rows of the level before in, rows for the next out."""
@@ -39,7 +41,8 @@ def start_query(spark: SparkSession, job: Job, checkpoint: str) -> StreamingQuer
     # A name of the run's own: one whose clean-up failed keeps its name.
     writer = rows.writeStream.format("noop").queryName(f"{job.plan.topology.name} {job.run}")
     writer = writer.option("checkpointLocation", checkpoint).option("asyncProgressTrackingEnabled", "true")
-    return writer.start()
+    # Nobody will ever read how far the query is, and Hadoop starts a chmod for each file in which that is written.
+    return writer.option("asyncProgressTrackingCheckpointIntervalMs", str(_HOUR_MS)).start()
 
 
 def on_each_worker(spark: SparkSession, call: Callable[[], None], workers: int) -> None:
