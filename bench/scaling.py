@@ -94,9 +94,8 @@ def first_of(setup: Setup, costs: Costs, executors: int) -> tuple[float, str]:
     """Messages a second, and what bounds them."""
     found = bounds(setup, costs, executors)
     name = min(found, key=lambda each: found[each])
-    if name == "driver" and found["driver"] > 0.75 * found["executors"]:
-        name = "executors"
-    return found[name], name
+    mostly_busy = name == "driver" and found["driver"] > 0.75 * found["executors"]
+    return found[name], "executors" if mostly_busy else name
 
 
 def scenarios(setup: Setup) -> dict[str, Setup]:
