@@ -39,7 +39,13 @@ def draw_credentials(folder: Path) -> bool:
 
 def _contents() -> Mapping[str, str]:
     rabbitmq, redis, token, grafana = (secrets.token_urlsafe(24) for _ in range(4))
-    settings = {"default_user": _USER, "default_pass": rabbitmq, "loopback_users": "none", "log.console": "true"}
+    settings = {
+        "default_user": _USER,
+        "default_pass": rabbitmq,
+        "loopback_users": "none",
+        "log.console": "true",
+        "log.connection.level": "error",  # health checks and the monitor come and go all the time
+    }
     return {
         "rabbitmq.conf": "".join(f"{name} = {value}\n" for name, value in settings.items()),
         "redis.conf": f"requirepass {redis}\nbind * -::*\n",

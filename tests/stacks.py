@@ -94,7 +94,8 @@ class Stack:
     def __exit__(self, kind, *_) -> None:
         if kind is not None:
             logs = self.compose("logs", "--no-color", "--tail=40", check=False)
-            print(json.dumps(self.health(), indent=1), logs, sep="\n")  # noqa: T201 - pytest shows it where a test fails
+            depths = self.compose("exec", "-T", "monitor", "tiercel", "depths", "--json", check=False)
+            print(json.dumps(self.health(), indent=1), logs, depths, sep="\n")  # noqa: T201 - pytest shows it where a test fails
         self.compose("--profile", "metrics", "down", "--volumes", "--timeout", "20", timeout=180)
 
 
