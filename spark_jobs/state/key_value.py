@@ -119,10 +119,10 @@ class KeyValueState:
         """``execute``, after which nothing is left of what it wrote if it raises."""
 
         @wraps(execute)
-        def guarded(tup: object, collector: object) -> None:
+        def guarded(*args: object) -> None:
             self._journal.clear()
             try:
-                execute(tup, collector)
+                execute(*args)
             except BaseException:
                 for field, earlier in reversed(self._journal):
                     if earlier is None:
