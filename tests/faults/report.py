@@ -40,6 +40,8 @@ class Report:
 
     def __init__(self) -> None:
         self.rows: list[Shown] = []
+        self.memory: list[str] = []
+        """The soak's table of its processes."""
 
     def add(self, shown: Shown) -> None:
         self.rows.append(shown)

@@ -10,7 +10,7 @@ from tests.faults.numbered import Order
 from tests.faults.stack import Stack
 from tests.servers import Servers
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
