@@ -13,8 +13,17 @@ from tests.servers import Servers
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=servers) as running:
+def master() -> str:
+    """Where Spark runs."""
+    return "local[2]"
+
+
+@pytest.fixture(scope="module")
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, servers: Servers, master: str, pytestconfig: pytest.Config
+) -> Iterator[Stack]:
+    REPORT.rate = pytestconfig.getoption("fault_rate")
+    with Stack(tmp_path_factory.mktemp("effects"), master=master, servers=servers, rate=REPORT.rate) as running:
         yield running
 
 

@@ -18,9 +18,9 @@ NAME = "numbered"
 QUEUE = "numbered"
 FAN_OUT = 10
 SPOUTS = 2
-MAX_SPOUT_PENDING = 500
-IN_FLIGHT = SPOUTS * MAX_SPOUT_PENDING
-"""Messages that can be in flight at once, and so the most that one fault may have processed again."""
+PREFETCH = 1_000
+IN_FLIGHT = SPOUTS * PREFETCH
+"""Messages that the broker waits for at once, and so the most that one fault may have processed again."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 """Names the folder of the effects."""
 
@@ -103,9 +103,10 @@ class Record(BasicBolt):
 
 
 def topology():
-    builder = TopologyBuilder(NAME, Config(message_timeout_secs=15, shutdown_grace_secs=5, max_spout_pending=MAX_SPOUT_PENDING))
+    builder = TopologyBuilder(NAME, Config(message_timeout_secs=15, shutdown_grace_secs=5))
     retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
-    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json", retry=retry), parallelism=SPOUTS)
+    spout = QueueSpout(QUEUE, fields="number long", format="json", retry=retry, prefetch=PREFETCH)
+    builder.set_spout("numbers", spout, parallelism=SPOUTS)
     builder.set_bolt("fan-out", FanOut(), parallelism=2).shuffle_grouping("numbers")
     builder.set_bolt("record", Record(), parallelism=2).fields_grouping("fan-out", "bucket")
     return builder.build()

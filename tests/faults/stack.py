@@ -32,8 +32,6 @@ from workers.local import LocalRun
 from workers.processes import Child
 
 NAME = "tests.faults.numbered:topology"
-RATE = 500
-"""Messages a second."""
 BEFORE_S = 4.0
 """How long the rate before the fault is measured."""
 GOOD = 0.9
@@ -44,9 +42,9 @@ PROCESSED_WITHIN_S = 300
 class Stack:
     """A running topology; each fault publishes numbers of its own, and waits for their effects."""
 
-    def __init__(self, folder: Path, master: str, servers: Servers) -> None:
-        """``folder`` for the effects."""
-        self.folder, self._master, self._servers = folder, master, servers
+    def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int) -> None:
+        """``folder`` for the effects; the load is of ``rate`` messages a second."""
+        self.folder, self._master, self._servers, self._rate = folder, master, servers, rate
         self._exits = ExitStack()
         self._next = 0
         self._successors: dict[str, Child] = {}
@@ -80,11 +78,11 @@ class Stack:
 
         ``faults`` tells how many there were: each may have what is in flight processed again, and no more than that.
         """
-        dead_before = self.dead_lettered()
-        with self._load(RATE) as load:
-            wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * RATE, 60, "the load")
+        dead_before, rate = self.dead_lettered(), self._rate
+        with self._load(rate) as load:
+            wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * rate, 300, "the load")
             # At first it may be catching up, faster than the load.
-            before = min(RATE, self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()))
+            before = min(rate, self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()))
             fault()
             since = time.monotonic()
             # A stack that was not hurt has its rate back at once, and it must not be the window from before.

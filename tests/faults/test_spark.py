@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.faults.numbered import Order
 from tests.faults.stack import Stack
-from tests.servers import Servers
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("effects"), master="local-cluster[2,1,1024]", servers=servers) as running:
-        yield running
+def master() -> str:
+    return "local-cluster[2,1,1024]"
 
 
 @pytest.mark.parametrize(
