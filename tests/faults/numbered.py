@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,6 +34,10 @@ class Order:
     IN_THE_SECOND_LEVEL = "in-the-second-level"
     OTHER_WORK = "other-work"
     THEN_KILL = "then-kill"
+    LATE_IN_THE_SECOND_LEVEL = "late-in-the-second-level"
+    """When the level's other task has ended."""
+    UNSTEADY = "unsteady"
+    """Not carried out once, but as long as it stands: what is emitted hangs on the process."""
     RAISE = "raise"
     """Not carried out once, but as long as it stands: one tuple in a hundred fails."""
 
@@ -65,17 +70,17 @@ class FanOut(BasicBolt):
     output_fields = "number long, part long, bucket string"
 
     def prepare(self, config, context):
-        self.raising = self.other = False
+        self.raising = self.other = self.unsteady = False
 
     def execute(self, tup, collector):
         if self.raising and random.random() < 0.01:
             raise ValueError("one in a hundred")
-        shift = os.getpid() if self.other else 0
+        shift = os.getpid() if self.other or self.unsteady else 0
         for part in range(FAN_OUT):
             collector.emit([tup["number"], part, f"bucket {(tup['number'] + part + shift) % 97}"])
 
     def flush(self, collector):
-        self.raising = Order.stands(Order.RAISE)
+        self.raising, self.unsteady = Order.stands(Order.RAISE), Order.stands(Order.UNSTEADY)
         if Order.taken(Order.IN_THE_FIRST_LEVEL):
             kill_the_executor()
         if Order.taken(Order.AFTER_THE_ACKS):
@@ -95,6 +100,9 @@ class Record(BasicBolt):
 
     def flush(self, collector):
         if Order.taken(Order.IN_THE_SECOND_LEVEL):
+            kill_the_executor()
+        if Order.taken(Order.LATE_IN_THE_SECOND_LEVEL):
+            time.sleep(2)
             kill_the_executor()
         path = Path(os.environ[EFFECTS]) / str(os.getpid())
         with path.open("a") as file:

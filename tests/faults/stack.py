@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -137,6 +137,11 @@ class Stack:
         except (RelayUnavailableError, LedgerUnavailableError, QueuesError):
             return False
         return not (left or depth.ready or depth.unacked or depth.delayed)
+
+    def spark_run(self) -> str:
+        """Which run of the driver's it is: a new one begins where Spark gave one up."""
+        with closing(open_relay(self.redis_wire.url, plan_topology(numbered.topology(), max_lanes=1_000))) as relay:
+            return wait_until(relay.attendant, 60, "a driver")
 
     def pid(self, name: str) -> int:
         return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")

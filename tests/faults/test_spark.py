@@ -25,4 +25,15 @@ def master() -> str:
     ],
 )
 def test_an_executor_is_killed(stack: Stack, names: list[str], said: str) -> None:
-    stack.survives(said, lambda: stack.carried_out(*names))
+    stack.survives(f"Spark: {said}", lambda: stack.carried_out(*names))
+
+
+def test_an_executor_is_killed_late_and_the_retried_tasks_do_other_work(stack: Stack) -> None:
+    """Spark notices, and could not undo what the level after has done. It is the ledger that puts it right, in the same run."""
+    run = stack.spark_run()
+    with stack.ordered(Order.UNSTEADY):
+        stack.survives(
+            "Spark: executor killed late in the second level, and all retried tasks do other work",
+            lambda: stack.carried_out(Order.LATE_IN_THE_SECOND_LEVEL),
+        )
+    assert stack.spark_run() == run
