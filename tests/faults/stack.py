@@ -171,7 +171,7 @@ class Stack:
         """Give orders, and wait until somebody has carried them all out."""
         with self.ordered(*names):
             place = numbered.Order.place(self.folder)
-            wait_until(lambda: not list(place.iterdir()), 60, f"{', '.join(names)} to be carried out")
+            wait_until(lambda: not any((place / name).exists() for name in names), 120, f"{', '.join(names)} to be carried out")
 
     def start_again(self, name: str) -> None:
         """Start a driver or spout worker that has ended, as an operator would."""
