@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker import plain_channel
 from tests.faults import numbered
-from tests.faults.catalogue import FAULTS, SLOW, TOGETHER, failed_over
+from tests.faults.catalogue import FAULTS, SLOW, TOGETHER, failed_back, failed_over
 from tests.faults.stack import Stack
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,6 +43,6 @@ def test_the_queue_is_deleted_and_declared_again(stack: Stack) -> None:
     stack.survives("broker: queue deleted and declared again, then the load", lambda: None)
 
 
-def test_a_failover_to_a_replica_that_is_empty(stack: Stack) -> None:
-    """The last one: the other faults of Redis are for the server that was there first."""
+def test_a_failover_to_a_replica_that_is_empty_and_back(stack: Stack) -> None:
     stack.survives("Redis: failover to an empty replica", lambda: failed_over(stack))
+    stack.survives("Redis: failover back, with nothing kept", lambda: failed_back(stack))

@@ -10,11 +10,6 @@ from tests.faults.stack import Stack
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module")
-def master() -> str:
-    return "local-cluster[2,1,1024]"
-
-
 @pytest.mark.parametrize(
     ("names", "said"),
     [
@@ -24,16 +19,16 @@ def master() -> str:
         ([Order.THEN_KILL, Order.OTHER_WORK], "executor killed, and the retried task does other work"),
     ],
 )
-def test_an_executor_is_killed(stack: Stack, names: list[str], said: str) -> None:
-    stack.survives(f"Spark: {said}", lambda: stack.carried_out(*names))
+def test_an_executor_is_killed(cluster: Stack, names: list[str], said: str) -> None:
+    cluster.survives(f"Spark: {said}", lambda: cluster.carried_out(*names))
 
 
-def test_an_executor_is_killed_late_and_the_retried_tasks_do_other_work(stack: Stack) -> None:
-    """Spark notices, and could not undo what the level after has done. It is the ledger that puts it right, in the same run."""
-    run = stack.spark_run()
-    with stack.ordered(Order.UNSTEADY):
-        stack.survives(
+def test_an_executor_is_killed_late_and_the_retried_tasks_do_other_work(cluster: Stack) -> None:
+    """What the other task of the second level read is not what is there now. The ledger puts that right, in the same run."""
+    run = cluster.spark_run()
+    with cluster.ordered(Order.UNSTEADY):
+        cluster.survives(
             "Spark: executor killed late in the second level, and all retried tasks do other work",
-            lambda: stack.carried_out(Order.LATE_IN_THE_SECOND_LEVEL),
+            lambda: cluster.carried_out(Order.LATE_IN_THE_SECOND_LEVEL),
         )
-    assert stack.spark_run() == run
+    assert cluster.spark_run() == run
