@@ -66,7 +66,7 @@ class Stack:
             began = time.monotonic()
             with self._load(100) as load:
                 wait_until(lambda: self.meter.rate(began, time.monotonic()), 300, "the first message to be processed")
-            wait_until(lambda: self.unprocessed(load.published) == 0, 120, "the first messages to be processed")
+            wait_until(lambda: self.unprocessed(load.published) == 0, 300, "the first messages to be processed")
             self._exits = self._exits.pop_all()
         return self
 
@@ -131,8 +131,8 @@ class Stack:
         plan = plan_topology(numbered.topology(), max_lanes=1_000)
         url = self.redis_wire.url
         try:
-            relay, ledger = open_relay(url, plan), open_ledger(ledger_spec_of(plan, (url,)))
-            left = relay.length() + ledger.pending()
+            with closing(open_relay(url, plan)) as relay, closing(open_ledger(ledger_spec_of(plan, (url,)))) as ledger:
+                left = relay.length() + ledger.pending()
             depth = depths(self.rabbitmq.url, [numbered.QUEUE], self.rabbitmq.management_url)[0]
         except (RelayUnavailableError, LedgerUnavailableError, QueuesError):
             return False
