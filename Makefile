@@ -54,13 +54,17 @@ test-newest: $(STAMP)
 	@$(BIN)/python -m pytest --servers=rabbitmq:4.3,valkey:9.1 tests/integration
 	@$(BIN)/python -m pytest --servers=redis:8.0 $(ON_REDIS)
 
+# The faults write their tables there, to be read or put into docs/guarantees.md; the other options of both: pytest --help.
+FAULTS := artifacts/faults.md
+
 test-matrix: check
+	@rm -f $(FAULTS)
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
-		$(BIN)/python -m pytest --slow --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
+		$(BIN)/python -m pytest --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
 
 soak: check
-	@$(BIN)/python -m pytest -s --soak-minutes=10 $(ARGS) tests/faults/test_soak.py
+	@$(BIN)/python -m pytest -s --soak-minutes=10 --fault-report=artifacts/soak.md $(ARGS) tests/faults/test_soak.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .

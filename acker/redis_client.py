@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 from weakref import WeakValueDictionary
 
 import redis
 from redis import exceptions
 from redis.backoff import ExponentialWithJitterBackoff
+from redis.commands.core import Script
 from redis.retry import Retry
 
 from acker.errors import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
@@ -42,6 +44,25 @@ _pools_lock = threading.Lock()
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
+class _Script(Script):
+    """Runs by its digest, and from its text where the server does not know it.
+
+    The client's own way, to load it and try the digest again, fails if the scripts are flushed between the two.
+    """
+
+    def __call__(self, keys: Sequence[Any] | None = None, args: Iterable[Any] | None = None, client: Any = None) -> Any:
+        keys, args, client = keys or (), tuple(args or ()), client or self.registered_client
+        try:
+            return client.evalsha(self.sha, len(keys), *keys, *args)
+        except exceptions.NoScriptError:
+            return client.eval(self.script, len(keys), *keys, *args)
+
+
+class _Redis(redis.Redis):
+    def register_script(self, script: Any) -> Script:
+        return _Script(self, script)
+
+
 def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
     """A client that returns bytes; connects on its first call. Thread-safe, and safe to make before a fork.
 
@@ -65,7 +86,7 @@ def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(se
         pool = _pools.get((url, key, socket_timeout))
         if pool is None:
             pool = _pools[url, key, socket_timeout] = _pool(address, key, socket_timeout)
-        return redis.Redis(connection_pool=pool)
+        return _Redis(connection_pool=pool)
 
 
 def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> redis.ConnectionPool:

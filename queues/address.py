@@ -12,8 +12,9 @@ from queues.errors import AddressError
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _OPTIONS = ("heartbeat", "cafile")
-_HEARTBEAT_S = 30
-"""A dead connection is noticed within twice this. The I/O thread answers them whatever the other threads do."""
+_HEARTBEAT_S = 10
+"""A dead connection is noticed within twice this. The I/O thread answers them whatever the other threads do. RabbitMQ's manual
+recommends 5 to 20 seconds."""
 _CONNECT_TIMEOUT_S = 10.0
 _EXAMPLE = "write amqp://user:password@host:5672/vhost"
 

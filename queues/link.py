@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from pika import SelectConnection
@@ -21,6 +22,13 @@ _STABLE_S = 5.0
 """A connection that lived this long was a success: the next failure begins with the shortest wait again."""
 _REFUSALS = 5
 """A broker that starts up may refuse what it accepted before. After so many refusals in a row we believe it."""
+
+
+_LOOKS = 4
+"""How often in the time of a heartbeat we look whether the broker was heard."""
+_SILENT_LOOKS = 6
+"""Without a sign of the broker, which sends one at least twice in the time of a heartbeat: three are missing, one after the
+other. Looks are counted, not seconds: a process that was stopped has not listened."""
 
 
 class LinkUser(Protocol):
@@ -149,6 +157,20 @@ class Link:
         connection.add_on_connection_blocked_callback(self._blocked)
         connection.add_on_connection_unblocked_callback(self._unblocked)
         connection.channel(on_open_callback=self._channel_opened)
+        if self._address.heartbeat_s:
+            self._listen(connection, heard=0, silent=0)
+
+    def _listen(self, connection: Any, heard: int, silent: int) -> None:
+        """Give up a connection over which nothing comes any more. pika does too, but after two to three times as long."""
+        if connection is not self._connection or connection.is_closed:
+            return
+        silent = silent + 1 if connection.bytes_received == heard else 0
+        if silent > _SILENT_LOOKS:
+            seconds = silent * self._address.heartbeat_s / _LOOKS
+            self.abandon(BrokerUnavailableError(f"RabbitMQ at {self._address} has been silent for {seconds:.0f} s"))
+            return
+        again = partial(self._listen, connection, connection.bytes_received, silent)
+        self._loop.call_later(self._address.heartbeat_s / _LOOKS, again)
 
     def _blocked(self, _connection: Any, _method: Any) -> None:
         self.blocked = True

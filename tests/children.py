@@ -15,6 +15,22 @@ def kill(child, number) -> None:
 
 def python_workers(driver: int) -> list[int]:
     """Processes below the driver that were forked from PySpark's daemon."""
+    daemons = _below(driver, b"pyspark.daemon")
+    return sorted(pid for pid, parent in daemons.items() if parent in daemons)
+
+
+def python_processes(driver: int) -> list[int]:
+    """PySpark's daemon below the driver, and what was forked from it."""
+    return sorted(_below(driver, b"pyspark.daemon"))
+
+
+def spark_jvms(driver: int) -> list[int]:
+    """Spark's JVM below the driver; the executors' too, where they are on this machine."""
+    return sorted(_below(driver, b"org.apache.spark."))
+
+
+def _below(driver: int, command: bytes) -> dict[int, int]:
+    """The processes below the driver with this word in their command, each with its parent."""
     parents = {}
     commands = {}
     for folder in Path("/proc").iterdir():
@@ -31,5 +47,4 @@ def python_workers(driver: int) -> list[int]:
             pid = parents[pid]
         return pid == driver
 
-    daemons = {pid for pid, command in commands.items() if b"pyspark.daemon" in command and below(pid)}
-    return sorted(pid for pid in daemons if parents[pid] in daemons)
+    return {pid: parents[pid] for pid, words in commands.items() if command in words and below(pid)}

@@ -30,9 +30,10 @@ _SERVERS = pytest.StashKey[Servers]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also the faults that make test-matrix adds")
-    parser.addoption("--soak-minutes", type=float, default=1, help="how long tests/faults/test_soak.py goes on")
+    parser.addoption("--soak-minutes", type=float, default=0.5, help="how long tests/faults/test_soak.py goes on")
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
     parser.addoption("--fault-report", metavar="FILE", help="adds the table of the faults to this file, as Markdown")
+    parser.addoption("--fault-rate", type=int, default=500, help="messages a second that faults are shown under")
     parser.addoption("--servers", default="", help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded")
 
 

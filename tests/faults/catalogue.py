@@ -91,13 +91,22 @@ def replies_lost(stack: Stack) -> None:
 
 
 def failed_over(stack: Stack) -> None:
-    """To a replica that has nothing yet; it stays the server from then on."""
+    """To a replica that has nothing yet."""
     replica = stack.another_redis()
     client = connect(replica.url)
     client.config_set("requirepass", urlsplit(stack.redis.url).password or "")
     client.close()
     stack.redis.pause()
     stack.redis_wire.retarget(replica.url)
+
+
+def failed_back(stack: Stack) -> None:
+    """To the first one, which has forgotten what it knew."""
+    stack.redis.resume()
+    client = connect(stack.redis.url)
+    client.flushall()
+    client.close()
+    stack.redis_wire.retarget(stack.redis.url)
 
 
 def spout_killed(stack: Stack) -> None:

@@ -12,9 +12,23 @@ from tests.faults.stack import Stack
 from tests.servers import Servers
 
 
+def started(folders: pytest.TempPathFactory, servers: Servers, config: pytest.Config, master: str) -> Stack:
+    """A stack to be entered."""
+    REPORT.rate = config.getoption("fault_rate")
+    return Stack(folders.mktemp("effects"), master=master, servers=servers, rate=REPORT.rate)
+
+
+@pytest.fixture(scope="package")
+def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """One for the faults and the soak: most of the time goes into Spark's start."""
+    with started(tmp_path_factory, servers, pytestconfig, "local[2]") as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=servers) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """With two executors, each a process."""
+    with started(tmp_path_factory, servers, pytestconfig, "local-cluster[2,1,1024]") as running:
         yield running
 
 

@@ -15,12 +15,28 @@ QUEUE = "deadly"
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 DELIVERY_LIMIT = 2
 PARTS = 3
+LARGEST_PROCESS_MIB = 3072
+"""Of addresses, most of which nobody uses: what a Python worker asks for beyond this is refused."""
+
+_STEP = 1024 * 1024
+
+
+def allocate():
+    """Until there is no more; slowly enough for whoever looks after the memory."""
+    # Should nobody bound it, the kernel takes this process first, and none of the machine's others.
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    held = []
+    while True:
+        held.append(bytearray(_STEP))
+        time.sleep(0.001)
+
 
 DEATHS = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
     "hang": lambda: time.sleep(3600),
-    "memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # what the kernel does when memory is short
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "allocate": allocate,
 }
 
 
@@ -59,7 +75,9 @@ def effects(folder: Path) -> Counter:
 
 
 def topology(message_timeout_secs=60):
-    builder = TopologyBuilder("deadly", Config(message_timeout_secs=message_timeout_secs, shutdown_grace_secs=5))
+    spark_options = {"spark.executor.pyspark.memory": f"{LARGEST_PROCESS_MIB}m"}
+    config = Config(message_timeout_secs=message_timeout_secs, shutdown_grace_secs=5, spark_options=spark_options)
+    builder = TopologyBuilder("deadly", config)
     retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
     spout = QueueSpout(QUEUE, fields="number long, death string", format="json", retry=retry, delivery_limit=DELIVERY_LIMIT)
     builder.set_spout("messages", spout)

@@ -2,55 +2,98 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from pathlib import Path
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from types import TracebackType
+from typing import Self
 
-from tests.children import python_workers
+from tests.children import python_workers, spark_jvms
 from tests.faults.stack import Stack
+from tests.memory_bound import resident_bytes
 
-_WARM_S = 60.0
+_LOOK_S = 2.0
+_MINUTE_S = 60.0
+_NOISE_BYTES = 8 * 2**20
+"""What an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown:
+    """One process that lived long enough: the median of its second minute, and of its last."""
+
+    role: str
+    lived_s: float
+    first: int
+    last: int
+
+    def within(self, share: float) -> bool:
+        """Whether it takes no more than ``share`` more than at first."""
+        return self.last <= self.first * (1 + share) + _NOISE_BYTES
+
+    def __str__(self) -> str:
+        first, last = self.first / 2**20, self.last / 2**20
+        return f"| {self.role} | {self.lived_s / 60:.1f} min | {first:.0f} MiB | {last:.0f} MiB | {last / first - 1:+.0%} |"
 
 
 class Memory:
-    """Resident memory by role; a process that was started again counts from its own first minute on."""
+    """Looks at it while it is entered; a process that was started again is another one."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._samples: dict[tuple[str, int], list[tuple[float, int]]] = {}
+        self._samples: defaultdict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
 
-    def look(self) -> None:
-        now = time.monotonic()
-        stack = self._stack
-        found = {("RabbitMQ", stack.rabbitmq.pid), ("Redis", stack.redis.pid)}
-        found |= {(role, stack.child(name).pid) for role, name in (("driver", "driver"), ("spout 0", "0"), ("spout 1", "1"))}
-        driver = stack.child("driver").pid
-        found |= {("Python worker", pid) for pid in (python_workers(driver) if driver else [])}
-        for role, pid in found:
-            if pid is not None and (kib := _resident_kib(pid)):
-                self._samples.setdefault((role, pid), []).append((now, kib))
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
 
-    def growth(self) -> float:
-        """The largest growth of a process, from its first minute to its last look; 1.0 if none lived that long."""
-        return max((last / first for _, first, last in self._grown()), default=1.0)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def grown(self) -> list[Grown]:
+        """Of each role the process that lived longest, if it had its first minute, a second one and a last one."""
+        longest: dict[str, Grown] = {}
+        for (role, _), samples in self._samples.items():
+            began, ended = samples[0][0], samples[-1][0]
+            if ended - began < 3 * _MINUTE_S:
+                continue
+            grown = Grown(
+                role=role,
+                lived_s=ended - began,
+                first=_median(samples, began + _MINUTE_S, began + 2 * _MINUTE_S),
+                last=_median(samples, ended - _MINUTE_S, ended),
+            )
+            if role not in longest or longest[role].lived_s < grown.lived_s:
+                longest[role] = grown
+        return sorted(longest.values(), key=lambda grown: grown.role)
 
     def lines(self) -> list[str]:
-        return [
-            f"  {role}: {first / 1024:.0f} MiB after a minute, {last / 1024:.0f} MiB at the end"
-            for role, first, last in self._grown()
-        ]
+        """In Markdown."""
+        head = ["| process | lived | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
+        return head + [str(grown) for grown in self.grown()]
 
-    def _grown(self) -> list[tuple[str, int, int]]:
-        grown = []
-        for (role, _), samples in self._samples.items():
-            warm = [kib for at, kib in samples if at >= samples[0][0] + _WARM_S]
-            if len(warm) > 1:
-                grown.append((role, warm[0], warm[-1]))
-        return grown
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            now = time.monotonic()
+            for role, pid in self._processes():
+                if size := resident_bytes(pid):
+                    self._samples[role, pid].append((now, size))
+
+    def _processes(self) -> list[tuple[str, int]]:
+        stack = self._stack
+        driver = stack.child("driver").pid
+        found = [("RabbitMQ", stack.rabbitmq.pid), ("Redis", stack.redis.pid), ("driver", driver)]
+        found += [(f"spout worker {name}", stack.child(name).pid) for name in ("0", "1")]
+        if driver is not None:
+            found += [("Spark's JVM", pid) for pid in spark_jvms(driver)]
+            found += [("Python worker", pid) for pid in python_workers(driver)]
+        return [(role, pid) for role, pid in found if pid]
 
 
-def _resident_kib(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
+def _median(samples: list[tuple[float, int]], since: float, until: float) -> int:
+    return int(median(size for at, size in samples if since <= at <= until))

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,9 +19,9 @@ NAME = "numbered"
 QUEUE = "numbered"
 FAN_OUT = 10
 SPOUTS = 2
-MAX_SPOUT_PENDING = 500
-IN_FLIGHT = SPOUTS * MAX_SPOUT_PENDING
-"""Messages that can be in flight at once, and so the most that one fault may have processed again."""
+PREFETCH = 1_000
+IN_FLIGHT = SPOUTS * PREFETCH
+"""Messages that the broker waits for at once, and so the most that one fault may have processed again."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 """Names the folder of the effects."""
 
@@ -33,6 +34,10 @@ class Order:
     IN_THE_SECOND_LEVEL = "in-the-second-level"
     OTHER_WORK = "other-work"
     THEN_KILL = "then-kill"
+    LATE_IN_THE_SECOND_LEVEL = "late-in-the-second-level"
+    """When the level's other task has ended."""
+    UNSTEADY = "unsteady"
+    """Not carried out once, but as long as it stands: what is emitted hangs on the process."""
     RAISE = "raise"
     """Not carried out once, but as long as it stands: one tuple in a hundred fails."""
 
@@ -65,17 +70,17 @@ class FanOut(BasicBolt):
     output_fields = "number long, part long, bucket string"
 
     def prepare(self, config, context):
-        self.raising = self.other = False
+        self.raising = self.other = self.unsteady = False
 
     def execute(self, tup, collector):
         if self.raising and random.random() < 0.01:
             raise ValueError("one in a hundred")
-        shift = os.getpid() if self.other else 0
+        shift = os.getpid() if self.other or self.unsteady else 0
         for part in range(FAN_OUT):
             collector.emit([tup["number"], part, f"bucket {(tup['number'] + part + shift) % 97}"])
 
     def flush(self, collector):
-        self.raising = Order.stands(Order.RAISE)
+        self.raising, self.unsteady = Order.stands(Order.RAISE), Order.stands(Order.UNSTEADY)
         if Order.taken(Order.IN_THE_FIRST_LEVEL):
             kill_the_executor()
         if Order.taken(Order.AFTER_THE_ACKS):
@@ -96,6 +101,9 @@ class Record(BasicBolt):
     def flush(self, collector):
         if Order.taken(Order.IN_THE_SECOND_LEVEL):
             kill_the_executor()
+        if Order.taken(Order.LATE_IN_THE_SECOND_LEVEL):
+            time.sleep(2)
+            kill_the_executor()
         path = Path(os.environ[EFFECTS]) / str(os.getpid())
         with path.open("a") as file:
             file.writelines(self.lines)
@@ -103,9 +111,10 @@ class Record(BasicBolt):
 
 
 def topology():
-    builder = TopologyBuilder(NAME, Config(message_timeout_secs=15, shutdown_grace_secs=5, max_spout_pending=MAX_SPOUT_PENDING))
+    builder = TopologyBuilder(NAME, Config(message_timeout_secs=15, shutdown_grace_secs=5))
     retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
-    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json", retry=retry), parallelism=SPOUTS)
+    spout = QueueSpout(QUEUE, fields="number long", format="json", retry=retry, prefetch=PREFETCH)
+    builder.set_spout("numbers", spout, parallelism=SPOUTS)
     builder.set_bolt("fan-out", FanOut(), parallelism=2).shuffle_grouping("numbers")
     builder.set_bolt("record", Record(), parallelism=2).fields_grouping("fan-out", "bucket")
     return builder.build()

@@ -40,6 +40,12 @@ class Report:
 
     def __init__(self) -> None:
         self.rows: list[Shown] = []
+        self.rate = 0
+        """Of the load, in messages a second."""
+        self.memory: list[str] = []
+        """The soak's table of its processes."""
+        self.memory: list[str] = []
+        """The soak's table of its processes."""
 
     def add(self, shown: Shown) -> None:
         self.rows.append(shown)
@@ -56,12 +62,9 @@ class Report:
         """The table with its heading, which says what it was measured on."""
         load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
         where = f"{os.cpu_count()} cores, load at the end {load}"
-        return "\n".join(
-            [f"### {servers}", "", f"{where}; at most {self._in_flight()} messages in flight.", "", *self.lines(), ""]
-        )
-
-    def _in_flight(self) -> str:
-        return f"{min((row.in_flight for row in self.rows), default=0):,}"
+        in_flight = min((row.in_flight for row in self.rows), default=0)
+        where += f"; {self.rate} messages a second, at most {in_flight:,} in flight."
+        return "\n".join([f"### {servers}", "", where, "", *self.lines(), "", *self.memory, ""])
 
 
 def _line(row: Shown) -> str:

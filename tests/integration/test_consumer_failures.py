@@ -35,6 +35,27 @@ def test_after_a_broken_connection_open_messages_come_again_and_old_outcomes_are
     assert ready(amqp_url, queue) == 3
 
 
+def test_a_broker_that_is_silent_is_left_and_open_messages_come_again(amqp_url, caplog):
+    queue = filled(amqp_url, b"a")
+    with Proxy(f"{amqp_url}?heartbeat=1") as wire, Desk(wire.url, queue) as desk:
+        first = desk.next()
+        heard = []
+
+        def heartbeats():
+            desk.on_channel(lambda channel: heard.append(channel.connection.frames_received))
+            return heard[-1] - heard[0] if heard else 0
+
+        wait_until(lambda: heartbeats() >= 5, 60, "heartbeats, and nothing else")
+        assert desk.counts["channels"] == 1
+        wire.mute()
+        second = wait_until(desk.consumer.get, timeout=60)
+        assert (second.epoch, second.body) == (first.epoch + 1, b"a")
+        desk.ack(second)
+        desk.wait_for("acked_to_broker")
+    assert "has been silent for 2 s" in caplog.text
+    assert ready(amqp_url, queue) == 0
+
+
 def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url):
     bodies = {b"%d" % number for number in range(200)}
     queue = filled(amqp_url, *bodies)

@@ -46,6 +46,11 @@ def test_the_launchers_warning_and_blank_lines_are_left_out():
     assert records("WARNING: Using incubator modules: jdk.incubator.vector\n\n") == []
 
 
+def test_the_memory_limits_that_a_python_worker_says_for_each_task_are_left_out():
+    said = "Current mem limits: -1 of max -1\n\nSetting mem limits to 3221225472 of max 3221225472\n"
+    assert records(said) == []
+
+
 def test_descriptor_2_leads_into_the_log_and_back(caplog, capfd):
     caplog.set_level("INFO")
     with as_log_records():
