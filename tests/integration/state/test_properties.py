@@ -21,6 +21,8 @@ from spark_jobs.state.encoding import decode_key, decode_value
 UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TASKS = 2
 SHARED = "counted by all"
+LARGE = 2**54
+"""More than a Lua number holds, and so little that no sum of them leaves 64 bits."""
 KEYS = [["a", 1, b"\xff", ("x", 1), "é"], ["b", 2, b"", ("x", 2), ""]]
 """Those of each task: a fields grouping gives no key to two."""
 
@@ -58,8 +60,8 @@ def step(random: Random, state: Any, task: int) -> None:
                 state.delete(key) if found is None else None
                 state.increment(key, random.randint(-5, 5))
             case 4:
-                state.increment(SHARED, random.choice([1, 2, 2**60]))
-                state.increment(SHARED, -(2**60) if random.random() < 0.3 else 1)
+                state.increment(SHARED, random.choice([1, 2, LARGE]))
+                state.increment(SHARED, -LARGE if random.random() < 0.3 else 1)
             case 5:
                 state.put(key, sorted(map(repr, dict(pair for pair in state.iterate() if pair[0] in KEYS[task]))))
 
@@ -108,7 +110,7 @@ class World:
             final = {task: self.share(batch, task) for task in range(TASKS)}
             for task, seed in final.items():
                 work(seed, self.expected, task)
-            assert entries(self.store) == self.expected
+            assert without_nothing(entries(self.store)) == without_nothing(self.expected)
 
     def share(self, batch: int, task: int) -> int:
         """All attempts at one share; returns the seed of the one that counts."""
@@ -147,6 +149,11 @@ class World:
 
 def entries(store) -> dict[Any, Any]:
     return {decode_key(field): decode_value(raw) for field, raw in store.entries("bolt")}
+
+
+def without_nothing(found: dict[Any, Any]) -> dict[Any, Any]:
+    """Where a task's first count is taken back after another task's count came upon it, a 0 is left of both."""
+    return {key: value for key, value in found.items() if key != SHARED or value != 0}
 
 
 def play(world: World) -> None:
