@@ -2,7 +2,7 @@
 
     python bench/scaling.py [--work-us N] [--latency-s N] [--plot docs/images/scaling.png]
 
-A model on paper, not a measurement: it takes the costs below, each measured on one machine, and assumes that they add up.
+A model on paper, not a measurement: it takes the costs below, measured on one machine or rounded from that, and assumes that they add up.
 The table goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
 """
 
@@ -17,7 +17,7 @@ EXECUTORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What was measured; rates are of one core. bench/results.json of this machine may tell others."""
+    """Rates are of one core. bench/results.json of your machine may tell others."""
 
     tuple_us: float = 4.0
     """A tuple in a ``BasicBolt``, tracked: 250,000 a second."""
