@@ -2,7 +2,8 @@
 
     python bench/scaling.py [--work-us N] [--latency-s N] [--plot docs/images/scaling.png]
 
-A model on paper, not a measurement: it takes the costs below, measured on one machine or rounded from that, and assumes that they add up.
+A model on paper, not a measurement: it takes the costs below, measured on one machine or rounded from that, and
+assumes that they add up.
 The table goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
 """
 
