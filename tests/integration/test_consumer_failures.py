@@ -48,7 +48,7 @@ def test_a_broker_that_is_silent_is_left_and_open_messages_come_again(amqp_url, 
         wait_until(lambda: heartbeats() >= 5, 60, "heartbeats, and nothing else")
         assert desk.counts["channels"] == 1
         wire.mute()
-        second = wait_until(desk.consumer.get, timeout=60)
+        [second] = wait_until(lambda: desk.consumer.get(1), timeout=60)
         assert (second.epoch, second.body) == (first.epoch + 1, b"a")
         desk.ack(second)
         desk.wait_for("acked_to_broker")
