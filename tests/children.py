@@ -29,8 +29,13 @@ def spark_jvms(driver: int) -> list[int]:
     return sorted(_below(driver, b"org.apache.spark."))
 
 
-def _below(driver: int, command: bytes) -> dict[int, int]:
-    """The processes below the driver with this word in their command, each with its parent."""
+def family(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    return [pid, *_below(pid, b"")]
+
+
+def _below(ancestor: int, command: bytes) -> dict[int, int]:
+    """The processes below another with this word in their command, each with its parent."""
     parents = {}
     commands = {}
     for folder in Path("/proc").iterdir():
@@ -43,8 +48,8 @@ def _below(driver: int, command: bytes) -> dict[int, int]:
             parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
 
     def below(pid: int) -> bool:
-        while pid in parents and pid != driver:
+        while pid in parents and pid != ancestor:
             pid = parents[pid]
-        return pid == driver
+        return pid == ancestor
 
-    return {pid: parents[pid] for pid, words in commands.items() if command in words and below(pid)}
+    return {pid: parents[pid] for pid, words in commands.items() if command in words and pid != ancestor and below(pid)}

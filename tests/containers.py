@@ -11,6 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
+from docker.errors import NotFound
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.waiting_utils import WaitStrategy
@@ -112,10 +113,17 @@ class ContainerServer(ABC):
         return output.decode()
 
     @property
-    def pid(self) -> int:
-        """Of its first process, as this machine numbers it."""
-        self._wrapped.reload()
-        return int(self._wrapped.attrs["State"]["Pid"])
+    def pid(self) -> int | None:
+        """Of its first process, as this machine numbers it; None while it does not run."""
+        container = self._container
+        if container is None:
+            return None
+        wrapped = container.get_wrapped_container()
+        try:
+            wrapped.reload()
+        except NotFound:
+            return None
+        return int(wrapped.attrs["State"]["Pid"]) or None
 
     def users(self) -> set[str]:
         """Whose processes run in the container, by name."""

@@ -135,8 +135,8 @@ def ended_and_started(name: str) -> Fault:
 
 
 def python_worker_killed(stack: Stack) -> None:
-    workers = python_workers(stack.pid("driver"))
-    assert workers, "Spark has no Python workers"
+    # In the soak the driver may just have been started again.
+    workers = wait_until(lambda: python_workers(stack.pid("driver")), 120, "Spark's Python workers")
     os.kill(workers[-1], signal.SIGKILL)
 
 

@@ -14,8 +14,7 @@ from tests.servers import Servers
 
 def started(folders: pytest.TempPathFactory, servers: Servers, config: pytest.Config, master: str) -> Stack:
     """A stack to be entered."""
-    REPORT.rate = config.getoption("fault_rate")
-    return Stack(folders.mktemp("effects"), master=master, servers=servers, rate=REPORT.rate)
+    return Stack(folders.mktemp("effects"), master=master, servers=servers, rate=config.getoption("fault_rate"))
 
 
 @pytest.fixture(scope="package")

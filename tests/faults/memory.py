@@ -10,10 +10,11 @@ from statistics import median
 from types import TracebackType
 from typing import Self
 
-from tests.children import python_workers, spark_jvms
+from tests.children import family, python_workers, spark_jvms
 from tests.faults.stack import Stack
 from tests.memory_bound import resident_bytes
 
+_SERVERS = ("RabbitMQ", "Redis")
 _LOOK_S = 2.0
 _MINUTE_S = 60.0
 _NOISE_BYTES = 8 * 2**20
@@ -81,13 +82,14 @@ class Memory:
         while not self._stop.wait(_LOOK_S):
             now = time.monotonic()
             for role, pid in self._processes():
-                if size := resident_bytes(pid):
+                # A server may be a shell with the server below it.
+                if size := sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid])):
                     self._samples[role, pid].append((now, size))
 
     def _processes(self) -> list[tuple[str, int]]:
         stack = self._stack
         driver = stack.child("driver").pid
-        found = [("RabbitMQ", stack.rabbitmq.pid), ("Redis", stack.redis.pid), ("driver", driver)]
+        found = [*zip(_SERVERS, (stack.rabbitmq.pid, stack.redis.pid), strict=True), ("driver", driver)]
         found += [(f"spout worker {name}", stack.child(name).pid) for name in ("0", "1")]
         if driver is not None:
             found += [("Spark's JVM", pid) for pid in spark_jvms(driver)]

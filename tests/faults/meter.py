@@ -15,6 +15,8 @@ from tests.faults import numbered
 _LOOK_S = 0.1
 _WHOLE = (1 << numbered.FAN_OUT) - 1
 WINDOW_S = 1.0
+SHOWS_S = 2.0
+"""Within this a fault is seen in the rate, if ever."""
 
 
 class Meter:
@@ -60,12 +62,25 @@ class Meter:
         return (last - first) / numbered.FAN_OUT / (until - since)
 
     def recovered(self, since: float, rate: float) -> tuple[float, ...]:
-        """Seconds from ``since`` until messages were processed at ``rate`` over a whole window; empty: not yet."""
+        """Seconds from ``since`` until messages were processed at ``rate`` over a whole window; empty: not yet.
+
+        What was in flight may still go on for a moment, as if nothing had happened: it is the first good window after a bad
+        one that counts, and 0 without a bad one soon.
+        """
+        if time.monotonic() < since + SHOWS_S + WINDOW_S + _LOOK_S:
+            return ()
         with self._lock:
-            times = [at for at in self._times if at >= since]
-        for at in [since, *times]:
-            if at + WINDOW_S <= time.monotonic() - _LOOK_S and self.rate(at, at + WINDOW_S) >= rate:
+            times = [since, *(at for at in self._times if at >= since)]
+        hurt = False
+        for at in times:
+            if at + WINDOW_S > time.monotonic() - _LOOK_S:
+                break
+            good = self.rate(at, at + WINDOW_S) >= rate
+            if good and hurt:
                 return (at - since,)
+            hurt = hurt or not good
+            if not hurt and at > since + SHOWS_S:
+                return (0.0,)
         return ()
 
     def _follow(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -22,7 +21,7 @@ from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
 from tests.faults import numbered
 from tests.faults.load import Load
-from tests.faults.meter import WINDOW_S, Meter
+from tests.faults.meter import Meter
 from tests.faults.report import REPORT, Shown
 from tests.proxy import Proxy
 from tests.servers import Servers
@@ -42,9 +41,10 @@ PROCESSED_WITHIN_S = 300
 class Stack:
     """A running topology; each fault publishes numbers of its own, and waits for their effects."""
 
-    def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int) -> None:
+    def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int = 500) -> None:
         """``folder`` for the effects; the load is of ``rate`` messages a second."""
         self.folder, self._master, self._servers, self._rate = folder, master, servers, rate
+        REPORT.rate = rate
         self._exits = ExitStack()
         self._next = 0
         self._successors: dict[str, Child] = {}
@@ -85,8 +85,6 @@ class Stack:
             before = min(rate, self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()))
             fault()
             since = time.monotonic()
-            # A stack that was not hurt has its rate back at once, and it must not be the window from before.
-            threading.Event().wait(WINDOW_S)
             recovery = wait_until(
                 lambda: self.meter.recovered(since, GOOD * before), PROCESSED_WITHIN_S,
                 f"{name}: {GOOD:.0%} of {before:.0f} messages a second",
