@@ -53,6 +53,6 @@ def attended_by(driver):
 
 def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
     assert attended_by(topology(bolt=OtherSink()))
-    assert not caplog.records
+    assert "another version" not in caplog.text
     assert not attended_by(topology("m long"))
     assert "the driver runs another version of the topology" in caplog.text
