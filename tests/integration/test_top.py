@@ -2,7 +2,6 @@
 
 import os
 import pty
-import re
 import select
 import signal
 import subprocess
@@ -43,13 +42,13 @@ def name(amqp_url, redis_url):
 
 def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):
     arguments = ["top", name, "--window", "all", "--redis", redis_url, "--amqp", amqp_url]
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "220"})
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
-    lines = [[cell.strip() for cell in re.split("[│┃]", line)] for line in result.output.splitlines()]
-    [spout] = [line for line in lines if line[1:2] == ["lines"]]
-    assert spout[2:11] == ["0/1", "12,345", "0", "0.000", "", "12,000", "45", "5", "0"]
-    [bolt] = [line for line in lines if line[1:2] == ["[split]"]]
-    assert bolt[6:8] == ["1.000", "12,346"]
+    lines = [line.split() for line in result.output.splitlines()]
+    [spout] = [line for line in lines if line[:1] == ["lines"]]
+    assert spout[1:] == ["0/1", "12,345", "0", "0.000", "12,000", "45", "5", "0"]
+    [bolt] = [line for line in lines if line[:1] == ["[split]"]]
+    assert bolt[5:7] == ["1.000", "12,346"]
     assert "[red]no markup: amqp://u:***@h/" in result.output
     assert "secret" not in result.output
     assert "not running" in result.output

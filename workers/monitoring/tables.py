@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -55,11 +56,10 @@ def _spouts(rows: Sequence[SpoutRow]) -> Table:
     table = _table(
         "spout", "tasks", "emitted", "transferred", "complete ms", "p99 ms", "acked", "failed", "timeouts", "pending"
     )
-    table.add_column("last error", overflow="fold")
     for row in rows:
         numbers = [count(row.emitted), count(row.transferred), milliseconds(row.complete_ms), milliseconds(row.complete_p99_ms)]
         ends = [count(row.acked), count(row.failed), count(row.timeouts), count(row.pending)]
-        table.add_row(Text(row.name), f"{row.running}/{row.tasks}", *numbers, *ends, _message(row.last_error))
+        table.add_row(Text(row.name), f"{row.running}/{row.tasks}", *numbers, *ends)
     return table
 
 
@@ -67,12 +67,11 @@ def _bolts(rows: Sequence[BoltRow]) -> Table:
     table = _table(
         "bolt", "tasks", "emitted", "transferred", "capacity", "execute ms", "executed", "process ms", "acked", "failed"
     )
-    table.add_column("last error", overflow="fold")
     for row in rows:
         times = [share(row.capacity), milliseconds(row.execute_ms), count(row.executed), milliseconds(row.process_ms)]
         ends = [count(row.acked), count(row.failed)]
         sent = [count(row.emitted), count(row.transferred)]
-        table.add_row(Text(row.name), count(row.tasks), *sent, *times, *ends, _message(row.last_error))
+        table.add_row(Text(row.name), count(row.tasks), *sent, *times, *ends)
     return table
 
 
@@ -93,13 +92,10 @@ def _errors(errors: Sequence[ErrorReport]) -> RenderableType:
     return table
 
 
-def _message(error: ErrorReport | None) -> Text:
-    return Text(error.message if error else "")
-
-
 def _table(first: str, *others: str) -> Table:
-    table = Table()
+    """Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(first, no_wrap=True)
     for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
     return table
