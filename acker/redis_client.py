@@ -18,6 +18,7 @@ from redis.commands.core import Script
 from redis.retry import Retry
 
 from acker.errors import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+from acker.layout import topology_prefix
 from acker.redis_address import Form, RedisAddress
 from acker.redis_primary import following_pool
 
@@ -87,6 +88,11 @@ def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(se
         if pool is None:
             pool = _pools[url, key, socket_timeout] = _pool(address, key, socket_timeout)
         return _Redis(connection_pool=pool)
+
+
+def connect_topology(url: str, topology: str) -> redis.Redis:
+    """As ``connect``, for the keys of a topology that are not of one shard."""
+    return connect(url, topology_prefix(topology))
 
 
 def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> redis.ConnectionPool:

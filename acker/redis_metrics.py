@@ -11,7 +11,7 @@ from typing import Any
 
 from acker.layout import topology_prefix
 from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
-from acker.redis_client import connect, translated
+from acker.redis_client import connect_topology, translated
 from acker.scripts import script_source
 from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
 
@@ -25,7 +25,7 @@ class RedisMetrics:
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
         """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
         prefix = topology_prefix(topology)
-        self._client, self._clock = connect(url, prefix), clock
+        self._client, self._clock = connect_topology(url, topology), clock
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"

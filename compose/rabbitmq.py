@@ -21,7 +21,6 @@ from compose.server import EmbeddedServer
 _USER = "tiercel"
 _NODE = f"{_USER}@localhost"
 _CONTROL_TIMEOUT_S = 60
-_CONTROL_TIMEOUT_S = 60
 _CONFIG = """\
 listeners.tcp.1 = {host}:{port}
 default_user = {user}

@@ -8,8 +8,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
-from acker.layout import topology_prefix
-from acker.redis_client import connect
+from acker.redis_client import connect_topology
 from queues import RedisRelay
 from spark_jobs.garbage import spare_the_collector
 from spark_jobs.levels import Plan
@@ -64,18 +63,18 @@ class Job:
 
     def open_snapshots(self) -> RedisSnapshots:
         """The bolts' state between micro-batches, with a connection of its own."""
-        return RedisSnapshots(
-            connect(self.redis_url, topology_prefix(self.plan.topology.name)), self.plan.topology.name, self.run
-        )
+        name = self.plan.topology.name
+        return RedisSnapshots(connect_topology(self.redis_url, name), name, self.run)
 
     def open_book(self) -> RedisCaseBook:
         """What is known about tuples that kill processes, with a connection of its own."""
-        return RedisCaseBook(connect(self.redis_url, topology_prefix(self.plan.topology.name)), self.plan.topology.name)
+        name = self.plan.topology.name
+        return RedisCaseBook(connect_topology(self.redis_url, name), name)
 
 
 def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
     """The relay of a planned topology on a Redis server."""
-    return RedisRelay(connect(redis_url, topology_prefix(plan.topology.name)), plan.topology.name, plan.relay_lanes)
+    return RedisRelay(connect_topology(redis_url, plan.topology.name), plan.topology.name, plan.relay_lanes)
 
 
 def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:

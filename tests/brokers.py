@@ -5,14 +5,13 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 from compose import EmbeddedRabbitMQ
 from compose.guard import Launch
 from compose.install import install_missing
 from compose.ports import free_port
+from tests.entered import Entered
 
 _HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
 """Nodes find each other without a port mapper if all have one port: so each has an address of its own."""
@@ -50,28 +49,21 @@ class _Node(EmbeddedRabbitMQ):
         return replace(launch, env=environment)
 
 
-class ClusteredRabbitMQ:
+class ClusteredRabbitMQ(Entered):
     """Its URL names the three nodes, the management API is that of the last. A server of the tests."""
 
     def __init__(self) -> None:
         install_missing("rabbitmq-server")
-        self._exits = ExitStack()
         self.nodes: list[_Node] = []
 
-    def __enter__(self) -> Self:
+    def _enter(self, exits: ExitStack) -> None:
         shared = (secrets.token_urlsafe(16), secrets.token_hex(16), free_port())
-        with self._exits:
-            self.nodes = [_Node(host, *shared) for host in _HOSTS]
-            for node in self.nodes:
-                self._exits.callback(node.close)
-                node.launch()
-            for node in self.nodes:
-                node.wait_until_ready()
-            self._exits = self._exits.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._exits.__exit__(kind, error, trace)
+        self.nodes = [_Node(host, *shared) for host in _HOSTS]
+        for node in self.nodes:
+            exits.callback(node.close)
+            node.launch()
+        for node in self.nodes:
+            node.wait_until_ready()
 
     @property
     def url(self) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack, closing
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import redis
 
@@ -14,6 +13,7 @@ from compose import EmbeddedRedis
 from compose.guard import Launch
 from compose.install import install_missing
 from compose.ports import LOOPBACK
+from tests.entered import Entered
 from tests.waiting import wait_until
 
 SERVICE = "tiercel"
@@ -75,32 +75,23 @@ class _Sentinel(_Member):
         (self.folder / "redis.conf").write_text(text + "".join(self._lines))
 
 
-class WatchedRedis:
+class WatchedRedis(Entered):
     """A primary and a replica, watched by three Sentinels, as a server of the tests: its URL names the Sentinels."""
 
     def __init__(self) -> None:
         install_missing("redis-server")
-        self._exits = ExitStack()
         self.password, self._sentinel_password = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
         self.servers: list[_Member] = []
         self.sentinels: list[_Sentinel] = []
 
-    def __enter__(self) -> Self:
-        with self._exits:
-            primary = self._start(_Member(self.password, "min-replicas-max-lag 2"))
-            replica = self._start(_Member(self.password, f"replicaof {LOOPBACK} {primary.port}"))
-            self.servers = [primary, replica]
-            wait_until(lambda: replica.synced, 60, "the replica to be in step")
-            lines = _SENTINEL.format(
-                service=SERVICE, host=LOOPBACK, port=primary.port, password=self.password, down=_DOWN_AFTER_MS
-            )
-            self.sentinels = [self._start(_Sentinel(self._sentinel_password, lines)) for _ in range(3)]
-            wait_until(self._all_known, 60, "the Sentinels to know the replica and each other")
-            self._exits = self._exits.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._exits.__exit__(kind, error, trace)
+    def _enter(self, exits: ExitStack) -> None:
+        primary = exits.enter_context(_Member(self.password, "min-replicas-max-lag 2"))
+        replica = exits.enter_context(_Member(self.password, f"replicaof {LOOPBACK} {primary.port}"))
+        self.servers = [primary, replica]
+        wait_until(lambda: replica.synced, 60, "the replica to be in step")
+        lines = _SENTINEL.format(service=SERVICE, host=LOOPBACK, port=primary.port, password=self.password, down=_DOWN_AFTER_MS)
+        self.sentinels = [exits.enter_context(_Sentinel(self._sentinel_password, lines)) for _ in range(3)]
+        wait_until(self._all_known, 60, "the Sentinels to know the replica and each other")
 
     @property
     def url(self) -> str:
@@ -117,9 +108,6 @@ class WatchedRedis:
     def primary(self) -> _Member:
         return next(server for server in self.servers if server.port == self.primary_port)
 
-    def _start(self, server: Any) -> Any:
-        return self._exits.enter_context(server)
-
     def _all_known(self) -> bool:
         for sentinel in self.sentinels:
             with closing(connect(sentinel.url)) as client:
@@ -130,25 +118,18 @@ class WatchedRedis:
         return True
 
 
-class ClusteredRedis:
+class ClusteredRedis(Entered):
     """A Redis Cluster: three primaries with a replica each. Its URL names two of the six."""
 
     def __init__(self) -> None:
         install_missing("redis-server")
-        self._exits = ExitStack()
         self.password = secrets.token_urlsafe(16)
         self.members: list[_Member] = []
 
-    def __enter__(self) -> Self:
-        with self._exits:
-            lines = ("cluster-enabled yes", "cluster-node-timeout 2000", "cluster-config-file nodes.conf")
-            self.members = [self._exits.enter_context(_Member(self.password, *lines)) for _ in range(6)]
-            self._form()
-            self._exits = self._exits.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._exits.__exit__(kind, error, trace)
+    def _enter(self, exits: ExitStack) -> None:
+        lines = ("cluster-enabled yes", "cluster-node-timeout 2000", "cluster-config-file nodes.conf")
+        self.members = [exits.enter_context(_Member(self.password, *lines)) for _ in range(6)]
+        self._form()
 
     @property
     def url(self) -> str:

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.redis_client import connect, translated
+from acker.redis_client import connect_topology, translated
 from workers.claims import CLAIM
 
 
@@ -16,7 +16,7 @@ class RedisClaims:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._prefix = topology_prefix(topology) + "claim:"
-        self._client = connect(redis_url, self._prefix)
+        self._client = connect_topology(redis_url, topology)
         # Of this process and no other, not even of the one that it replaces: that one may be stopped, and go on later.
         self._worker = secrets.token_hex(12).encode()
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.redis_client import connect, translated
+from acker.redis_client import connect_topology, translated
 from workers.control import KILL_LASTS, PRESENCE, Presence, State
 
 
@@ -16,7 +16,7 @@ class RedisControl:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._key = topology_prefix(topology) + "control"
-        self._client = connect(redis_url, self._key)
+        self._client = connect_topology(redis_url, topology)
 
     def order(self, state: State) -> None:
         with translated("control the topology"):

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from acker.layout import topology_prefix
-from acker.redis_client import connect
+from acker.redis_client import connect_topology
 from queues import RedisRelay, Relay
 from workers.control import KILL_LASTS, Control, Presence, State
 from workers.errors import UsageError
@@ -37,7 +36,7 @@ class Steering:
             there = f"there are {', '.join(known)}" if known else "none has run here yet"
             raise UsageError(f"there is no topology {name!r}; {there}")
         # Only the driver's attendance is looked at, which has nothing to do with lanes.
-        relay = RedisRelay(connect(redis_url, topology_prefix(name)), name, lanes=1)
+        relay = RedisRelay(connect_topology(redis_url, name), name, lanes=1)
         return cls(known[name], RedisControl(redis_url, name), relay, say, stopped)
 
     def turn(self, state: State) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.redis_client import connect, translated
+from acker.redis_client import connect_topology, translated
 
 _DELETED_AT_ONCE = 500
 _MEETING_S = 1.0
@@ -19,7 +19,7 @@ class SeenStore:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``topology``: a name that stands for itself in a pattern of keys."""
         self._key = topology_prefix(topology) + "seen"
-        self._client = connect(redis_url, self._key)
+        self._client = connect_topology(redis_url, topology)
         self._meeting = topology_prefix(topology) + "meeting"
         self._pattern = f"tiercel:{{{topology}*"
 

@@ -10,7 +10,7 @@ import os
 import urllib.request
 from collections import Counter
 from contextlib import closing
-from itertools import chain, repeat
+from itertools import repeat
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_
     with Stack(client, "docker-compose", **images, **settings) as stack:
         stack.up()
         stack.wait_until_healthy()
-        publish(stack, "sentences", chain(repeat("the falcon and the tiercel", 1_000)))
+        publish(stack, "sentences", repeat("the falcon and the tiercel", 1_000))
         wait_until_acked(stack, "word-count", "sentences", 1_000)
         assert counts(stack, "word-count", "count") == Counter(the=2_000, falcon=1_000, tiercel=1_000, **{"and": 1_000})
         stack.up(spout=2, spark_worker=2)

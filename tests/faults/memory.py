@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from types import TracebackType
-from typing import Self
 
 from tests.children import family, python_workers, spark_jvms
+from tests.entered import Looking
 from tests.faults.stack import Stack
 from tests.memory_bound import resident_bytes
 
@@ -39,22 +37,13 @@ class Grown:
         return f"| {self.role} | {self.lived_s / 60:.1f} min | {first:.0f} MiB | {last:.0f} MiB | {last / first - 1:+.0%} |"
 
 
-class Memory:
+class Memory(Looking):
     """Looks at it while it is entered; a process that was started again is another one."""
 
     def __init__(self, stack: Stack) -> None:
+        super().__init__(_LOOK_S)
         self._stack = stack
         self._samples: defaultdict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def grown(self) -> list[Grown]:
         """Of each role the process that lived longest, if it had its first minute, a second one and a last one."""
@@ -78,13 +67,12 @@ class Memory:
         head = ["| process | lived | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
         return head + [str(grown) for grown in self.grown()]
 
-    def _run(self) -> None:
-        while not self._stop.wait(_LOOK_S):
-            now = time.monotonic()
-            for role, pid in self._processes():
-                # A server may be a shell with the server below it.
-                if size := sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid])):
-                    self._samples[role, pid].append((now, size))
+    def _look(self) -> None:
+        now = time.monotonic()
+        for role, pid in self._processes():
+            # A server may be a shell with the server below it.
+            if size := sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid])):
+                self._samples[role, pid].append((now, size))
 
     def _processes(self) -> list[tuple[str, int]]:
         stack = self._stack

@@ -7,9 +7,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from tests.entered import Looking
 from tests.faults import numbered
 
 _LOOK_S = 0.1
@@ -19,15 +18,14 @@ SHOWS_S = 2.0
 """Within this a fault is seen in the rate, if ever."""
 
 
-class Meter:
+class Meter(Looking):
     """Follows the files of effects. An effect is (number, part)."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(_LOOK_S)
         self._folder = folder
         self._read: dict[Path, int] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow)
         self._parts: dict[int, int] = {}
         """The parts of each number that were had, as bits: a soak has millions of effects."""
         self._repeated: set[int] = set()
@@ -35,14 +33,6 @@ class Meter:
         self._times: list[float] = [time.monotonic()]
         self._firsts: list[int] = [0]
         """How many different effects there were at each of the times."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def processed(self, numbers: Iterable[int]) -> int:
         """How many of these messages had all of their effects."""
@@ -82,10 +72,6 @@ class Meter:
             if not hurt and at > since + SHOWS_S:
                 return (0.0,)
         return ()
-
-    def _follow(self) -> None:
-        while not self._stop.wait(_LOOK_S):
-            self._look()
 
     def _look(self) -> None:
         with self._lock:

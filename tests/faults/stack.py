@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from queues.depths import depths
 from queues.errors import QueuesError, RelayUnavailableError
 from spark_jobs.job import ledger_spec_of, open_relay
 from spark_jobs.levels import plan_topology
+from tests.entered import Entered
 from tests.faults import numbered
 from tests.faults.load import Load
 from tests.faults.meter import Meter
@@ -38,40 +38,33 @@ GOOD = 0.9
 PROCESSED_WITHIN_S = 300
 
 
-class Stack:
+class Stack(Entered):
     """A running topology; each fault publishes numbers of its own, and waits for their effects."""
 
     def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int = 500) -> None:
         """``folder`` for the effects; the load is of ``rate`` messages a second."""
         self.folder, self._master, self._servers, self._rate = folder, master, servers, rate
         REPORT.rate = rate
-        self._exits = ExitStack()
         self._next = 0
         self._successors: dict[str, Child] = {}
 
-    def __enter__(self) -> Self:
-        with self._exits:
-            enter = self._exits.enter_context
-            enter(pytest.MonkeyPatch.context()).setenv(numbered.EFFECTS, str(self.folder))
-            self.rabbitmq, self.redis = enter(self._servers.rabbitmq()), enter(self._servers.redis())
-            self.broker_wire, self.redis_wire = (
-                enter(self._wire(url)) for url in (f"{self.rabbitmq.url}?heartbeat=5", self.redis.url)
-            )
-            self.meter = enter(Meter(self.folder))
-            self._settings = Settings.load(master=self._master).with_services(
-                self.broker_wire.url, self.redis_wire.url, self.rabbitmq.management_url
-            )
-            self.run = enter(LocalRun(NAME, numbered.topology(), self._settings))
-            self.wait_for_the_queue()
-            began = time.monotonic()
-            with self._load(100) as load:
-                wait_until(lambda: self.meter.rate(began, time.monotonic()), 300, "the first message to be processed")
-            wait_until(lambda: self.unprocessed(load.published) == 0, 300, "the first messages to be processed")
-            self._exits = self._exits.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._exits.__exit__(kind, error, trace)
+    def _enter(self, exits: ExitStack) -> None:
+        enter = exits.enter_context
+        enter(pytest.MonkeyPatch.context()).setenv(numbered.EFFECTS, str(self.folder))
+        self.rabbitmq, self.redis = enter(self._servers.rabbitmq()), enter(self._servers.redis())
+        self.broker_wire, self.redis_wire = (
+            enter(self._wire(url)) for url in (f"{self.rabbitmq.url}?heartbeat=5", self.redis.url)
+        )
+        self.meter = enter(Meter(self.folder))
+        self._settings = Settings.load(master=self._master).with_services(
+            self.broker_wire.url, self.redis_wire.url, self.rabbitmq.management_url
+        )
+        self.run = enter(LocalRun(NAME, numbered.topology(), self._settings))
+        self.wait_for_the_queue()
+        began = time.monotonic()
+        with self._load(100) as load:
+            wait_until(lambda: self.meter.rate(began, time.monotonic()), 300, "the first message to be processed")
+        wait_until(lambda: self.unprocessed(load.published) == 0, 300, "the first messages to be processed")
 
     def survives(self, name: str, fault: Callable[[], object], *, faults: Callable[[], int] = lambda: 1) -> Shown:
         """Under a steady load, inject a fault that is over when the call returns; then nothing may be missing or left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -65,22 +65,19 @@ def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory)
     """Killed at first, then stopped: its connections break, then they stay open and nothing answers."""
     with started(tmp_path_factory, redis=WatchedRedis) as stack:
         watched: WatchedRedis = stack.redis
+
+        def hurt(server: EmbeddedRedis, how: Callable[[], None]) -> None:
+            how()
+            wait_until(lambda: watched.primary is not server, 60, "the Sentinels to promote the replica")
+
         first = watched.primary
-
-        def killed() -> None:
-            first.kill()
-            wait_until(lambda: watched.primary is not first, 60, "the Sentinels to promote the replica")
-
-        assert stack.survives("Redis under Sentinels: primary killed", killed).dead_lettered == 0
+        killed = stack.survives("Redis under Sentinels: primary killed", lambda: hurt(first, first.kill))
+        assert killed.dead_lettered == 0
         first.start()
         wait_until(lambda: first.synced, 60, "the old primary to follow the new one")
         second = watched.primary
-
-        def stopped() -> None:
-            second.pause()
-            wait_until(lambda: watched.primary is not second, 60, "the Sentinels to promote the replica")
-
-        assert stack.survives("Redis under Sentinels: primary stands still", stopped).dead_lettered == 0
+        stopped = stack.survives("Redis under Sentinels: primary stands still", lambda: hurt(second, second.pause))
+        assert stopped.dead_lettered == 0
         second.resume()
 
 

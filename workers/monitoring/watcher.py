@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from acker import AckerError, Census, Ledger, LedgerSpec, RedisMetrics, Window, open_ledger
-from acker.layout import topology_prefix
-from acker.redis_client import connect
+from acker.redis_client import connect_topology
 from queues import QueueDepth, RedisRelay
 from queues.depths import survey
 from queues.errors import QueuesError
@@ -61,7 +60,7 @@ class TopologyReader:
         self.note = note
         self.metrics = RedisMetrics(redis_urls[0], note.name)
         self._control = RedisControl(redis_urls[0], note.name)
-        self._relay = RedisRelay(connect(redis_urls[0], topology_prefix(note.name)), note.name, note.graph.relay_lanes)
+        self._relay = RedisRelay(connect_topology(redis_urls[0], note.name), note.name, note.graph.relay_lanes)
         self._ledger = _ledger_of(redis_urls, note)
         self._meter = RateMeter()
         self._census: Census | None = None
