@@ -27,6 +27,13 @@ RabbitMQ owes a confirm or a refusal for each, but quorum queues that are delete
 then nothing behind them would be sent. The time doubles until something is confirmed: a broker may just be slow.
 """
 
+_REFUSAL_S = 2.0
+"""A queue that refused everything for so long over one connection is asked over a new one; this time doubles, to the longest.
+
+A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders goes on asking the dead one, and refuses for its whole
+life, while other channels find the new one. Queues that are full refuse likewise: for them the new connection changes nothing.
+"""
+
 Done = Callable[[QueuesError | None], None]
 
 
@@ -66,6 +73,11 @@ class Outlet:
         """When something was confirmed, or was sent after a time in which nothing had to be."""
         self._stall_s = _STALL_S
         self._watched = False
+        self._refusing: dict[str, float] = {}
+        """The queues that took nothing since a refusal, and since when on this channel."""
+        self._refusal_s = _REFUSAL_S
+        self._stale = False
+        """Nothing more is sent over this channel: when the fate of what was sent is known, there will be a new one."""
         self._channel: Any = None
         self._idle = threading.Condition()
         self._count = 0
@@ -107,6 +119,8 @@ class Outlet:
 
     def opened(self, channel: Any) -> None:
         self._sent = self._confirmed = 0
+        self._refusing = dict.fromkeys(self._refusing, time.monotonic())
+        self._stale = False
         channel.add_on_return_callback(self._on_return)
         channel.confirm_delivery(self._on_confirm, callback=lambda _frame: self._ready(channel))
 
@@ -137,7 +151,7 @@ class Outlet:
         # Cleared first: whoever appends from here on either sees it cleared and asks again, or is seen by this loop.
         self._asked = False
         window = 1 if self._suspects else _WINDOW
-        channel = self._channel
+        channel = None if self._stale else self._channel
         while channel is not None and channel.is_open and len(self._unconfirmed) < window and self._bytes < _WINDOW_BYTES:
             try:
                 message = self._waiting.popleft()
@@ -196,11 +210,25 @@ class Outlet:
             if message is not None:
                 self._bytes -= len(message.body)
                 self._suspects = max(0, self._suspects - 1)
+                self._judge(message.queue, taken=taken or message.returned)
                 self._tell(message, self._verdict(message, taken=taken))
         if method.multiple:
             self._confirmed = method.delivery_tag
         self._link.healthy()
+        if self._stale and not self._unconfirmed:
+            self.reconnect(BrokerUnavailableError(f"{self._address} refuses what is published"))
         self._pump()
+
+    def _judge(self, queue: str, *, taken: bool) -> None:
+        """Whether it is the channel that refuses: ``_REFUSAL_S``."""
+        if taken:
+            if self._refusing.pop(queue, None) is not None:
+                self._refusal_s = _REFUSAL_S
+            return
+        now = time.monotonic()
+        if now - self._refusing.setdefault(queue, now) >= self._refusal_s and not self._stale:
+            self._stale = True
+            self._refusal_s = min(2 * self._refusal_s, _LONGEST_STALL_S)
 
     def _verdict(self, message: Outgoing, *, taken: bool) -> QueuesError | None:
         if message.returned:

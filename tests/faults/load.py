@@ -56,6 +56,8 @@ class Load:
             # What could not be published in time is not made up for: the rate is what the broker is offered from now on.
             due = min(int((time.monotonic() - began) * self._rate), count + self._rate)
             for number in range(count, due):
+                if self._stop.is_set():
+                    return
                 yield b'{"number": %d}' % (first + number)
             if due == count + self._rate:
                 began = time.monotonic() - due / self._rate

@@ -14,6 +14,7 @@ import pytest
 from acker.layout import shard_prefix, topology_prefix
 from compose import EmbeddedRedis
 from queues import Publisher
+from tests.broker import plain_channel, unique
 from tests.brokers import ClusteredRabbitMQ
 from tests.faults import numbered
 from tests.faults.load import PATIENCE, Load
@@ -25,8 +26,17 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
 
+def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) -> None:
+    """Offers again what was refused, as a publisher of a user must while a quorum queue has no leader."""
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while messages:
+        fates = publisher.publish_each(messages)
+        messages = [message for message, fate in zip(messages, fates, strict=True) if fate is not None]
+        assert not messages or time.monotonic() < deadline, next(filter(None, fates))
+
+
 class PatientLoad(Load):
-    """A quorum queue refuses messages while it has no leader; this one offers those again, as a publisher of a user must."""
+    """Goes on while the queue has no leader."""
 
     def _run(self) -> None:
         first, count = self.published.start, 0
@@ -35,10 +45,7 @@ class PatientLoad(Load):
                 bodies = self._bodies(first)
                 while waiting := list(islice(bodies, 25)):
                     count += len(waiting)
-                    deadline = time.monotonic() + PATIENCE.total_seconds()
-                    while waiting and time.monotonic() < deadline:
-                        fates = publisher.publish_each([(self._queue, body) for body in waiting])
-                        waiting = [body for body, fate in zip(waiting, fates, strict=True) if fate is not None]
+                    publish_in_the_end(publisher, [(self._queue, body) for body in waiting])
             self.published = range(first, first + count)
         except BaseException as error:  # noqa: BLE001 - raised in ``stop``
             self._error = error
@@ -104,3 +111,16 @@ def test_a_broker_of_three_loses_the_node_that_everybody_uses(tmp_path_factory: 
         first = stack.rabbitmq.nodes[0]
         stack.survives("RabbitMQ of three nodes: one killed, and stays away", first.kill)
         first.start()
+
+
+def test_a_publisher_finds_the_new_leaders() -> None:
+    """Of several queues, some are met between two leaders; RabbitMQ 3.10 would refuse for them as long as the channel lives."""
+    queues = [unique() for _ in range(20)]
+    with ClusteredRabbitMQ() as cluster:
+        with plain_channel(cluster.nodes[0].url) as channel:
+            for queue in queues:
+                channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+        with Publisher(cluster.url, patience=PATIENCE) as publisher:
+            publish_in_the_end(publisher, [(queue, b"before") for queue in queues])
+            cluster.nodes[0].kill()
+            publish_in_the_end(publisher, [(queue, b"after") for queue in queues])

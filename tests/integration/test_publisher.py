@@ -97,6 +97,25 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
     assert len({body for body, _ in take_all(amqp_url, queue)}) == 48
 
 
+def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(amqp_url, queue, caplog, monkeypatch):
+    monkeypatch.setattr("queues.outlet._REFUSAL_S", 0.2)
+    full = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(full, durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    with Publisher(amqp_url) as publisher:
+        offered = []
+
+        def again():
+            offered.append(b"%d" % len(offered))
+            refused, taken = publisher.publish_each([(full, b"a"), (queue, offered[-1])])
+            assert isinstance(refused, PublishRefusedError)
+            assert taken is None
+            return sum("refuses what is published" in record.getMessage() for record in caplog.records)
+
+        wait_until(lambda: again() == 2, timeout=60)
+    assert [body for body, _ in take_all(amqp_url, queue)] == offered
+
+
 def test_no_broker_is_given_up_after_the_patience(amqp_url):
     wire = Proxy(amqp_url)
     wire.close()
