@@ -207,6 +207,7 @@ _FAIL_TASKS = {
     "Redis: out of memory for 10 s",
     "Redis: read-only for 10 s",
     "Redis: connections half-open",
+    "Redis: a reply lost every 0.1 s for 4 s",
 }
 """Spark ends the Python worker of a task that failed, and begins a new one."""
 
