@@ -18,7 +18,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from queues.address import Address
 from queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError, QueuesError
 
-_BACKOFF = wait_exponential(multiplier=0.1, max=5) + wait_random(0, 0.1)
+_BACKOFF = wait_exponential(multiplier=0.1, max=2) + wait_random(0, 0.1)
+"""A broker that starts takes longer than that, and whoever waits for it shall not wait much longer than it takes."""
 _BLOCKED_TIMEOUT_S = 30
 
 _ACCESS_REFUSED, _NOT_FOUND, _NOT_ALLOWED = 403, 404, 530
@@ -59,7 +60,7 @@ _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
 
 
 def backoff_s(attempt: int) -> float:
-    """Seconds to wait before attempt number ``attempt + 1`` to connect: 0.1, 0.2, 0.4 … 5, and a little chance."""
+    """Seconds to wait before attempt number ``attempt + 1`` to connect: 0.1, 0.2, 0.4 … 2, and a little chance."""
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     return _BACKOFF(state)

@@ -47,6 +47,8 @@ _DEFAULTS = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     # Tasks go where a core is free: what they read is in Redis, not on an executor's disk.
     "spark.locality.wait": "0",
+    # What a lost executor had written is computed again from Redis in less than the 5 s after which Spark would ask it again.
+    "spark.shuffle.io.retryWait": "1s",
     "spark.driver.extraJavaOptions": _JAVA,
     "spark.executor.extraJavaOptions": _JAVA,
 }

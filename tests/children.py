@@ -19,6 +19,16 @@ def python_workers(driver: int) -> list[int]:
     return sorted(pid for pid, parent in daemons.items() if parent in daemons)
 
 
+def stage_workers(driver: int) -> list[int]:
+    """Those of them that run the bolts."""
+    return sorted(set(python_workers(driver)).intersection(_below(driver, b"\0pyspark.worker\0")))
+
+
+def planners(driver: int) -> list[int]:
+    """Processes below the driver in which Spark asks the relay's source for offsets: one a query."""
+    return sorted(_below(driver, b"python_streaming_source_runner"))
+
+
 def python_processes(driver: int) -> list[int]:
     """PySpark's daemon below the driver, and what was forked from it."""
     return sorted(_below(driver, b"pyspark.daemon"))

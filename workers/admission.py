@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 FIRST_BOUND = 500
@@ -18,12 +18,14 @@ class Admission:
     fixed: bool = False
     grow_below_s: float = 2.0
     shrink_above_s: float = 10.0
+    since: float = float("-inf")
+    """When it last shrank. What was emitted before tells of the larger bound, and of whatever stood still meanwhile."""
 
     @classmethod
     def for_topology(cls, max_spout_pending: int | None, message_timeout: timedelta | None) -> Admission:
         """A fixed bound if the topology sets one.
 
-        Else it grows while trees complete within two seconds (a fifteenth of the timeout if that is less), and shrinks when
+        Else it grows while trees complete within two seconds (a sixth of the timeout if that is less), and shrinks when
         they take more than a third of the timeout, so that slow bolts never turn a backlog into timeouts and replays.
         """
         if max_spout_pending is not None:
@@ -31,23 +33,21 @@ class Admission:
         if message_timeout is None:
             return cls(bound=FIRST_BOUND)
         timeout = message_timeout.total_seconds()
-        return cls(bound=FIRST_BOUND, grow_below_s=min(2.0, timeout / 15), shrink_above_s=timeout / 3)
+        return cls(bound=FIRST_BOUND, grow_below_s=min(2.0, timeout / 6), shrink_above_s=timeout / 3)
 
-    def observe(self, latency_s: float, *, was_full: bool) -> Admission:
+    def observe(self, emitted_at: float, now: float, *, was_full: bool) -> Admission:
         """What to do after a window of outcomes.
 
-        ``latency_s`` is the longest complete latency in it, ``was_full`` whether the bound was reached: one that nobody
-        reached says nothing about a larger one.
+        ``emitted_at`` is when the oldest tuple in it was emitted, on the clock of ``now``, in seconds; ``was_full`` whether the
+        bound was reached: one that nobody reached says nothing about a larger one.
         """
-        if self.fixed:
+        if self.fixed or emitted_at <= self.since:
             return self
+        latency_s = now - emitted_at
         if latency_s > self.shrink_above_s:
-            return self._with(max(1, self.bound // 2))
+            return replace(self, bound=max(1, self.bound // 2), since=now)
         if was_full and latency_s < self.grow_below_s:
             # So that the latency comes to the limit at most, if all of it is due to the number in flight.
             step = min(_LARGEST_STEP, self.grow_below_s / max(latency_s, 0.001))
-            return self._with(min(LARGEST_BOUND, int(self.bound * step) + 1))
+            return replace(self, bound=min(LARGEST_BOUND, int(self.bound * step) + 1))
         return self
-
-    def _with(self, bound: int) -> Admission:
-        return Admission(bound=bound, grow_below_s=self.grow_below_s, shrink_above_s=self.shrink_above_s)

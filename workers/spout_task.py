@@ -209,7 +209,7 @@ class SpoutTask:
                 self._tally.add(bucket_of((now - then) * 1000), count)
             self._tally.add("acked", len(msg_ids))
             self._tally.add("complete_us", round(total * 1e6))
-            self._admission = self._admission.observe(now - min(emitted_at), was_full=self._was_full)
+            self._admission = self._admission.observe(min(emitted_at), now, was_full=self._was_full)
             self._was_full = False
         return len(roots) - len(msg_ids)
 

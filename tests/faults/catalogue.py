@@ -9,7 +9,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from acker.redis_client import connect
-from tests.children import kill, python_workers
+from tests.children import kill, stage_workers
 from tests.faults.numbered import Order
 from tests.faults.stack import Stack
 from tests.waiting import wait_until
@@ -136,7 +136,7 @@ def ended_and_started(name: str) -> Fault:
 
 def python_worker_killed(stack: Stack) -> None:
     # In the soak the driver may just have been started again.
-    workers = wait_until(lambda: python_workers(stack.pid("driver")), 120, "Spark's Python workers")
+    workers = wait_until(lambda: stage_workers(stack.pid("driver")), 120, "Spark's Python workers")
     os.kill(workers[-1], signal.SIGKILL)
 
 
@@ -191,7 +191,34 @@ SLOW = {
 }
 """Left to `make test-matrix`: each takes longer than the others, or shows what another one shows too."""
 
-DRAWN = sorted(
-    FAULTS.keys() - {"broker: away for 20 s, message timeout 15 s", "spout worker: SIGSTOP for 60 s, message timeout 15 s"}
-)
-"""Those that the soak draws from."""
+_TOO_LONG = {"broker: away for 20 s, message timeout 15 s", "spout worker: SIGSTOP for 60 s, message timeout 15 s"}
+_END_PROCESSES = {
+    "broker: SIGKILL and start",
+    "Redis: SIGKILL, comes back empty",
+    "Redis: restart with its data",
+    "spout worker: SIGKILL",
+    "spout worker: SIGTERM, started again",
+    "driver: SIGKILL",
+    "driver: SIGTERM, started again",
+    "Spark: a Python worker, SIGKILL",
+}
+_FAIL_TASKS = {
+    "Redis: SIGSTOP for 10 s",
+    "Redis: out of memory for 10 s",
+    "Redis: read-only for 10 s",
+    "Redis: connections half-open",
+    "Redis: a reply lost every 0.1 s for 4 s",
+}
+"""Spark ends the Python worker of a task that failed, and begins a new one."""
+
+_DRAWN = FAULTS.keys() - _TOO_LONG
+SOAK = [
+    (0.3, sorted(_DRAWN)),
+    (0.3, sorted(_DRAWN - _END_PROCESSES)),
+    (0.4, sorted(_DRAWN - _END_PROCESSES - _FAIL_TASKS)),
+]
+"""The parts of the soak: the share of its time, and the faults that are drawn in it.
+
+How much memory a process takes is seen of one that lives. So what ends processes comes first: from the second part on
+servers, driver, JVM and spout workers live to the end, in the third Spark's Python workers too.
+"""

@@ -7,13 +7,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 
-from tests.children import family, python_workers, spark_jvms
+from tests.children import family, planners, spark_jvms, stage_workers
 from tests.entered import Looking
 from tests.faults.stack import Stack
+from tests.jvm_memory import needed_bytes
 from tests.memory_bound import resident_bytes
 
 _SERVERS = ("RabbitMQ", "Redis")
+_JVM, _WORKER, _PLANNER = "Spark's JVM, after a collection", "Spark: Python worker", "Spark: Python planner"
+ROLES = frozenset({*_SERVERS, "driver", _JVM, _WORKER, _PLANNER, "spout worker 0", "spout worker 1"})
+"""All that a topology consists of."""
 _LOOK_S = 2.0
+_COLLECT_S = 10.0
+"""The JVM is asked less often: each time it collects its garbage."""
 _MINUTE_S = 60.0
 _NOISE_BYTES = 8 * 2**20
 """What an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %."""
@@ -44,6 +50,11 @@ class Memory(Looking):
         super().__init__(_LOOK_S)
         self._stack = stack
         self._samples: defaultdict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+        self._collect_at = 0.0
+
+    def not_shown(self) -> frozenset[str]:
+        """The roles of which no process lived long enough."""
+        return ROLES.difference(grown.role for grown in self.grown())
 
     def grown(self) -> list[Grown]:
         """Of each role the process that lived longest, if it had its first minute, a second one and a last one."""
@@ -69,19 +80,26 @@ class Memory(Looking):
 
     def _look(self) -> None:
         now = time.monotonic()
-        for role, pid in self._processes():
+        driver = self._stack.child("driver").pid
+        for role, pid in self._processes(driver):
             # A server may be a shell with the server below it.
-            if size := sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid])):
-                self._samples[role, pid].append((now, size))
+            self._note(role, pid, sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid])))
+        if driver is not None and now >= self._collect_at:
+            self._collect_at = now + _COLLECT_S
+            for pid in spark_jvms(driver):
+                self._note(_JVM, pid, needed_bytes(pid))
 
-    def _processes(self) -> list[tuple[str, int]]:
+    def _note(self, role: str, pid: int, size: int) -> None:
+        if size:
+            self._samples[role, pid].append((time.monotonic(), size))
+
+    def _processes(self, driver: int | None) -> list[tuple[str, int]]:
         stack = self._stack
-        driver = stack.child("driver").pid
         found = [*zip(_SERVERS, (stack.rabbitmq.pid, stack.redis.pid), strict=True), ("driver", driver)]
         found += [(f"spout worker {name}", stack.child(name).pid) for name in ("0", "1")]
         if driver is not None:
-            found += [("Spark's JVM", pid) for pid in spark_jvms(driver)]
-            found += [("Python worker", pid) for pid in python_workers(driver)]
+            found += [(_WORKER, pid) for pid in stage_workers(driver)]
+            found += [(_PLANNER, pid) for pid in planners(driver)]
         return [(role, pid) for role, pid in found if pid]
 
 

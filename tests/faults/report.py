@@ -44,8 +44,6 @@ class Report:
         """Of the load, in messages a second."""
         self.memory: list[str] = []
         """The soak's table of its processes."""
-        self.memory: list[str] = []
-        """The soak's table of its processes."""
 
     def add(self, shown: Shown) -> None:
         self.rows.append(shown)

@@ -43,7 +43,7 @@ class Stack(Entered):
 
     def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int = 500) -> None:
         """``folder`` for the effects; the load is of ``rate`` messages a second."""
-        self.folder, self._master, self._servers, self._rate = folder, master, servers, rate
+        self.folder, self._master, self._servers, self.rate = folder, master, servers, rate
         REPORT.rate = rate
         self._next = 0
         self._successors: dict[str, Child] = {}
@@ -71,17 +71,13 @@ class Stack(Entered):
 
         ``faults`` tells how many there were: each may have what is in flight processed again, and no more than that.
         """
-        dead_before, rate = self.dead_lettered(), self._rate
+        dead_before, rate = self.dead_lettered(), self.rate
         with self._load(rate) as load:
             wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * rate, 300, "the load")
             # At first it may be catching up, faster than the load.
             before = min(rate, self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()))
             fault()
-            since = time.monotonic()
-            recovery = wait_until(
-                lambda: self.meter.recovered(since, GOOD * before), PROCESSED_WITHIN_S,
-                f"{name}: {GOOD:.0%} of {before:.0f} messages a second",
-            )[0]  # fmt: skip
+            recovery = self.recovery(time.monotonic(), before, name)
         wait_until(
             lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before, PROCESSED_WITHIN_S,
             f"{name}: every message to be processed or dead-lettered",
@@ -99,6 +95,13 @@ class Stack(Entered):
         assert shown.repeated <= shown.in_flight
         assert shown.dead_lettered == 0
         return shown
+
+    def recovery(self, since: float, rate: float, name: str) -> float:
+        """Wait until it is as fast as it was before a fault; returns the seconds from ``since`` until then."""
+        return wait_until(
+            lambda: self.meter.recovered(since, GOOD * rate), PROCESSED_WITHIN_S,
+            f"{name}: {GOOD:.0%} of {rate:.0f} messages a second",
+        )[0]  # fmt: skip
 
     def unprocessed(self, numbers: range) -> int:
         """How many of these messages lack an effect."""

@@ -59,8 +59,8 @@ def test_our_own_errors_stay_as_they_are():
     assert translate(error, ADDRESS) is error
 
 
-def test_waits_grow_up_to_five_seconds():
+def test_waits_grow_up_to_two_seconds():
     waits = [backoff_s(attempt) for attempt in range(1, 12)]
     assert 0.1 <= waits[0] <= 0.2
-    assert waits[:6] == sorted(waits[:6])
-    assert all(5 <= wait <= 5.1 for wait in waits[6:])
+    assert waits[:5] == sorted(waits[:5])
+    assert all(2 <= wait <= 2.1 for wait in waits[5:])
