@@ -65,6 +65,20 @@ def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
     return letters
 
 
+def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
+    """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is. Others see none meanwhile."""
+    with _dead_letters(amqp_url, queue) as box:
+        found = None
+        for _ in range(min(box.count, SEARCHED)):
+            method, properties, body = box.channel.basic_get(box.name)
+            if method is None or _id(properties, body) == letter_id:
+                found = None if method is None else _letter(queue, properties, body)
+                break
+        if box.count:
+            box.give_back(0)
+    return found
+
+
 def requeue(
     amqp_url: str,
     queue: str,

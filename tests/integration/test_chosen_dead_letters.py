@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from queues import dead_letters
 from queues.declare import WorkQueue, declare_queue
@@ -15,6 +16,8 @@ from queues.errors import QueueMissingError
 from queues.retry import NO_WAIT
 from tests.broker import delete, plain_channel, put, ready, take_all, unique
 from tests.waiting import wait_until
+from workers.cli import app
+from workers.errors import UsageError
 
 DIES = """
 import os, signal, sys
@@ -117,6 +120,25 @@ def test_without_a_queue_to_go_to_all_letters_stay(amqp_url, queue):
         dead_letters.requeue(amqp_url, queue.name, chosen=chosen)
     wait_until(lambda: ready(amqp_url, queue.dead) == 3)
     declare_queue(amqp_url, queue)
+
+
+def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"first line\nsecond line", b"\x00\x1b[31m")
+    _, text, binary = ids(amqp_url, queue)
+
+    def tiercel(*arguments):
+        result = CliRunner().invoke(app, ["dead-letters", *arguments, "--amqp", amqp_url], env={"COLUMNS": "80"})
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert text in tiercel("show", queue.name)
+    assert tiercel("read", queue.name, text) == "first line\nsecond line\n"
+    assert "00 1b 5b 33 31 6d" in tiercel("read", queue.name, binary)
+    assert "put 2 messages back" in tiercel("requeue", queue.name, "--id", binary, "--id", text)
+    assert set(bodies(amqp_url, queue.name)) == {b"first line\nsecond line", b"\x00\x1b[31m"}
+    with pytest.raises(UsageError, match=f"{text} is not among"):
+        CliRunner().invoke(app, ["dead-letters", "read", queue.name, text, "--amqp", amqp_url], catch_exceptions=False)
+    assert "put 1 messages back" in tiercel("requeue", queue.name)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
