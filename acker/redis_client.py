@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import redis
 from redis import exceptions
@@ -41,6 +41,8 @@ _NO_WRITES_CODES = ("MISCONF", "NOREPLICAS")
 _SCHEMES = "whether its URL should begin with redis:// or rediss://"
 _pools: WeakValueDictionary[tuple[str, str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
 """Of this process; each lives as long as a client uses it."""
+_users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
+"""The clients of a pool that are not closed."""
 _pools_lock = threading.Lock()
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
@@ -60,6 +62,21 @@ class _Script(Script):
 
 
 class _Redis(redis.Redis):
+    """Closes the idle connections of its pool when it is the last one that uses it.
+
+    The client's own ``close`` leaves a pool that was handed in as it is, and the garbage collector, which finds sockets in no
+    particular order, complains of those that nobody closed.
+    """
+
+    def close(self) -> None:
+        super().close()
+        users = _users.get(self.connection_pool)
+        if users is not None:
+            users.discard(self)
+            if not users:
+                # Not those in use: another thread may wait for a reply. Should a new client come meanwhile, it connects again.
+                self.connection_pool.disconnect(inuse_connections=False)
+
     def register_script(self, script: Any) -> Script:
         return _Script(self, script)
 
@@ -87,7 +104,9 @@ def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(se
         pool = _pools.get((url, key, socket_timeout))
         if pool is None:
             pool = _pools[url, key, socket_timeout] = _pool(address, key, socket_timeout)
-        return _Redis(connection_pool=pool)
+        client = _Redis(connection_pool=pool)
+        _users.setdefault(pool, WeakSet()).add(client)
+        return client
 
 
 def connect_topology(url: str, topology: str) -> redis.Redis:

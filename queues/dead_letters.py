@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +18,13 @@ from queues.connection import connected, translate
 from queues.declare import dead_letter_queue
 from queues.errors import PublishRefusedError, QueueMissingError
 
+BODY_BYTES = 64 * 1024
+"""Of a body that is looked at, at most."""
+SEARCHED = 10_000
+"""How many of the oldest letters are gone through for chosen ones."""
 _PREVIEW_BYTES = 200
+_ID_DIGITS = 16
+_RETURNED_S = 2.0
 _DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-", REASON_HEADER, QUEUE_HEADER)
 
 
@@ -23,6 +32,8 @@ _DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-", REASON_HEADER, Q
 class DeadLetter:
     """One message in a dead-letter queue."""
 
+    id: str
+    """Of what it says: body, properties and headers. Letters that are equal in all of it have one id."""
     queue: str
     """The queue that it comes from."""
     reason: str
@@ -31,67 +42,119 @@ class DeadLetter:
     """Bytes of its body."""
     preview: str
     """The beginning of its body, printable."""
+    body: bytes
+    """The first BODY_BYTES of it."""
     headers: Mapping[str, Any]
 
 
 def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
-    """The oldest dead letters of ``queue``; they stay where they are.
+    """The oldest dead letters of ``queue``; they stay where they are, and the next look shows the same.
 
     While they are looked at, nobody else sees them. Raises QueueMissingError, AddressError, BrokerUnavailableError,
     BrokerRefusedError; so do the others here.
     """
     letters: list[DeadLetter] = []
-    with _dead_letters(amqp_url, queue) as (channel, name, _):
+    with _dead_letters(amqp_url, queue) as box:
         while len(letters) < limit:
-            method, properties, body = channel.basic_get(name)
+            method, properties, body = box.channel.basic_get(box.name)
             if method is None:
                 break
-            letters.append(_letter(queue, properties.headers or {}, body))
+            letters.append(_letter(queue, properties, body))
         if letters:
-            channel.basic_nack(0, multiple=True, requeue=True)
+            box.give_back(0)
     return letters
 
 
-def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Callable[[int], None] = lambda _count: None) -> int:
-    """Put the oldest dead letters back into ``queue`` as if they were new; returns how many.
+def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
+    """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is. Others see none meanwhile."""
+    with _dead_letters(amqp_url, queue) as box:
+        found = None
+        for _ in range(min(box.count, SEARCHED)):
+            method, properties, body = box.channel.basic_get(box.name)
+            if method is None or _id(properties, body) == letter_id:
+                found = None if method is None else _letter(queue, properties, body)
+                break
+        if box.count:
+            box.give_back(0)
+    return found
+
+
+def requeue(
+    amqp_url: str,
+    queue: str,
+    limit: int | None = None,
+    on_moved: Callable[[int], None] = lambda _count: None,
+    *,
+    chosen: Collection[str] | None = None,
+) -> int:
+    """Put dead letters back into ``queue`` as if they were new, the oldest first; returns how many.
+
+    ``chosen`` are ids of letters, one for each: then only those, if they are among the oldest SEARCHED. The letters between
+    them are held meanwhile, so that nobody else sees them; RabbitMQ has them behind those that were looked at before and in
+    front of the rest afterwards. One that is not found (somebody took it, or looks at it now) is passed over.
 
     Each is published with a confirm before it is taken out: one that is interrupted may be in both queues, never in none.
     ``on_moved`` is called with 1 for each. Letters that die again meanwhile are left for the next time. Raises
     PublishRefusedError too.
     """
-    moved = 0
-    with _dead_letters(amqp_url, queue) as (channel, name, count):
+    wanted = None if chosen is None else Counter(chosen)
+    moved = held = 0
+    with _dead_letters(amqp_url, queue) as box:
+        channel = box.channel
         channel.confirm_delivery()
-        while moved < (count if limit is None else min(count, limit)):
-            method, properties, body = channel.basic_get(name)
+        most = box.count if limit is None else min(box.count, limit)
+        most = most if wanted is None else min(most, wanted.total())
+        while moved < most and moved + held < (box.count if wanted is None else min(box.count, SEARCHED)):
+            method, properties, body = channel.basic_get(box.name)
             if method is None:
                 break
-            headers = {
-                key: value for key, value in clean_headers(properties.headers).items() if not key.startswith(_DEATH_HEADERS)
-            }
-            try:
-                channel.basic_publish("", queue, body, copy_properties(properties, headers), mandatory=True)
-            except UnroutableError as error:
-                raise QueueMissingError(
-                    f"there is no queue {queue!r} to put the messages back into; declare it first"
-                ) from error
-            except NackError as error:
-                raise PublishRefusedError(f"queue {queue!r} did not take message {moved + 1}; it is full", moved) from error
+            if wanted is not None:
+                letter = _id(properties, body)
+                if not wanted[letter]:
+                    held += 1
+                    continue
+                wanted[letter] -= 1
+            _publish(channel, queue, properties, body, moved)
             channel.basic_ack(method.delivery_tag)
             moved += 1
             on_moved(1)
+        if held:
+            box.give_back(moved)
     return moved
 
 
 def purge(amqp_url: str, queue: str) -> int:
     """Delete all dead letters of ``queue`` for good; returns how many."""
-    with _dead_letters(amqp_url, queue) as (channel, name, _):
-        return int(channel.queue_purge(name).method.message_count)
+    with _dead_letters(amqp_url, queue) as box:
+        return int(box.channel.queue_purge(box.name).method.message_count)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Box:
+    connection: Any
+    channel: Any
+    name: str
+    """Of the dead-letter queue."""
+    count: int
+    """Of the messages that waited in it."""
+
+    def give_back(self, moved: int) -> None:
+        """Let go of what was got and not acked, by the end of the channel.
+
+        A quorum queue then has them in front of those that nobody got. With ``basic.nack``, which is made for it, RabbitMQ
+        before 4.3 puts them behind: the next look would show other letters. They are there a moment after the channel is
+        closed, so this waits for them; not for long, for somebody may take them at once.
+        """
+        self.channel.close()
+        channel, until = self.connection.channel(), time.monotonic() + _RETURNED_S
+        while time.monotonic() < until:
+            if channel.queue_declare(self.name, passive=True).method.message_count >= self.count - moved:
+                return
+            self.connection.sleep(0.02)
 
 
 @contextmanager
-def _dead_letters(amqp_url: str, queue: str) -> Iterator[tuple[Any, str, int]]:
-    """A channel, the name of the dead-letter queue, and how many messages wait in it."""
+def _dead_letters(amqp_url: str, queue: str) -> Iterator[_Box]:
     address = Address.parse(amqp_url)
     name = dead_letter_queue(queue)
     with connected(address, "tiercel dead-letters") as connection:
@@ -105,15 +168,37 @@ def _dead_letters(amqp_url: str, queue: str) -> Iterator[tuple[Any, str, int]]:
                     f"queue {queue!r} has no dead letters on {address}: there is no queue {name!r}; check the name"
                 ) from error
             raise refusal from error
-        yield channel, name, count
+        yield _Box(connection=connection, channel=channel, name=name, count=count)
 
 
-def _letter(queue: str, headers: Mapping[str, Any], body: bytes) -> DeadLetter:
+def _publish(channel: Any, queue: str, properties: Any, body: bytes, before: int) -> None:
+    """Returns when the broker has confirmed that it is in ``queue``."""
+    headers = {key: value for key, value in clean_headers(properties.headers).items() if not key.startswith(_DEATH_HEADERS)}
+    try:
+        channel.basic_publish("", queue, body, copy_properties(properties, headers), mandatory=True)
+    except UnroutableError as error:
+        raise QueueMissingError(f"there is no queue {queue!r} to put the messages back into; declare it first") from error
+    except NackError as error:
+        raise PublishRefusedError(f"queue {queue!r} did not take message {before + 1}; it is full", before) from error
+
+
+def _id(properties: Any, body: bytes) -> str:
+    """What RabbitMQ counts on a message with each delivery is not in it."""
+    said = vars(properties) | {"headers": sorted(clean_headers(properties.headers).items())}
+    digest = hashlib.blake2b(body, digest_size=_ID_DIGITS // 2)
+    digest.update(repr((len(body), sorted(said.items()))).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _letter(queue: str, properties: Any, body: bytes) -> DeadLetter:
+    headers = properties.headers or {}
     return DeadLetter(
+        id=_id(properties, body),
         queue=_text(headers.get(QUEUE_HEADER) or headers.get("x-first-death-queue") or queue),
         reason=_reason(headers),
         size=len(body),
         preview=_printable(body),
+        body=body[:BODY_BYTES],
         headers=dict(headers),
     )
 

@@ -74,14 +74,35 @@ def show(
         typer.echo(f"{queue} has no dead letters")
         return
     table = Table("reason", "bytes", "body")
+    table.add_column("id", no_wrap=True)
     for letter in letters:
-        table.add_row(Text(letter.reason), f"{letter.size:,}", Text(letter.preview))
+        table.add_row(Text(letter.reason), f"{letter.size:,}", Text(letter.preview), letter.id)
     Console().print(table)
+
+
+@dead_letters.command()
+def read(
+    queue: QueueName, letter: Annotated[str, typer.Argument(metavar="ID", help="as show says it")], amqp: Amqp = None
+) -> None:
+    """Show the body of one dead letter, at most 64 KiB of it; what is not text in hexadecimal."""
+    settings = _with_broker(amqp)
+    from queues.dead_letters import SEARCHED, look_for  # noqa: PLC0415 - `--help` should not wait for it
+    from workers.monitoring.wording import body_text  # noqa: PLC0415
+
+    found = look_for(settings.amqp or "", queue, letter)
+    if found is None:
+        raise UsageError(
+            f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; tiercel dead-letters show {queue}"
+        )
+    typer.echo(body_text(found.body, found.size)[1])
 
 
 @dead_letters.command()
 def requeue(
     queue: QueueName,
+    chosen: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="only this one, as show says it; repeat")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")] = None,
     amqp: Amqp = None,
 ) -> None:
@@ -89,7 +110,7 @@ def requeue(
     settings = _with_broker(amqp)
     from queues.dead_letters import requeue as put_back  # noqa: PLC0415 - `--help` should not wait for it
 
-    typer.echo(f"put {put_back(settings.amqp or '', queue, limit)} messages back into {queue}")
+    typer.echo(f"put {put_back(settings.amqp or '', queue, limit, chosen=chosen or None)} messages back into {queue}")
 
 
 @dead_letters.command()

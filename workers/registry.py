@@ -55,6 +55,11 @@ class Registry:
             known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
         return {queue.decode(): topology.decode() for queue, topology in sorted(known.items())}
 
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        self._queues.close()
+        self._topologies.close()
+
 
 def _note(name: str, said: bytes) -> TopologyNote:
     spout_tasks, message_timeout_secs, graph = json.loads(said)

@@ -25,7 +25,7 @@ from workers.control import Presence, State
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ def running(services, tmp_path):
         command = [sys.executable, "-m", "workers", "run", "monitored:topology", "--log", "json"]
         process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **servers}, stdout=file, stderr=file)
     try:
-        wait_until(lambda: "run_started" in log.read_text(), 120, "the topology to run")
+        wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield name
     finally:
         process.terminate()
@@ -127,7 +127,11 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         expect(page.get_by_test_id("Last errors")).to_contain_text("<b>cannot split poison</b>")
 
         page.get_by_test_id("look").click()
-        expect(page.get_by_test_id("Dead letters")).to_contain_text("poison")
+        letters = page.get_by_test_id("Dead letters")
+        expect(letters).to_contain_text("poison")
+        letters.get_by_role("button", name="whole body").click()
+        expect(page.get_by_test_id("whole body")).to_have_text("poison")
+        page.get_by_role("button", name="close").click()
         page.get_by_test_id("requeue all").click()
         give_token(page, "a wrong one")
         expect(page.get_by_text("wrong token")).to_be_visible()
@@ -139,9 +143,32 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         page.get_by_test_id("requeue all").click()  # the token was given
         expect(page.get_by_text(f"put 1 messages back into {running}")).to_be_visible()
         wait_until(lambda: ready(services.amqp_url, running) == 1, 30, "the dead letter to be in its queue again")
+        put(services.amqp_url, f"{running}.dead", b"d e f", b"\x00<b>no text</b>" + bytes(70_000), b"g h i")
+        requeue_the_third_of_three(page, running)
+        wait_until(lambda: ready(services.amqp_url, running) == 2, 30, "the chosen one to be in its queue again")
+        assert ready(services.amqp_url, f"{running}.dead") == 2
         page.get_by_test_id("activate").click()
         expect(page.get_by_test_id("state")).to_contain_text("is active")
-        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 60, "the poison to be dead again")
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "3", 60, "the poison to be dead again")
+        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["201"], 60, "the chosen one to be acked")
+
+
+def requeue_the_third_of_three(page, queue):
+    letters = page.get_by_test_id("Dead letters")
+    page.get_by_test_id("requeue chosen").click()
+    expect(page.get_by_text("choose letters by the boxes")).to_be_visible()
+    page.get_by_test_id("look").click()
+    expect(letters.locator("tbody tr")).to_have_count(3)
+    letters.get_by_role("button", name="whole body").nth(1).click()
+    whole = page.get_by_test_id("whole body")
+    expect(whole).to_contain_text("00000000  00 3c 62 3e")
+    expect(whole).to_contain_text("… and 4,479 bytes more")
+    expect(page.get_by_text("binary, 68.4 KiB")).to_be_visible()
+    page.get_by_role("button", name="close").click()
+    letters.locator("tbody tr").nth(2).get_by_role("checkbox").click()
+    page.get_by_test_id("requeue chosen").click()
+    expect(page.get_by_text(f"put 1 messages back into {queue}").last).to_be_visible()
+    expect(letters.locator("tbody tr")).to_have_count(2)
 
 
 def announce(redis_url, name, bolts=3):

@@ -29,17 +29,22 @@ def queue(amqp_url):
 
 def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, queue):
     put(amqp_url, queue.dead, b"x" * 1000, headers=DEATH)
-    put(amqp_url, queue.dead, b"\x00\xff\nb")
+    put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (dead_letters.BODY_BYTES + 1))
     for _ in range(25):
-        first, second = dead_letters.show(amqp_url, queue.name)
+        first, second, third = dead_letters.show(amqp_url, queue.name)
     assert (first.queue, first.reason, first.size, first.preview) == ("orders", "field 'n' is a long", 1000, "x" * 200)
     assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
-    wait_until(lambda: ready(amqp_url, queue.dead) == 2)
+    assert (first.body, second.body) == (b"x" * 1000, b"\x00\xff\nb")
+    assert (third.body, third.size) == (b"y" * dead_letters.BODY_BYTES, dead_letters.BODY_BYTES + 1)
+    wait_until(lambda: ready(amqp_url, queue.dead) == 3)
 
 
-def test_show_stops_at_its_limit(amqp_url, queue):
+def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b", b"c")
-    assert [letter.preview for letter in dead_letters.show(amqp_url, queue.name, limit=2)] == ["a", "b"]
+    for _ in range(3):
+        assert [letter.preview for letter in dead_letters.show(amqp_url, queue.name, limit=2)] == ["a", "b"]
+    assert dead_letters.requeue(amqp_url, queue.name, limit=1) == 1
+    assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], "the oldest is the oldest, however often one looked"
 
 
 def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url, queue):

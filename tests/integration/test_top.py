@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -28,7 +29,8 @@ def name(amqp_url, redis_url):
     builder = TopologyBuilder(name)
     builder.set_spout("lines", QueueSpout(name))
     builder.set_bolt("[split]", BasicBolt()).shuffle_grouping("lines")
-    Registry(redis_url).announce(builder.build())
+    with closing(Registry(redis_url)) as registry:
+        registry.announce(builder.build())
     declare_queue(amqp_url, WorkQueue(name=name))
     metrics = RedisMetrics(redis_url, name)
     metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
@@ -92,19 +94,19 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
     builder = TopologyBuilder("away")
     builder.set_spout("lines", QueueSpout("q"))
     builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
-    Registry(server.url).announce(builder.build())
-    metrics = RedisMetrics(server.url, "away")
-    metrics.add("lines", 1, {"acked": 5})
-    watcher = Watcher(Servers(redis_urls=(server.url,), amqp_url="amqp://127.0.0.1:1"))
-    first = watcher.look(None, Window.ALL_TIME)
-    assert (first.overview.spouts[0].acked, first.redis_problem) == (5, None)
-    assert "nothing listens" in first.rabbitmq_problem
-    server.stop()
-    away = watcher.look(None, Window.ALL_TIME)
-    assert away.overview.spouts[0].acked == 5
-    assert "Redis does not answer" in away.redis_problem
-    assert view_of(away, Window.ALL_TIME)
-    server.start()
-    metrics.add("lines", 1, {"acked": 1})
-    wait_until(lambda: (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None and look.overview is not None)
-    metrics.close()
+    with closing(Registry(server.url)) as registry:
+        registry.announce(builder.build())
+    servers = Servers(redis_urls=(server.url,), amqp_url="amqp://127.0.0.1:1")
+    with closing(RedisMetrics(server.url, "away")) as metrics, closing(Watcher(servers)) as watcher:
+        metrics.add("lines", 1, {"acked": 5})
+        first = watcher.look(None, Window.ALL_TIME)
+        assert (first.overview.spouts[0].acked, first.redis_problem) == (5, None)
+        assert "nothing listens" in first.rabbitmq_problem
+        server.stop()
+        away = watcher.look(None, Window.ALL_TIME)
+        assert away.overview.spouts[0].acked == 5
+        assert "Redis does not answer" in away.redis_problem
+        assert view_of(away, Window.ALL_TIME)
+        server.start()
+        metrics.add("lines", 1, {"acked": 1})
+        wait_until(lambda: (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None and look.overview is not None)

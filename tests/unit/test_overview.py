@@ -11,7 +11,7 @@ from workers.control import Presence, State
 from workers.monitoring.graph import Component, Edge, Graph
 from workers.monitoring.overview import Raw, overview_of
 from workers.monitoring.rates import RateMeter
-from workers.monitoring.wording import milliseconds, per_second, size, span
+from workers.monitoring.wording import body_text, milliseconds, per_second, size, span
 
 EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
 GRAPH = Graph(
@@ -133,6 +133,22 @@ def test_rates_begin_anew_when_the_counters_were_lost():
     meter.look(0, {"a": {1: {"n": 1000}}})
     assert meter.look(1, {}) == {}
     assert meter.look(2, {"a": {1: {"n": 3}}}) == {"a": {1: {"n": 3000}}}
+
+
+def test_a_body_is_shown_as_text_if_it_is_one_and_else_in_hexadecimal():
+    euro = "€".encode()
+    assert body_text(b"a\tb\r\n<b>", 8) == ("text", "a\tb\r\n<b>")
+    assert body_text("left\u202eright\x7f".encode(), 13) == ("text", "left\ufffdright\ufffd")
+    assert body_text(b"a" + euro[:2], 4) == ("text", "a\n… and 1 bytes more"), "a character that was cut in two"
+    assert body_text(b"a" + euro[:2], 3) == ("binary", f"00000000  61 e2 82 {' ' * 39} a..")
+    kind, text = body_text(b"\x00\xff0123456789abcdef", 5000)
+    assert kind == "binary"
+    assert text.splitlines() == [
+        "00000000  00 ff 30 31 32 33 34 35 36 37 38 39 61 62 63 64  ..0123456789abcd",
+        f"00000010  65 66 {' ' * 42} ef",
+        "… and 4,982 bytes more",
+    ]
+    assert body_text(b"", 0) == ("text", "")
 
 
 def test_numbers_are_written_for_people():

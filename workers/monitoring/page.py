@@ -12,7 +12,8 @@ from workers.control import State
 from workers.monitoring.overview import Overview
 from workers.monitoring.page_actions import Actions, Guard
 from workers.monitoring.page_charts import depth_options, graph_options, graph_size
-from workers.monitoring.page_tables import ACKER, BOLTS, DEAD, ERRORS, OWN, QUEUES, SPOUTS, TableKind, dead_rows, tables_of
+from workers.monitoring.page_letters import Letters, table_of
+from workers.monitoring.page_tables import ACKER, BOLTS, DEAD, ERRORS, OWN, QUEUES, SPOUTS, TableKind, tables_of
 from workers.monitoring.station import LOOK_S, Station
 from workers.monitoring.watcher import Look, Servers
 from workers.monitoring.wording import count, per_second, seconds, span, when
@@ -30,6 +31,8 @@ body { overflow-x: hidden; }
 .tiercel-section { width: 100%; min-width: 0; }
 .tiercel-section h2 { font-size: 1rem; line-height: 1.6rem; font-weight: 600; margin: 0; }
 .tiercel-section .q-table td, .tiercel-section .q-table th { font-variant-numeric: tabular-nums; }
+.tiercel-body { white-space: pre-wrap; overflow: auto; overflow-wrap: anywhere; max-height: 65vh; }
+.tiercel-body { font-family: monospace; font-size: .8rem; border: 1px solid rgba(128,128,128,.35); padding: 6px; }
 .tiercel-wide { width: 100%; overflow-x: auto; }
 .body--dark .tiercel-page svg text { fill: #d7dce2 !important; stroke: none !important; }
 .tiercel-page svg text { fill: #1f2933; stroke: none !important; }
@@ -62,7 +65,8 @@ class Page:
                 self._depths = ui.echart(depth_options([]), renderer="svg").classes("w-full h-72").props('data-testid="depths"')
             self._table(ERRORS)
             self._tables[ERRORS].style("max-height: 340px").props("virtual-scroll")
-            self._dead_letters()
+            with _section(DEAD.title):
+                self._letters = Letters(self._actions)
         ui.timer(LOOK_S, self._refresh, immediate=True)
 
     def _header(self) -> None:
@@ -96,33 +100,11 @@ class Page:
 
     def _table(self, kind: TableKind) -> None:
         with _section(kind.title):
-            self._tables[kind] = _table_of(kind)
-
-    def _dead_letters(self) -> None:
-        with _section(DEAD.title):
-            with ui.row().classes("items-center gap-2"):
-                self._queue = (
-                    ui.select([], label="queue").props("dense outlined").classes("min-w-40").props('data-testid="dead queue"')
-                )
-                ui.button("look", on_click=self._look_at_letters).props("dense no-caps").props('data-testid="look"')
-                for text, limit in (("requeue the oldest", 1), ("requeue all", None)):
-                    ui.button(text, on_click=self._requeuer(limit)).props("dense no-caps").props(f'data-testid="{text}"')
-            self._tables[DEAD] = _table_of(DEAD)
-
-    def _requeuer(self, limit: int | None) -> Callable[[], Any]:
-        async def requeue() -> None:
-            if self._queue.value:
-                await self._actions.requeue(self._queue.value, limit, self._look_at_letters)
-
-        return requeue
-
-    async def _look_at_letters(self) -> None:
-        if self._queue.value:
-            self._tables[DEAD].rows = dead_rows(await self._actions.letters(self._queue.value))
+            self._tables[kind] = table_of(kind)
 
     def _choose(self, topology: str | None) -> None:
         self._topology = topology
-        self._tables[DEAD].rows = []
+        self._letters.clear()
 
     async def _look_back(self, window: Window) -> None:
         self._window = window
@@ -152,9 +134,7 @@ class Page:
             self._tables[kind].rows = rows
         self._show_tiles(seen)
         self._show_charts(seen)
-        queues = [queue.name for queue in seen.queues]
-        if list(self._queue.options) != queues:
-            self._queue.set_options(queues, value=queues[0] if queues else None)
+        self._letters.offer([queue.name for queue in seen.queues])
 
     def _show_tiles(self, seen: Overview) -> None:
         self._tiles["acked/s"].set_text(per_second(seen.acked_a_second))
@@ -192,8 +172,3 @@ def _section(title: str) -> ui.element:
     with section:
         ui.html(f"<h2>{title}</h2>", sanitize=False)
     return section
-
-
-def _table_of(kind: TableKind) -> ui.table:
-    table = ui.table(columns=kind.definitions, rows=[], row_key="key").classes("w-full").props(f'data-testid="{kind.title}"')
-    return table.props('dense flat bordered hide-pagination :rows-per-page-options="[0]" no-data-label="none"')

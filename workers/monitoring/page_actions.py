@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from nicegui import run, ui
@@ -74,23 +74,25 @@ class Actions:
 
         await self._guard.let(action)
 
-    async def requeue(self, queue: str, limit: int | None, done: Callable[[], Awaitable[None]]) -> None:
-        """Put dead letters back, the oldest first."""
+    async def requeue(self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]) -> None:
+        """Put dead letters back: those with these ids, or all."""
 
         def put_back() -> int:
-            return dead_letters.requeue(self._servers.amqp_url or "", queue, limit)
+            return dead_letters.requeue(self._servers.amqp_url or "", queue, chosen=chosen)
 
         async def action() -> None:
             moved = await _tried(put_back)
             if moved is not None:
                 ui.notify(f"put {moved} messages back into {queue}", type="positive")
+                if chosen is not None and moved < len(chosen):
+                    ui.notify(f"{len(chosen) - moved} of the chosen ones were not there any more", type="warning")
             await done()
 
         await self._guard.let(action)
 
-    async def letters(self, queue: str) -> list[DeadLetter]:
+    async def letters(self, queue: str, limit: int) -> list[DeadLetter]:
         """The oldest dead letters of a queue. Changes nothing, and needs no token."""
-        return await _tried(lambda: dead_letters.show(self._servers.amqp_url or "", queue)) or []
+        return await _tried(lambda: dead_letters.show(self._servers.amqp_url or "", queue, limit)) or []
 
 
 async def _tried(function: Callable[[], Result]) -> Result | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from acker import Window
@@ -11,7 +12,7 @@ from queues.depths import require, survey
 from workers.errors import UsageError
 from workers.monitoring.overview import Own
 from workers.monitoring.watcher import TopologyReader
-from workers.registry import Registry
+from workers.registry import Registry, TopologyNote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,24 @@ def take_survey(amqp_url: str, redis_urls: tuple[str, ...], names: Sequence[str]
 
     Raises UsageError if there are none, QueueMissingError for one of ``names``, AckerError, QueuesError.
     """
-    registry = Registry(redis_urls[0]) if redis_urls else None
-    owners = registry.queues() if registry is not None else {}
+    owners, topologies = _known(redis_urls)
     if not names and not owners:
         raise UsageError("no topology has run here yet: name the queues, tiercel depths QUEUE ...")
     found = survey(amqp_url, names or list(owners), management_url)
     require(amqp_url, names, found)
-    if registry is None:
-        return Survey(queues=found, own=())
     chosen = {owners[name] for name in names if name in owners}
-    notes = [note for name, note in registry.topologies().items() if not names or name in chosen]
-    return Survey(queues=found, own=[TopologyReader(redis_urls, note).read(Window.ALL_TIME).own for note in notes])
+    notes = [note for name, note in topologies.items() if not names or name in chosen]
+    return Survey(queues=found, own=[_own_of(redis_urls, note) for note in notes])
+
+
+def _known(redis_urls: tuple[str, ...]) -> tuple[Mapping[str, str], Mapping[str, TopologyNote]]:
+    """Which topology each queue is of, and the topologies; none without a Redis."""
+    if not redis_urls:
+        return {}, {}
+    with closing(Registry(redis_urls[0])) as registry:
+        return registry.queues(), registry.topologies()
+
+
+def _own_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Own:
+    with closing(TopologyReader(redis_urls, note)) as reader:
+        return reader.read(Window.ALL_TIME).own

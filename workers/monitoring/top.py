@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -27,14 +28,15 @@ def window_named(name: str) -> Window:
 
 def run_top(servers: Servers, topology: str, window: Window, stopped: threading.Event) -> None:
     """Show it each second until ``stopped``; once if nobody sits at a terminal."""
-    watcher, console = Watcher(servers), Console()
-    if not console.is_terminal:
-        console.print(view_of(watcher.look(topology, window), window))
-        return
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
-        while not stopped.is_set():
-            live.update(view_of(watcher.look(topology, window), window), refresh=True)
-            stopped.wait(_LOOK_S)
+    console = Console()
+    with closing(Watcher(servers)) as watcher:
+        if not console.is_terminal:
+            console.print(view_of(watcher.look(topology, window), window))
+            return
+        with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
+            while not stopped.is_set():
+                live.update(view_of(watcher.look(topology, window), window), refresh=True)
+                stopped.wait(_LOOK_S)
 
 
 def view_of(look: Look, window: Window) -> RenderableType:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -85,6 +86,11 @@ class TopologyReader:
         )
         return overview_of(note.name, raw)
 
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        for each in (self.metrics, self._control, self._relay, self._ledger):
+            each.close()
+
     def _look_at_ledger(self) -> Census:
         """For a twentieth of the time at most: a census goes through all keys of the server, whoever they belong to."""
         began = time.monotonic()
@@ -123,6 +129,13 @@ class Watcher:
                 up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
             return {look.overview.name: look.overview for look in looks if look.overview is not None}, up
 
+    def close(self) -> None:
+        """Release the connections; waits for a look that runs. Idempotent."""
+        with self._lock:
+            self._registry.close()
+            for reader in self._readers.values():
+                reader.close()
+
     def _look(self, name: str | None, window: Window) -> Look:
         problem, found = self._refresh(), None
         chosen = name if name is not None else next(iter(self._known), None)
@@ -154,6 +167,8 @@ class Watcher:
         note = self._known[name]
         reader = self._readers.get(name)
         if reader is None or reader.note != note:
+            if reader is not None:
+                reader.close()
             reader = self._readers[name] = TopologyReader(self._servers.redis_urls, note)
         try:
             self._last[name, window] = reader.read(window)
@@ -173,7 +188,8 @@ class Watcher:
 
 def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
     """The topologies that ran, or the one of this name. Raises UsageError if there is none, AckerError."""
-    known = Registry(redis_url).topologies()
+    with closing(Registry(redis_url)) as registry:
+        known = registry.topologies()
     if name is None:
         return known
     if name not in known:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 from datetime import datetime
 
 UNKNOWN = "?"
+_WHITE = "\t\n\r"
+_DUMPED = 16
+"""Bytes a line."""
 
 
 def count(number: int | None) -> str:
@@ -46,6 +50,31 @@ def size(number: int) -> str:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
         value /= 1024
     return f"{value:,.1f} GiB"
+
+
+def body_text(body: bytes, whole: int) -> tuple[str, str]:
+    """What kind of body this is, "text" or "binary", and the body for people to read; ``whole`` is its size, in bytes.
+
+    Text is UTF-8 without control characters; in it, what would not be seen, or change how the rest is seen, is a replacement
+    character. Anything else is a hexadecimal dump. If this is not all of it, the end says so.
+    """
+    try:
+        # What was cut off may have cut a character.
+        text = codecs.getincrementaldecoder("utf-8")().decode(body, final=len(body) == whole)
+    except UnicodeError:
+        text = "\0"
+    if any(ord(each) < 32 and each not in _WHITE for each in text):
+        kind, shown = "binary", "\n".join(_dumped(body, start) for start in range(0, len(body), _DUMPED))
+    else:
+        kind, shown = "text", "".join(each if each.isprintable() or each in _WHITE else "\ufffd" for each in text)
+    rest = whole - len(body)
+    return kind, f"{shown}\n… and {count(rest)} bytes more" if rest else shown
+
+
+def _dumped(body: bytes, start: int) -> str:
+    line = body[start : start + _DUMPED]
+    letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
+    return f"{start:08x}  {line.hex(' '):<{3 * _DUMPED}} {letters}"
 
 
 def span(number: float) -> str:
