@@ -92,11 +92,11 @@ def _rows(array: pa.Array, inputs: int) -> Rows:
             raise BadAnchorsError(f"a list of anchors holds null: {_WANTED}")
         return np.zeros(0, np.int64)
     rows = array.to_numpy(zero_copy_only=False)
-    bad = (rows < 0) | (rows >= inputs)
-    if bad.any():
+    if len(rows) and (rows.min() < 0 or rows.max() >= inputs):
+        bad = (rows < 0) | (rows >= inputs)
         known = f"its rows are 0 to {inputs - 1}" if inputs else "there are no rows here"
         raise BadAnchorsError(f"there is no input row {int(rows[int(np.argmax(bad))])}: {known}")
-    numbers: Rows = rows.astype(np.int64)
+    numbers: Rows = rows.astype(np.int64, copy=False)
     return numbers
 
 

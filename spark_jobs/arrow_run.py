@@ -93,10 +93,9 @@ class ArrowRecord(Record):
         return sum(received.chunk.values.num_rows for received in self._received)
 
     @cached_property
-    def acked(self) -> list[int]:
+    def acked(self) -> Rows:
         rows = np.concatenate([np.zeros(0, np.int64), *(received.rows for received in self._received)])
-        acked: list[int] = rows[~np.isin(rows, list(self.reasons))].tolist()
-        return acked
+        return rows[~np.isin(rows, list(self.reasons))] if self.reasons else rows
 
 
 @dataclass(slots=True)

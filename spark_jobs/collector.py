@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 from acker.ids import mix
 from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.errors import AlreadySettledError, ForeignTupleError, TupleError
+from spark_jobs.fold import Rows
 from spark_jobs.outputs import Outgoing, Outputs
 from spark_jobs.reasons import reason_of
 from spark_jobs.tuples import ACKED, FAILED, OPEN, Tuple
@@ -110,7 +111,7 @@ class Record:
         return len(self.fresh)
 
     @cached_property
-    def acked(self) -> list[int]:
+    def acked(self) -> Sequence[int] | Rows:
         """The rows of the acked tuples. To be asked for when the work is over."""
         return [tup.row for tup in self.tuples if tup.state == ACKED]
 

@@ -117,15 +117,24 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
 
     Every root is there, but for those of the first ``held`` tuples to which nothing happened.
     """
-    mine, fresh = _pairs(lineage, acked), lineage.roots[lineage.offsets[held] :]
-    roots = np.concatenate([fresh, lineage.roots[mine], *(child.roots for child in children)])
-    xors = np.concatenate([np.zeros(len(fresh), np.uint64), lineage.edges[mine], *(child.edges for child in children)])
-    if not len(roots):
-        return Updates(roots=roots, xors=xors)
+    parts = [_folded(child.roots, child.edges) for child in children]
+    if not held and len(acked) == len(lineage.offsets) - 1:
+        parts.append(_folded(lineage.roots, lineage.edges))
+    else:
+        mine, fresh = _pairs(lineage, acked), lineage.roots[lineage.offsets[held] :]
+        parts += [_folded(lineage.roots[mine], lineage.edges[mine]), _folded(fresh, np.zeros(len(fresh), np.uint64))]
+    roots, xors = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(roots, kind="stable")
-    roots, xors = roots[order], xors[order]
+    roots, xors = _folded(roots[order], xors[order])
+    return Updates(roots=roots, xors=xors)
+
+
+def _folded(roots: Ids, xors: Ids) -> tuple[Ids, Ids]:
+    """Neighbours of one root made one: tuples of one tree lie side by side nearly always, and the rest is sorting."""
+    if not len(roots):
+        return roots, xors
     starts = np.flatnonzero(np.concatenate([[True], roots[1:] != roots[:-1]]))
-    return Updates(roots=roots[starts], xors=np.bitwise_xor.reduceat(xors, starts))
+    return (roots, xors) if len(starts) == len(roots) else (roots[starts], np.bitwise_xor.reduceat(xors, starts))
 
 
 def roots_of(lineage: Lineage, row: int) -> list[int]:

@@ -156,10 +156,12 @@ class _Work:
         untracked = np.flatnonzero(np.diff(self._lineage.offsets) == 0)
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
-        identities, no_tree = seeds.tolist(), frozenset(untracked.tolist())
+        no_tree = frozenset(untracked.tolist())
         records = {task_id: self._record(task_id, seeds, no_tree, salt) for task_id in self._copies}
         arrivals: list[tuple[int, Sequence[Tuple] | Chunk]] = list(held.items())
         arrivals += [(chunk.route.target_task, chunk) for chunk in chunks]
+        by_tuple = any(not isinstance(record, ArrowRecord) for record in records.values())
+        identities: list[int] = seeds.tolist() if by_tuple else []
         row = 0
         for task_id, arrived in arrivals:
             record = records[task_id]
@@ -221,7 +223,7 @@ class _Work:
 
     def _settle(self) -> None:
         """Tell the ledger, once, what became of the trees; and count it if it was the first time."""
-        acked = np.array([row for record in self._records.values() for row in record.acked], np.int64)
+        acked = np.concatenate([np.zeros(0, np.int64), *(np.asarray(each.acked, np.int64) for each in self._records.values())])
         updates = fold(self._lineage, acked, self._children, self._held_rows)
         failures = [
             Failure(root=root, component=record.component, task=task_id, reason=reason)

@@ -22,38 +22,37 @@ end
 -- The first write, before any entry changes: a server that is out of memory refuses here and leaves all as it was.
 if not conflict then redis.call('SET', token, (known or digest) .. slice, 'PX', ARGV[5]) end
 
-local function xor(a, b)
-  local high_a, low_a = struct.unpack('>I4I4', a)
-  local high_b, low_b = struct.unpack('>I4I4', b)
-  return struct.pack('>i4i4', bit.bxor(high_a, high_b), bit.bxor(low_a, low_b))
-end
-
+local call, sub, bxor, parse, form = redis.call, string.sub, bit.bxor, struct.unpack, struct.pack
 for group = 1, tonumber(ARGV[6]) do
   local key, high = KEYS[OWNERS + 1 + group], ARGV[4 + 3 * group]
   local updates, failures = ARGV[5 + 3 * group], ARGV[6 + 3 * group]
   local fields, set, gone = {}, {}, {}
-  for at = 1, #updates, 13 do fields[#fields + 1] = updates:sub(at, at + 4) end
+  for at = 1, #updates, 13 do fields[#fields + 1] = sub(updates, at, at + 4) end
   local updated = #fields
-  for at = 1, #failures, 7 do fields[#fields + 1] = failures:sub(at, at + 4) end
-  local values = redis.call('HMGET', key, unpack(fields))
+  for at = 1, #failures, 7 do fields[#fields + 1] = sub(failures, at, at + 4) end
+  local values = call('HMGET', key, unpack(fields))
   for i, field in ipairs(fields) do
-    local value, change = values[i], i <= updated and updates:sub(13 * i - 7, 13 * i)
+    local value = values[i]
     if not value then
       late = late + 1
-    elseif conflict or not change then
-      local reason = conflict and 0 or struct.unpack('>I2', failures, 7 * (i - updated) - 1)
+    elseif conflict or i > updated then
+      local reason = conflict and 0 or parse('>I2', failures, 7 * (i - updated) - 1)
       gone[#gone + 1], failed = field, failed + 1
-      tell(value:sub(9), 'f', high .. field .. ARGV[first_reason + reason])
-    elseif value:sub(1, 8) == change then
-      gone[#gone + 1], completed = field, completed + 1
-      tell(value:sub(9), 'a', high .. field)
-    elseif change ~= '\0\0\0\0\0\0\0\0' then
-      set[#set + 1] = field
-      set[#set + 1] = xor(value, change) .. value:sub(9)
+      tell(sub(value, 9), 'f', high, field .. ARGV[first_reason + reason])
+    else
+      local left, right, owner = parse('>I4I4c4', value)
+      local change_left, change_right = parse('>I4I4', updates, 13 * i - 7)
+      if left == change_left and right == change_right then
+        gone[#gone + 1], completed = field, completed + 1
+        tell(owner, 'a', high, field)
+      elseif change_left ~= 0 or change_right ~= 0 then
+        set[#set + 1] = field
+        set[#set + 1] = form('>i4i4c4', bxor(left, change_left), bxor(right, change_right), owner)
+      end
     end
   end
-  if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
-  if #set > 0 then redis.call('HSET', key, unpack(set)) end
+  if #gone > 0 then call('HDEL', key, unpack(gone)) end
+  if #set > 0 then call('HSET', key, unpack(set)) end
 end
 append_outcomes()
 return {conflict and 2 or 0, completed, failed, late}

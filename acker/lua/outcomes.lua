@@ -11,8 +11,9 @@ local FEED_LENGTH = 100000 -- of a reader that never comes back; a reader delete
 
 local told = {}
 
--- owner: 4 bytes; kind: 'a'cked, 'f'ailed, 'r'eleased or 't'imeout reset; outcome: bytes
-local function tell(owner, kind, outcome)
+-- owner: 4 bytes; kind: 'a'cked, 'f'ailed, 'r'eleased or 't'imeout reset; high and rest: the outcome's bytes. They come in two
+-- parts because joining them for each root makes a string that is thrown away.
+local function tell(owner, kind, high, rest)
   local kinds = told[owner]
   if not kinds then
     kinds = {}
@@ -20,9 +21,10 @@ local function tell(owner, kind, outcome)
   end
   local outcomes = kinds[kind]
   if outcomes then
-    outcomes[#outcomes + 1] = outcome
+    outcomes[#outcomes + 1] = high
+    outcomes[#outcomes + 1] = rest
   else
-    kinds[kind] = {outcome}
+    kinds[kind] = {high, rest}
   end
 end
 

@@ -40,7 +40,7 @@ end
 
 -- A root without receivers leaves no entry by which a repeat could be told, so the receipt tells it.
 if #nobody > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) then
-  tell(owner, 'a', table.concat(nobody))
+  tell(owner, 'a', '', table.concat(nobody))
   append_outcomes()
 end
 return table.concat(collided)

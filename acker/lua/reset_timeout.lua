@@ -15,7 +15,7 @@ for group = 1, #KEYS - OWNERS do
   local values = redis.call('HMGET', key, unpack(fields))
   for i, field in ipairs(fields) do
     if values[i] then
-      tell(values[i]:sub(9), 't', high .. field)
+      tell(values[i]:sub(9), 't', high, field)
     end
   end
   if KEPT ~= '0' then

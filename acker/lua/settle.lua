@@ -23,9 +23,9 @@ for group = 1, groups do
       gone[#gone + 1] = field
       if kind == 'f' then
         local reason = ARGV[5 + 2 * groups + struct.unpack('>I2', records, 7 * i - 1)]
-        tell(values[i]:sub(9), kind, high .. field .. reason)
+        tell(values[i]:sub(9), kind, high, field .. reason)
       elseif kind == 'r' then
-        tell(values[i]:sub(9), kind, high .. field)
+        tell(values[i]:sub(9), kind, high, field)
       end
     end
   end
