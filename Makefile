@@ -44,9 +44,15 @@ $(BENCH)/.complete: bench/constraints.txt
 	@$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r bench/constraints.txt
 	@touch $@
 
+# Two files at a time, for most tests wait more than they work; but the faults alone, for they show how long recovery takes.
 test: check
+ifeq ($(ARGS),)
+	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/faults
+	@$(BIN)/python -m pytest tests/faults
+	@$(MAKE) test-newest
+else
 	@$(BIN)/python -m pytest $(ARGS)
-	@[ -n "$(ARGS)" ] || $(MAKE) test-newest
+endif
 
 # The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/ledger $(wildcard tests/integration/test_*_contract.py)
