@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -203,6 +205,22 @@ def test_with_fifty_components_it_stays_quick_and_fits_a_phone(services, browser
         assert min(map(int, re.findall(r"\d+", ground)[:3])) > 200 or ground == "rgba(0, 0, 0, 0)"
 
 
+def test_each_window_shows_what_was_counted_in_it(services, browser, tmp_path):
+    name = unique("windows")
+    announce(services.redis_url, name)
+    for hours, count in ((0, 1), (2, 20), (12, 300), (72, 4_000)):
+        metrics = RedisMetrics(services.redis_url, name, lambda hours=hours: time.time() - 3600 * hours)
+        metrics.add("lines", 1, {"acked": count})
+        metrics.add("bolt-0", 2, {"executed": count})
+        metrics.close()
+    with monitor(tmp_path, services.amqp_url, services.redis_url) as url:
+        page = browser(f"{url}?topology={name}")
+        for window, total in (("10 min", "1"), ("3 h", "21"), ("1 day", "321"), ("all time", "4,321"), ("10 min", "1")):
+            page.get_by_role("button", name=window).click()
+            wait_until(lambda total=total: [row["acked"] for row in rows(page, "Spouts")] == [total], 30, window)
+            assert rows(page, "Bolts")[0]["executed"] == total, window
+
+
 def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_back(rabbitmq, redis, browser, tmp_path):
     broker, store = rabbitmq(), redis()
     name = "away"
@@ -270,8 +288,34 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 60, "a scrape")
             fired = {"TiercelDeadLetters", "TiercelPendingTooOld", "TiercelNoConsumers", "TiercelNoDriver"}
             wait_until(lambda: fired <= alerts(asked(api, "alerts"), name), 60, f"{fired} to fire")
+            for question in dashboard_questions(name):
+                wait_until(lambda question=question: answered(api, question), 60, f"an answer to {question}")
         finally:
             process.kill()
+
+
+def dashboard_questions(name):
+    """What the dashboard asks Prometheus, of one topology."""
+    found = []
+
+    def search(part):
+        if isinstance(part, dict):
+            found.extend(part[key] for key in ("expr", "query") if isinstance(part.get(key), str))
+            part = list(part.values())
+        if isinstance(part, list):
+            for each in part:
+                search(each)
+
+    search(json.loads((ROOT / "compose/grafana-dashboard.json").read_text()))
+    assert len(found) > 5
+    found = [re.sub(r"label_values\((.*),.*\)", r"\1", each) for each in found if each != "prometheus"]
+    return [each.replace("$topology", name).replace("$__rate_interval", "1m") for each in found]
+
+
+def answered(api, question):
+    """Whether Prometheus has any series for it. Raises if it does not understand it."""
+    with urllib.request.urlopen(f"{api}/query?{urllib.parse.urlencode({'query': question})}") as response:
+        return json.load(response)["data"]["result"]
 
 
 def asked(api, question):
