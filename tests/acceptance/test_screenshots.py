@@ -84,15 +84,17 @@ def shop(rabbitmq, redis, tmp_path):
     servers = {"TIERCEL_AMQP": broker.url, "TIERCEL_REDIS": store.url, "PYTHONPATH": str(ROOT)}
     log, ended = tmp_path / "run.log", threading.Event()
     with log.open("w") as file:
-        command = [sys.executable, "-m", "workers", "run", "shop:topology"]
+        command = [sys.executable, "-m", "workers", "run", "shop:topology", "--log", "json"]
         process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **servers}, stdout=file, stderr=file)
     feeder = threading.Thread(target=feed, args=(broker.url, ended))
-    feeder.start()
     try:
+        wait_until(lambda: "run_started" in log.read_text(), 400, "the topology to run")
+        feeder.start()
         yield broker, store
     finally:
         ended.set()
-        feeder.join()
+        if feeder.ident is not None:
+            feeder.join()
         process.terminate()
         process.wait(60)
 
@@ -134,12 +136,15 @@ def at_a_terminal(*arguments):
 def picture_of(text, title, open_page, file):
     """Draw what a terminal showed, without the font that rich would load from elsewhere."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    text.rstrip()
     console.print(text)
     svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.DOTALL).replace(
         "Fira Code", "DejaVu Sans Mono"
     )
     wide, high = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
-    page = open_page("data:text/html;base64," + base64.b64encode(f"<body style='margin:0'>{svg}".encode()).decode())
+    page = open_page(
+        "data:text/html;charset=utf-8;base64," + base64.b64encode(f"<body style='margin:0'>{svg}".encode()).decode()
+    )
     page.set_viewport_size({"width": round(float(wide)), "height": round(float(high))})
     page.screenshot(path=file)
 
@@ -150,13 +155,12 @@ def test_pictures(shop, pictures, tmp_path):
         page = open_page(url, width=1200)
         wait_until(lambda: ready(broker.url, WORK.dead) >= 20, 600, "some bad sentences to be dead")
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 60)
-        page.get_by_test_id("look").click()
-        expect(page.get_by_test_id("Dead letters")).to_contain_text("bad sentence")
         page.set_viewport_size({"width": 1200, "height": 1180})
         page.screenshot(path=pictures / "monitor.png")
-        page.set_viewport_size({"width": 1200, "height": 900})
-        page.get_by_test_id("depths").scroll_into_view_if_needed()
-        page.get_by_test_id("Dead letters").locator("tbody tr").nth(4).scroll_into_view_if_needed()
+        page.get_by_test_id("look").click()
+        expect(page.get_by_test_id("Dead letters")).to_contain_text("bad sentence")
+        page.get_by_test_id("Dead letters").get_by_role("checkbox").nth(2).click()
+        page.get_by_test_id("depths").evaluate("chart => scrollTo(0, scrollY + chart.getBoundingClientRect().top - 90)")
         page.screenshot(path=pictures / "monitor-letters.png")
         phone = open_page(url, width=390, dark=True)
         wait_until(lambda: rows(phone, "Spouts"))
