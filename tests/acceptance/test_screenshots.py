@@ -22,13 +22,13 @@ from rich.text import Text
 from queues import Publisher, WorkQueue, declare_queue
 from queues.retry import NO_WAIT
 from tests.broker import ready
-from tests.monitors import chromium, monitor, rows
+from tests.monitors import chromium, monitor, number, rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.screenshots]
 
 ROOT = Path(__file__).parents[2]
-WORK = WorkQueue(name="sentences", delivery_limit=1, retry=NO_WAIT)
+WORK = WorkQueue(name="sentences", delivery_limit=3, retry=NO_WAIT)
 COLUMNS, LINES = 100, 50
 TOPOLOGY = """
 from queues import QueueSpout
@@ -60,7 +60,7 @@ class Store(BasicBolt):
 
 def topology():
     builder = TopologyBuilder("word-shop")
-    builder.set_spout("sentences", QueueSpout("sentences", fields="line string", delivery_limit=1, retry=NO_WAIT))
+    builder.set_spout("sentences", QueueSpout("sentences", fields="line string", delivery_limit=3, retry=NO_WAIT))
     builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
     builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
     builder.set_bolt("store", Store(), 1).shuffle_grouping("count").shuffle_grouping("split", "long")
@@ -101,10 +101,10 @@ def shop(rabbitmq, redis, tmp_path):
 
 def feed(url, ended):
     with Publisher(url) as publisher:
-        for number in range(1, 10**9):
-            line = f"bad sentence {number}" if number % 50 == 0 else "the monitor shows what the broker and the ledger report"
+        for count in range(1, 10**9):
+            line = f"bad sentence {count}" if count % 25 == 0 else "the monitor shows what the broker and the ledger report"
             publisher.publish(WORK.name, [line.encode()])
-            if ended.wait(0.01):
+            if ended.wait(0.02):
                 return
 
 
@@ -153,7 +153,8 @@ def test_pictures(shop, pictures, tmp_path):
     broker, store = shop
     with chromium() as open_page, monitor(tmp_path, broker.url, store.url, broker.management_url) as url:
         page = open_page(url, width=1200)
-        wait_until(lambda: ready(broker.url, WORK.dead) >= 20, 600, "some bad sentences to be dead")
+        wait_until(lambda: ready(broker.url, WORK.dead) >= 12, 600, "some bad sentences to be dead")
+        wait_until(lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Last errors"), 600)
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 60)
         page.set_viewport_size({"width": 1200, "height": 1180})
         page.screenshot(path=pictures / "monitor.png")
