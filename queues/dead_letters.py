@@ -79,43 +79,50 @@ def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
     return found
 
 
-def requeue(
-    amqp_url: str,
-    queue: str,
-    limit: int | None = None,
-    on_moved: Callable[[int], None] = lambda _count: None,
-    *,
-    chosen: Collection[str] | None = None,
-) -> int:
-    """Put dead letters back into ``queue`` as if they were new, the oldest first; returns how many.
-
-    ``chosen`` are ids of letters, one for each: then only those, if they are among the oldest SEARCHED. The letters between
-    them are held meanwhile, so that nobody else sees them; RabbitMQ has them behind those that were looked at before and in
-    front of the rest afterwards. One that is not found (somebody took it, or looks at it now) is passed over.
+def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Callable[[int], None] = lambda _count: None) -> int:
+    """Put the oldest dead letters back into ``queue`` as if they were new; returns how many.
 
     Each is published with a confirm before it is taken out: one that is interrupted may be in both queues, never in none.
     ``on_moved`` is called with 1 for each. Letters that die again meanwhile are left for the next time. Raises
     PublishRefusedError too.
     """
-    wanted = None if chosen is None else Counter(chosen)
-    moved = held = 0
+    moved = 0
     with _dead_letters(amqp_url, queue) as box:
-        channel = box.channel
-        channel.confirm_delivery()
-        most = box.count if limit is None else min(box.count, limit)
-        most = most if wanted is None else min(most, wanted.total())
-        while moved < most and moved + held < (box.count if wanted is None else min(box.count, SEARCHED)):
-            method, properties, body = channel.basic_get(box.name)
+        box.channel.confirm_delivery()
+        while moved < (box.count if limit is None else min(box.count, limit)):
+            method, properties, body = box.channel.basic_get(box.name)
             if method is None:
                 break
-            if wanted is not None:
-                letter = _id(properties, body)
-                if not wanted[letter]:
-                    held += 1
-                    continue
-                wanted[letter] -= 1
-            _publish(channel, queue, properties, body, moved)
-            channel.basic_ack(method.delivery_tag)
+            _publish(box.channel, queue, properties, body, moved)
+            box.channel.basic_ack(method.delivery_tag)
+            moved += 1
+            on_moved(1)
+    return moved
+
+
+def requeue_chosen(
+    amqp_url: str, queue: str, chosen: Collection[str], on_moved: Callable[[int], None] = lambda _count: None
+) -> int:
+    """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest SEARCHED; returns how many.
+
+    The letters between them are held meanwhile, so that nobody else sees them; RabbitMQ has them behind those that were
+    looked at before and in front of the rest afterwards. One that is not found (somebody took it, or looks at it now) is
+    passed over.
+    """
+    wanted, most, moved, held = Counter(chosen), len(chosen), 0, 0
+    with _dead_letters(amqp_url, queue) as box:
+        box.channel.confirm_delivery()
+        while moved < most and moved + held < min(box.count, SEARCHED):
+            method, properties, body = box.channel.basic_get(box.name)
+            if method is None:
+                break
+            letter = _id(properties, body)
+            if not wanted[letter]:
+                held += 1
+                continue
+            _publish(box.channel, queue, properties, body, moved)
+            box.channel.basic_ack(method.delivery_tag)
+            wanted[letter] -= 1
             moved += 1
             on_moved(1)
         if held:

@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
     parser.addoption("--fault-report", metavar="FILE", help="adds the table of the faults to this file, as Markdown")
     parser.addoption("--fault-rate", type=int, default=500, help="messages a second that faults are shown under")
+    parser.addoption("--screenshots", metavar="FOLDER", help="write the pictures of the documentation there")
     parser.addoption("--servers", default="", help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded")
 
 
@@ -46,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker(others)]
     if not config.getoption("--slow"):
         left_out += [item for item in items if item.get_closest_marker("slow")]
+    if not config.getoption("--screenshots"):
+        left_out += [item for item in items if item.get_closest_marker("screenshots")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

@@ -101,16 +101,18 @@ def read(
 def requeue(
     queue: QueueName,
     chosen: Annotated[
-        list[str] | None, typer.Option("--id", metavar="ID", help="only this one, as show says it; repeat")
+        list[str] | None, typer.Option("--id", metavar="ID", help="only this one, as show says it; may be repeated")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="without --id: at most this many, the oldest")] = None,
     amqp: Amqp = None,
 ) -> None:
     """Put dead letters back into their queue as if they were new."""
     settings = _with_broker(amqp)
-    from queues.dead_letters import requeue as put_back  # noqa: PLC0415 - `--help` should not wait for it
+    from queues import dead_letters as letters  # noqa: PLC0415 - `--help` should not wait for it
 
-    typer.echo(f"put {put_back(settings.amqp or '', queue, limit, chosen=chosen or None)} messages back into {queue}")
+    url = settings.amqp or ""
+    moved = letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
+    typer.echo(f"put {moved} messages back into {queue}")
 
 
 @dead_letters.command()

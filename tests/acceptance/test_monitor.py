@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -124,6 +126,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         assert exposed["tiercel_spout_complete_latency_seconds_count", "lines"] == 200
         assert exposed["tiercel_queue_messages_dead", None] == 1
         expect(page.get_by_test_id("graph")).to_contain_text("split")
+        expect(page.get_by_test_id("depths")).to_contain_text("pending trees")
         expect(page.get_by_test_id("Last errors")).to_contain_text("<b>cannot split poison</b>")
 
         page.get_by_test_id("look").click()
@@ -184,6 +187,7 @@ def announce(redis_url, name, bolts=3):
 def test_with_fifty_components_it_stays_quick_and_fits_a_phone(services, browser, tmp_path):
     name = unique("wide")
     announce(services.redis_url, name, bolts=49)
+    declare_queue(services.amqp_url, WorkQueue(name=name))
     metrics = RedisMetrics(services.redis_url, name)
     counts = {"executed": 1, "acked": 1, "execute_ns": 5, "process_ns": 7, 'from:["lines", "default"]': 1}
     tasks = {(f"bolt-{at}", 2 + 4 * at + task): counts for at in range(49) for task in range(4)}
@@ -193,6 +197,9 @@ def test_with_fifty_components_it_stays_quick_and_fits_a_phone(services, browser
             metrics.add_all(tasks)
             wait_until(lambda expected=expected: {row["executed"] for row in rows(page, "Bolts")} == {str(expected)}, 30)
         assert len(rows(page, "Bolts")) == 49
+        put(services.amqp_url, f"{name}.dead", b"a" * 300)
+        page.get_by_test_id("look").click()
+        expect(page.get_by_test_id("Dead letters")).to_contain_text("aaa")
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "only tables and the graph may be wider"
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60, "dark"
@@ -201,6 +208,22 @@ def test_with_fifty_components_it_stays_quick_and_fits_a_phone(services, browser
         light = browser(f"{url}?topology={name}")
         ground = light.evaluate("getComputedStyle(document.body).backgroundColor")
         assert min(map(int, re.findall(r"\d+", ground)[:3])) > 200 or ground == "rgba(0, 0, 0, 0)"
+
+
+def test_each_window_shows_what_was_counted_in_it(services, browser, tmp_path):
+    name = unique("windows")
+    announce(services.redis_url, name)
+    for hours, count in ((0, 1), (2, 20), (12, 300), (72, 4_000)):
+        metrics = RedisMetrics(services.redis_url, name, lambda hours=hours: time.time() - 3600 * hours)
+        metrics.add("lines", 1, {"acked": count})
+        metrics.add("bolt-0", 2, {"executed": count})
+        metrics.close()
+    with monitor(tmp_path, services.amqp_url, services.redis_url) as url:
+        page = browser(f"{url}?topology={name}")
+        for window, total in (("10 min", "1"), ("3 h", "21"), ("1 day", "321"), ("all time", "4,321"), ("10 min", "1")):
+            page.get_by_role("button", name=window).click()
+            wait_until(lambda total=total: [row["acked"] for row in rows(page, "Spouts")] == [total], 30, window)
+            assert rows(page, "Bolts")[0]["executed"] == total, window
 
 
 def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_back(rabbitmq, redis, browser, tmp_path):
@@ -251,7 +274,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     declare_queue(services.amqp_url, WorkQueue(name=name))
     put(services.amqp_url, f"{name}.dead", b"x")
     RedisMetrics(services.redis_url, name).add("lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3})
-    RedisControl(services.redis_url, name).report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
+    control = RedisControl(services.redis_url, name)
     with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
         with urllib.request.urlopen(f"{url}metrics") as response:
             checked = subprocess.run([promtool, "check", "metrics"], input=response.read(), capture_output=True, check=False)
@@ -269,9 +292,42 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             acked = f'query?query=tiercel_spout_acked_total{{topology="{name}"}}'
             wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 60, "a scrape")
             fired = {"TiercelDeadLetters", "TiercelPendingTooOld", "TiercelNoConsumers", "TiercelNoDriver"}
-            wait_until(lambda: fired <= alerts(asked(api, "alerts"), name), 60, f"{fired} to fire")
+
+            def all_fire():
+                # Again and again: a spout that says nothing for ten seconds is not there.
+                control.report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
+                return fired <= alerts(asked(api, "alerts"), name)
+
+            wait_until(all_fire, 60, f"{fired} to fire")
+            for question in dashboard_questions(name):
+                wait_until(lambda question=question: answered(api, question), 60, f"an answer to {question}")
         finally:
             process.kill()
+            control.close()
+
+
+def dashboard_questions(name):
+    """What the dashboard asks Prometheus, of one topology."""
+    found = []
+
+    def search(part):
+        if isinstance(part, dict):
+            found.extend(part[key] for key in ("expr", "query") if isinstance(part.get(key), str))
+            part = list(part.values())
+        if isinstance(part, list):
+            for each in part:
+                search(each)
+
+    search(json.loads((ROOT / "compose/grafana-dashboard.json").read_text()))
+    assert len(found) > 5
+    found = [re.sub(r"label_values\((.*),.*\)", r"\1", each) for each in found if each != "prometheus"]
+    return [each.replace("$topology", name).replace("$__rate_interval", "1m") for each in found]
+
+
+def answered(api, question):
+    """Whether Prometheus has any series for it. Raises if it does not understand it."""
+    with urllib.request.urlopen(f"{api}/query?{urllib.parse.urlencode({'query': question})}") as response:
+        return json.load(response)["data"]["result"]
 
 
 def asked(api, question):

@@ -35,7 +35,7 @@ def dies_at_the_second(*arguments, **options):
     return real(*arguments, **options)
 
 setattr(BlockingChannel, call, dies_at_the_second)
-dead_letters.requeue(url, queue, chosen=chosen)
+dead_letters.requeue_chosen(url, queue, chosen)
 """
 
 
@@ -61,7 +61,7 @@ def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_
     put(amqp_url, queue.dead, b"a", b"b", b"c", b"d", b"new", b"newer")
     _, b, _, d = (letter.id for letter in dead_letters.show(amqp_url, queue.name, limit=4))
     moved = []
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=[d, b], on_moved=moved.append) == 2
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b], on_moved=moved.append) == 2
     assert moved == [1, 1]
     wait_until(lambda: ready(amqp_url, queue.dead) == 4)
     assert bodies(amqp_url, queue.name) == [b"b", b"d"]
@@ -72,7 +72,7 @@ def test_of_equal_letters_as_many_go_as_were_chosen(amqp_url, queue):
     put(amqp_url, queue.dead, b"same", b"same", b"other", b"same")
     same = ids(amqp_url, queue)[0]
     assert ids(amqp_url, queue) == [same, same, ids(amqp_url, queue)[2], same]
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=[same, same]) == 2
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [same, same]) == 2
     wait_until(lambda: ready(amqp_url, queue.dead) == 2)
     assert Counter(bodies(amqp_url, queue.dead)) == Counter({b"same": 1, b"other": 1})
 
@@ -83,7 +83,7 @@ def test_the_same_body_with_another_reason_is_another_letter(amqp_url, queue):
     put(amqp_url, queue.dead, b"same", headers={"x-tiercel-reason": "one"}, message_id="7")
     one, two, _ = found = ids(amqp_url, queue)
     assert len(set(found)) == 3
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=[two]) == 1
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [two]) == 1
     wait_until(lambda: ready(amqp_url, queue.dead) == 2)
     assert one in ids(amqp_url, queue)
 
@@ -96,10 +96,10 @@ def test_a_letter_has_one_id_however_often_it_is_looked_at(amqp_url, queue):
 def test_what_is_not_there_any_more_is_passed_over(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b")
     a, b = ids(amqp_url, queue)
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=[a]) == 1
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [a]) == 1
     wait_until(lambda: ready(amqp_url, queue.dead) == 1)
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=[a, b]) == 1
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=[]) == 0
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == 1
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, []) == 0
 
 
 def test_a_letter_that_somebody_holds_stays_his(amqp_url, queue):
@@ -108,7 +108,7 @@ def test_a_letter_that_somebody_holds_stays_his(amqp_url, queue):
     wait_until(lambda: ready(amqp_url, queue.dead) == 2)
     with plain_channel(amqp_url) as channel:
         assert channel.basic_get(queue.dead)[2] == b"a"
-        assert dead_letters.requeue(amqp_url, queue.name, chosen=[a, b]) == 1
+        assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == 1
     wait_until(lambda: bodies(amqp_url, queue.dead) == [b"a"])
 
 
@@ -117,7 +117,7 @@ def test_without_a_queue_to_go_to_all_letters_stay(amqp_url, queue):
     chosen = ids(amqp_url, queue)[1:]
     delete(amqp_url, queue.name)
     with pytest.raises(QueueMissingError, match=queue.name):
-        dead_letters.requeue(amqp_url, queue.name, chosen=chosen)
+        dead_letters.requeue_chosen(amqp_url, queue.name, chosen)
     wait_until(lambda: ready(amqp_url, queue.dead) == 3)
     declare_queue(amqp_url, queue)
 
@@ -148,7 +148,7 @@ def test_whatever_is_chosen_each_letter_is_in_one_of_the_queues(amqp_url, queue,
     wait_until(lambda: ready(amqp_url, queue.dead) == len(letters))
     chosen = [letter for letter, (_, take) in zip(ids(amqp_url, queue), letters, strict=True) if take]
     wait_until(lambda: ready(amqp_url, queue.dead) == len(letters))
-    assert dead_letters.requeue(amqp_url, queue.name, chosen=chosen) == len(chosen)
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, chosen) == len(chosen)
     wait_until(lambda: ready(amqp_url, queue.dead) == len(letters) - len(chosen))
     assert Counter(bodies(amqp_url, queue.name)) == Counter(body for body, take in letters if take)
     assert Counter(bodies(amqp_url, queue.dead)) == Counter(body for body, take in letters if not take)

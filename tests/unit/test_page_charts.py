@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from acker import Census, Counted
 from workers.monitoring.graph import Component, Edge, Graph
+from workers.monitoring.history import Sample
 from workers.monitoring.overview import Raw, overview_of
 from workers.monitoring.page_charts import COLUMN_PX, ROW_PX, depth_options, graph_options, graph_size, layers
-from workers.monitoring.station import Sample
 
 
 def overview(*edges, spouts=("lines",), rates=None):

@@ -6,8 +6,10 @@ overview      what every view shows, worked out of the counters        rates    
 survey        all queues: ``tiercel depths``
 top           ``tiercel top``                                          tables    what terminals show
 station       looks every two seconds, for any number of pages
+history       what it remembers of the depths
 page          the page of ``tiercel monitor``        page_server   serves it
 page_tables   its tables                             page_charts   its graph and chart
-page_actions  what it can change                     exposition    ``/metrics``
+page_letters  its dead letters                       page_actions  what it can change
+exposition    ``/metrics``
 wording       numbers as people read them
 """

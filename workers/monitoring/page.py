@@ -61,7 +61,7 @@ class Page:
             self._graph_box = _section("Topology").classes("tiercel-wide")
             for kind in (SPOUTS, BOLTS, ACKER, QUEUES, OWN):
                 self._table(kind)
-            with _section("Depths, the last half hour"):
+            with _section("Depths, the last three hours"):
                 self._depths = ui.echart(depth_options([]), renderer="svg").classes("w-full h-72").props('data-testid="depths"')
             self._table(ERRORS)
             self._tables[ERRORS].style("max-height: 340px").props("virtual-scroll")

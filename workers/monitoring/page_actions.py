@@ -78,7 +78,8 @@ class Actions:
         """Put dead letters back: those with these ids, or all."""
 
         def put_back() -> int:
-            return dead_letters.requeue(self._servers.amqp_url or "", queue, chosen=chosen)
+            url = self._servers.amqp_url or ""
+            return dead_letters.requeue(url, queue) if chosen is None else dead_letters.requeue_chosen(url, queue, chosen)
 
         async def action() -> None:
             moved = await _tried(put_back)

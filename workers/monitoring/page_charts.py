@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from workers.monitoring.history import Sample
 from workers.monitoring.overview import Overview
-from workers.monitoring.station import Sample
 from workers.monitoring.wording import per_second
 
 Rows = list[list[str]]

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _GRACE_S = 2
+_RECONNECT_S = 60.0
 
 
 def serve(servers: Servers, token: str, host: str, port: int) -> None:
@@ -63,7 +64,8 @@ def _app(servers: Servers, station: Station, token: str) -> FastAPI:
     def page(topology: str | None = None) -> None:
         Page(station, servers, token, topology)
 
-    ui.run_with(app, dark=None, show_welcome_message=False)
+    # A browser that was cut off for longer loads the page anew, and what was chosen in it is gone.
+    ui.run_with(app, dark=None, show_welcome_message=False, reconnect_timeout=_RECONNECT_S)
     return app
 
 

@@ -5,28 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from acker import Window
+from workers.monitoring.history import History, Sample
 from workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-_SAMPLES = 900
-"""Half an hour."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """How deep everything was at one moment; None where a server did not answer."""
-
-    at: datetime
-    depths: dict[str, int | None]
-    """By the name of the line in the chart."""
 
 
 class Station:
@@ -35,10 +23,11 @@ class Station:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._stopped = threading.Event()
+        self._remembering = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="station", daemon=True)
         self._first: str | None = None
         self._looks: dict[tuple[str | None, Window], tuple[float, Look]] = {}
-        self._samples: dict[str, deque[Sample]] = {}
+        self._histories: dict[str, History] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -55,8 +44,10 @@ class Station:
         return self._see(name, window)
 
     def samples(self, name: str) -> Sequence[Sample]:
-        """Of the last half hour, oldest first."""
-        return list(self._samples.get(name, ()))
+        """Of the last three hours, or since the monitor began; oldest first."""
+        with self._remembering:
+            history = self._histories.get(name)
+            return history.samples() if history is not None else ()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -74,7 +65,8 @@ class Station:
         for number, name in enumerate(first.topologies):
             look = first if number == 0 else self._see(name, Window.TEN_MINUTES)
             self._looks[name, Window.TEN_MINUTES] = time.monotonic(), look
-            self._samples.setdefault(name, deque(maxlen=_SAMPLES)).append(sample_of(look))
+            with self._remembering:
+                self._histories.setdefault(name, History(timedelta(seconds=LOOK_S))).add(sample_of(look))
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -14,6 +15,8 @@ from queues import QueueDepth
 from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
 from workers.monitoring.survey import Survey
 from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, when
+
+_LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
 
 def depth_table(found: Sequence[QueueDepth]) -> Table:
@@ -86,7 +89,7 @@ def _acker(row: AckerRow) -> Table:
 def _errors(errors: Sequence[ErrorReport]) -> RenderableType:
     if not errors:
         return Text("no errors", "dim")
-    table = Table("time", "component", "task", "reason")
+    table = Table("time", "component", "task", "reason", **_LOOK)
     for error in errors:
         table.add_row(when(error.at), Text(error.component), str(error.task), Text(error.message))
     return table
@@ -94,7 +97,7 @@ def _errors(errors: Sequence[ErrorReport]) -> RenderableType:
 
 def _table(first: str, *others: str) -> Table:
     """Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(**_LOOK)
     table.add_column(first, no_wrap=True)
     for name in others:
         table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)

@@ -1,0 +1,173 @@
+"""The pictures of README.md and docs/monitor.md, of a topology that runs under load: ``pytest --screenshots docs/images``."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+from rich.console import Console
+from rich.text import Text
+
+from queues import Publisher, WorkQueue, declare_queue
+from queues.retry import NO_WAIT
+from tests.broker import ready
+from tests.monitors import chromium, monitor, number, rows
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.screenshots]
+
+ROOT = Path(__file__).parents[2]
+WORK = WorkQueue(name="sentences", delivery_limit=3, retry=NO_WAIT)
+COLUMNS, LINES = 100, 50
+TOPOLOGY = """
+from queues import QueueSpout
+from queues.retry import NO_WAIT
+from spark_jobs import BasicBolt, TopologyBuilder
+
+
+class Split(BasicBolt):
+    output_streams = {"default": "word string", "long": "word string"}
+
+    def execute(self, tup, collector):
+        if tup["line"].startswith("bad"):
+            raise ValueError(f"cannot parse {tup['line']!r}")
+        for word in tup["line"].split():
+            collector.emit([word], stream="long" if len(word) > 5 else "default")
+
+
+class Count(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["word"]])
+
+
+class Store(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def topology():
+    builder = TopologyBuilder("word-shop")
+    builder.set_spout("sentences", QueueSpout("sentences", fields="line string", delivery_limit=3, retry=NO_WAIT))
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
+    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    builder.set_bolt("store", Store(), 1).shuffle_grouping("count").shuffle_grouping("split", "long")
+    return builder.build()
+"""
+
+
+@pytest.fixture
+def pictures(pytestconfig):
+    folder = Path(pytestconfig.getoption("screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def shop(rabbitmq, redis, tmp_path):
+    """The servers of a topology that runs and gets sentences, one in fifty of them bad."""
+    broker, store = rabbitmq(), redis()
+    (tmp_path / "shop.py").write_text(TOPOLOGY)
+    declare_queue(broker.url, WORK)
+    servers = {"TIERCEL_AMQP": broker.url, "TIERCEL_REDIS": store.url, "PYTHONPATH": str(ROOT)}
+    log, ended = tmp_path / "run.log", threading.Event()
+    with log.open("w") as file:
+        command = [sys.executable, "-m", "workers", "run", "shop:topology", "--log", "json"]
+        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **servers}, stdout=file, stderr=file)
+    feeder = threading.Thread(target=feed, args=(broker.url, ended))
+    try:
+        wait_until(lambda: "run_started" in log.read_text(), 400, "the topology to run")
+        feeder.start()
+        yield broker, store
+    finally:
+        ended.set()
+        if feeder.ident is not None:
+            feeder.join()
+        process.terminate()
+        process.wait(60)
+
+
+def feed(url, ended):
+    with Publisher(url) as publisher:
+        for count in range(1, 10**9):
+            line = f"bad sentence {count}" if count % 25 == 0 else "the monitor shows what the broker and the ledger report"
+            publisher.publish(WORK.name, [line.encode()])
+            if ended.wait(0.02):
+                return
+
+
+@contextmanager
+def at_a_terminal(*arguments):
+    """``screen()`` is what a terminal shows of the command by now, with its colours."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
+    command = [sys.executable, "-m", "workers", *arguments]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = bytearray()
+
+    def screen():
+        while select.select([ours], [], [], 0)[0]:
+            seen.extend(os.read(ours, 65536))
+        # A frame begins in the upper left corner; the last one may not be complete.
+        frames = seen.decode("utf-8", "replace").split("\x1b[H")
+        return Text.from_ansi(frames[-2].replace("\r", "")) if len(frames) > 2 else Text()
+
+    try:
+        yield screen
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(ours)
+
+
+def picture_of(text, title, open_page, file):
+    """Draw what a terminal showed, without the font that rich would load from elsewhere."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    text.rstrip()
+    console.print(text)
+    svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.DOTALL).replace(
+        "Fira Code", "DejaVu Sans Mono"
+    )
+    wide, high = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
+    page = open_page(
+        "data:text/html;charset=utf-8;base64," + base64.b64encode(f"<body style='margin:0'>{svg}".encode()).decode()
+    )
+    page.set_viewport_size({"width": round(float(wide)), "height": round(float(high))})
+    page.screenshot(path=file)
+
+
+def test_pictures(shop, pictures, tmp_path):
+    broker, store = shop
+    with chromium() as open_page, monitor(tmp_path, broker.url, store.url, broker.management_url) as url:
+        page = open_page(url, width=1200)
+        wait_until(lambda: ready(broker.url, WORK.dead) >= 12, 600, "some bad sentences to be dead")
+        wait_until(lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Last errors"), 600)
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 60)
+        page.set_viewport_size({"width": 1200, "height": 1180})
+        page.screenshot(path=pictures / "monitor.png")
+        page.get_by_test_id("look").click()
+        expect(page.get_by_test_id("Dead letters")).to_contain_text("bad sentence")
+        page.get_by_test_id("Dead letters").get_by_role("checkbox").nth(2).click()
+        page.get_by_test_id("depths").evaluate("chart => scrollTo(0, scrollY + chart.getBoundingClientRect().top - 90)")
+        page.screenshot(path=pictures / "monitor-letters.png")
+        phone = open_page(url, width=390, dark=True)
+        wait_until(lambda: rows(phone, "Spouts"))
+        phone.screenshot(path=pictures / "monitor-phone.png")
+        arguments = ["--amqp", broker.url, "--redis", store.url, "--management", broker.management_url]
+        with at_a_terminal("top", "word-shop", *arguments) as screen:
+            wait_until(lambda: "cannot parse" in screen().plain and "no driver" not in screen().plain, 60)
+            picture_of(screen(), "tiercel top", open_page, pictures / "top.png")
+    assert {"monitor.png", "monitor-letters.png", "monitor-phone.png", "top.png"} <= {file.name for file in pictures.iterdir()}
