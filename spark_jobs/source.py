@@ -18,6 +18,7 @@ from acker import Token
 from queues import RedisRelay
 from queues.relay import START
 from spark_jobs.job import Job
+from spark_jobs.patience import patiently
 
 FORMAT = "tiercel-relay"
 ROWS_DDL = "lane int, chunk binary"
@@ -41,7 +42,7 @@ def run_level(job: Job, level: int, lane: int, payloads: Iterable[bytes]) -> Ite
     if context is None or number is None:
         raise RuntimeError("this Spark task does not belong to a micro-batch")
     token = Token(run=job.run, batch=int(number), level=level, partition=lane)
-    yield from row_batches(job.run_level(token, payloads, context.attemptNumber()))
+    yield from row_batches(patiently(job.run_level, token, list(payloads), context.attemptNumber()))
 
 
 class RelayReader(DataSourceStreamReader):
@@ -62,10 +63,13 @@ class RelayReader(DataSourceStreamReader):
         if self._relay is None:
             self._relay = self._job.open_relay()
         positions = {int(lane): position for lane, position in start.items()}
-        if any(position != START for position in positions.values()):
-            self._relay.trim(positions)
-        ends = self._relay.advance(positions, 0, _IDLE_WAIT)
+        ends = patiently(self._advanced, self._relay, positions)
         return {str(lane): position for lane, position in ends.items()}
+
+    def _advanced(self, relay: RedisRelay, positions: dict[int, str]) -> dict[int, str]:
+        if any(position != START for position in positions.values()):
+            relay.trim(positions)
+        return relay.advance(positions, 0, _IDLE_WAIT)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """One a Spark partition of the first level; relay lanes beyond their number share."""
@@ -80,7 +84,7 @@ class RelayReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         lane, ranges = partition.value
         relay = _process_relay(self._job)
-        payloads = [payload for range_ in ranges for payload in relay.read(*range_)]
+        payloads = [payload for range_ in ranges for payload in patiently(relay.read, *range_)]
         yield from run_level(self._job, 1, lane, payloads)
 
     def commit(self, end: dict[str, str]) -> None:

@@ -75,7 +75,7 @@ class Memory(Looking):
 
     def lines(self) -> list[str]:
         """In Markdown."""
-        head = ["| process | lived | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
+        head = ["| process | seen for | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
         return head + [str(grown) for grown in self.grown()]
 
     def _look(self) -> None:

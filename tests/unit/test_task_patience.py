@@ -1,0 +1,29 @@
+import pytest
+
+from acker import LedgerUnavailableError
+from queues.errors import RelayError, RelayUnavailableError
+from spark_jobs.patience import patiently
+
+
+def test_what_redis_does_not_answer_is_asked_again():
+    answers = [LedgerUnavailableError("away"), RelayUnavailableError("away"), 7]
+
+    def call(factor):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return factor * answer
+
+    assert patiently(call, 6) == 42
+
+
+def test_what_another_call_cannot_help_is_raised_at_once():
+    calls = []
+
+    def call():
+        calls.append(1)
+        raise RelayError("refused")
+
+    with pytest.raises(RelayError, match="refused"):
+        patiently(call)
+    assert len(calls) == 1
