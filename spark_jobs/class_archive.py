@@ -16,6 +16,7 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from spark_jobs.errors import SparkUnavailableError
@@ -59,8 +60,8 @@ def writing_options() -> Iterator[Sequence[str]]:
         part.unlink(missing_ok=True)
 
 
-def practise(spark: SparkSession, checkpoint: str) -> None:
-    """Do what a run's query does: a Python source, a shuffle, a Python stage, some micro-batches."""
+def practise(spark: SparkSession, checkpoint: str) -> StreamingQuery:
+    """Do what a run's query does: a Python source, a shuffle, a Python stage, some micro-batches. It is still active then."""
     spark.dataSource.register(_Practice)
     rows = spark.readStream.format(_Practice.name()).load()
     rows = rows.repartitionById(2, "lane").mapInArrow(_same, _SCHEMA)
@@ -72,7 +73,7 @@ def practise(spark: SparkSession, checkpoint: str) -> None:
         if progress is not None and progress.batchId >= _BATCHES - 1:
             break
         time.sleep(0.1)
-    query.stop()
+    return query
 
 
 def end_java() -> None:

@@ -172,8 +172,9 @@ def make_class_archive() -> Path:
     ):
         spark = SparkUnit("tiercel prepare", "local[2]", _local(java_options))
         try:
-            practise(spark._session, scratch)  # noqa: SLF001 - our own
+            query = practise(spark._session, scratch)  # noqa: SLF001 - our own
             spark.silence()
+            query.stop()
         finally:
             spark.stop()
             end_java()
