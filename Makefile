@@ -89,6 +89,8 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(INSTALL) --quiet --require-hashes -r $(VENV)/builders.txt
 	@$(INSTALL) --require-hashes --use-pep517 --no-build-isolation -r constraints.txt
 	@$(INSTALL) --quiet --no-deps --no-build-isolation -e .
+	@echo 'tiercel: having Spark practise its start'
+	-@$(BIN)/tiercel prepare
 	@touch $@
 
 clean:

@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -16,6 +18,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_jobs.class_archive import archive_path, end_java, practise, reading_options, writing_options
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job import Job
 from spark_jobs.query import RunningQuery, on_each_worker, start_query
@@ -57,7 +60,6 @@ _LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J} {_JAVA}",
 }
 """Where all of Spark is one process: no port that another machine could reach."""
 
@@ -72,7 +74,7 @@ class SparkUnit:
         that run at once would both write to the outside. Raises SparkUnavailableError with what to do.
         """
         check_versions()
-        settings = {**_DEFAULTS, **(_LOCAL if master.startswith("local") else {}), **options}
+        settings = {**_DEFAULTS, **(_local(reading_options()) if master.startswith("local") else {}), **options}
         if settings.get("spark.speculation", "false").lower() == "true":
             raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
         builder = SparkSession.builder.master(with_retries(master)).appName(application)
@@ -107,12 +109,15 @@ class SparkUnit:
 
         Returns when the Python workers are ready: what the first micro-batch would wait for, its tuples need not.
         """
-        query = RunningQuery(start_query(self._session, job, checkpoint))
-        try:
-            self.on_each_worker(job.prepare)
-        except BaseException:
-            query.finish(0)
-            raise
+        # Each of the two waits for Python processes to import for seconds, on one core: together they have both.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="python workers") as beside:
+            prepared = beside.submit(self.on_each_worker, job.prepare)
+            query = RunningQuery(start_query(self._session, job, checkpoint))
+            try:
+                prepared.result()
+            except BaseException:
+                query.finish(0)
+                raise
         return query
 
     def keep_warm(self, job: Job) -> None:
@@ -149,6 +154,31 @@ class SparkUnit:
     def stop(self) -> None:
         """End the session and its JVM's work."""
         self._session.stop()
+
+
+def _local(java_options: Sequence[str]) -> dict[str, str]:
+    java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", _JAVA, *java_options])
+    return {**_LOCAL, "spark.driver.extraJavaOptions": java}
+
+
+def make_class_archive() -> Path:
+    """Have Spark's JVM start faster from now on, in local mode; returns the file that was written.
+
+    Starts Spark, and ends the JVM of this process. Raises SparkUnavailableError.
+    """
+    with (
+        writing_options() as java_options,
+        tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True) as scratch,
+    ):
+        spark = SparkUnit("tiercel prepare", "local[2]", _local(java_options))
+        try:
+            query = practise(spark._session, scratch)  # noqa: SLF001 - our own
+            spark.silence()
+            query.stop()
+        finally:
+            spark.stop()
+            end_java()
+    return archive_path()
 
 
 def with_retries(master: str) -> str:
