@@ -172,8 +172,10 @@ def make_class_archive() -> Path:
     ):
         spark = SparkUnit("tiercel prepare", "local[2]", _local(java_options))
         try:
-            query = practise(spark._session, scratch)  # noqa: SLF001 - our own
+            query = practise(spark._session, scratch)  # noqa: SLF001
             spark.silence()
+            # It is stopped in the middle of a micro-batch, which is not worth a word.
+            spark._session.sparkContext.setLogLevel("OFF")  # noqa: SLF001
             query.stop()
         finally:
             spark.stop()
