@@ -21,7 +21,7 @@ source      the relay as a Spark source                 query      the Structure
 session     the Spark session                           errors     what all of them raise
 shipping    code for executors that lack it             garbage    how seldom it is collected
 testing     the test kit                                shape      what its processes must agree on
-patience    waiting for Redis within a Spark task
+patience    waiting for Redis within a Spark task       class_archive  a JVM that starts faster
 """
 
 from spark_jobs.arrow_bolt import ArrowBolt
