@@ -10,7 +10,7 @@ def kill(child, number) -> None:
     pid = child.pid
     assert pid is not None, f"{child.name} does not run"
     os.kill(pid, number)
-    wait_until(lambda: child.pid not in (pid, None), 60, f"{child.name} to be started again")
+    wait_until(lambda: child.pid not in (pid, None), 300, f"{child.name} to be started again")
 
 
 def python_workers(driver: int) -> list[int]:

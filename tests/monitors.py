@@ -27,7 +27,7 @@ def monitor(folder, amqp_url, redis_url, management_url=None):
         command = [sys.executable, "-m", "workers", "monitor", "--port", "0"]
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
     try:
-        found = wait_until(lambda: re.search(r"http://[0-9.:]+/", log.read_text()), 60, "the monitor to serve")
+        found = wait_until(lambda: re.search(r"http://[0-9.:]+/", log.read_text()), 300, "the monitor to serve")
         yield found[0]
         assert "Traceback" not in log.read_text()
         process.terminate()

@@ -76,7 +76,7 @@ def tiercel(tmp_path):
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         return finished.returncode, finished.stderr

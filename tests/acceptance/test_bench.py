@@ -7,7 +7,7 @@ from bench import contest, latency, throughput
 from bench.rig import BenchError, clear, running, servers
 from bench.standby import measure as measure_standby
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.embedded]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
 
 @pytest.fixture(scope="module")

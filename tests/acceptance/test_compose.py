@@ -121,7 +121,7 @@ def wait_until_nothing_is_left(stack: Stack, queue: str) -> None:
             name: on_broker[name] for name in ("ready", "unacked", "delayed", "dead_lettered")
         }
 
-    wait_until(lambda: not any(left().values()), 180, f"an empty {queue}")
+    wait_until(lambda: not any(left().values()), 300, f"an empty {queue}")
 
 
 def expected(numbers) -> set[str]:
@@ -146,18 +146,18 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         stack.up(spout=4, spark_worker=3)
         wait_until(lambda: len(stack.containers("spout")) == 4 and len(stack.containers("spark-worker")) == 3)
         stack.wait_until_healthy()
-        executors = wait_until(lambda: (found := spark(stack)["activeapps"][0]["cores"]) == 3 and found, 60, "three executors")
+        executors = wait_until(lambda: (found := spark(stack)["activeapps"][0]["cores"]) == 3 and found, 300, "three executors")
         assert executors == 3
 
         numbers = range(CALM, CALM + UNDER_FAULTS)
         publish(stack, "lines", map(str, numbers))
         before = totals(stack, "counted", "lines")["acked"]
-        wait_until(lambda: totals(stack, "counted", "lines")["acked"] > before, 60, "the load to run")
+        wait_until(lambda: totals(stack, "counted", "lines")["acked"] > before, 300, "the load to run")
         victims = stack.containers("spark-worker")[0], stack.containers("spout")[0]
         stack.kill_inside(victims[0], "CoarseGrainedExecutorBackend")
         stack.kill_inside(victims[1], "tiercel")
         assert totals(stack, "counted", "lines")["acked"] < CALM + UNDER_FAULTS, "the load was over before the faults"
-        wait_until(lambda: restarts(victims[1]) == 1, 60, "the spout's container to start again")
+        wait_until(lambda: restarts(victims[1]) == 1, 300, "the spout's container to start again")
         wait_until(lambda: counts(stack, "counted", "count").keys() >= expected(range(CALM + UNDER_FAULTS)), 600, "all counts")
         wait_until_nothing_is_left(stack, "lines")
         found = counts(stack, "counted", "count")
@@ -188,7 +188,7 @@ def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_
         assert counts(stack, "word-count", "count")["kestrel"] == 500
         stack.compose("--profile", "metrics", "config", "--quiet")
         stack.up("prometheus")
-        wait_until(lambda: scraped(stack) == {"word-count"}, 90, "Prometheus to scrape the monitor")
+        wait_until(lambda: scraped(stack) == {"word-count"}, 300, "Prometheus to scrape the monitor")
         stack.wait_until_healthy()
         stack.compose("stop", *reversed(WORKERS))
         assert {container.attrs["State"]["ExitCode"] for name in WORKERS for container in stack.containers(name)} == {0}

@@ -13,7 +13,7 @@ from queues.depths import depths
 from tests.broker import put, unique
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +60,7 @@ class Stage:
     def tiercel(self, *arguments):
         command = [sys.executable, "-m", "workers", *arguments]
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=90, check=False
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -90,7 +90,7 @@ def stage(services, tmp_path):
     return Stage(services, tmp_path)
 
 
-def says(log, what, seconds=60):
+def says(log, what, seconds=300):
     wait_until(lambda: what in log.read_text(), seconds, f"{what!r} in the log")
 
 

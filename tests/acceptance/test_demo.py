@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 KEYS = [
     "published", "acked", "requeued", "dead_lettered", "lost", "undercounted", "sentences_per_s", "p50_ms", "p99_ms",

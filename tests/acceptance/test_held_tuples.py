@@ -16,7 +16,7 @@ from tests.children import kill, python_workers
 from tests.running import running
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 PAIRS = 400
 _SEED = 5
@@ -43,22 +43,22 @@ def test_a_join_outlives_a_python_worker_and_a_driver(join):
     numbers = random.Random(_SEED).sample(range(PAIRS), PAIRS)
 
     publish(join, "left", range(PAIRS))
-    wait_until(lambda: ledger.pending() == PAIRS, 90, "all messages of one side to be on their way")
+    wait_until(lambda: ledger.pending() == PAIRS, 300, "all messages of one side to be on their way")
     wait_until(lambda: unacked(join) == PAIRS, 30, "the broker to have given all of them")
     publish(join, "right", numbers[:100])
-    wait_until(lambda: len(effects(join.folder)) == 100, 60, "the first pairs")
+    wait_until(lambda: len(effects(join.folder)) == 100, 300, "the first pairs")
     wait_until(lambda: ledger.pending() == PAIRS - 100, 30, "these to be acked, and no other")
     counted = Counter(pairs for *_, pairs in effects(join.folder))
     assert set(counted.values()) <= {1, 2}, "each task counts its pairs from 1 on, wherever it runs"
 
     os.kill(python_workers(join.run.driver.pid)[-1], signal.SIGKILL)
     publish(join, "right", numbers[100:200])
-    wait_until(lambda: len(effects(join.folder)) >= 200, 60, "the pairs after the workers' death")
+    wait_until(lambda: len(effects(join.folder)) >= 200, 300, "the pairs after the workers' death")
 
     kill(join.run.driver, signal.SIGKILL)
     publish(join, "right", numbers[200:])
-    wait_until(lambda: {number for number, *_ in effects(join.folder)} == set(range(PAIRS)), 90, "all pairs")
-    wait_until(lambda: ledger.pending() == 0 and unacked(join) == 0, 90, "the ledger and the queues to be empty")
+    wait_until(lambda: {number for number, *_ in effects(join.folder)} == set(range(PAIRS)), 300, "all pairs")
+    wait_until(lambda: ledger.pending() == 0 and unacked(join) == 0, 300, "the ledger and the queues to be empty")
 
     found = effects(join.folder)
     assert all((left, right) == (number**2, number**2) for number, left, right, _ in found)

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from workers.config import Settings
 from workers.local import LocalRun
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -39,6 +39,6 @@ def test_the_largest_message_passes_and_a_larger_one_is_dead_lettered_with_its_s
     with Publisher(services.amqp_url) as publisher:
         publisher.publish(large.QUEUE, [b"", largest, b"small"])
     expected = {hashlib.sha256(body).hexdigest() for body in (b"", largest, b"small")}
-    wait_until(lambda: names(effects) == expected, 120, "the three messages to be processed")
+    wait_until(lambda: names(effects) == expected, 300, "the three messages to be processed")
     wait_until(lambda: depths(services.amqp_url, [large.QUEUE])[0].dead_lettered == 1, 30, "the fourth to be dead-lettered")
     assert f"{MAX_BODY_BYTES + 1}" in show(services.amqp_url, large.QUEUE)[0].reason

@@ -27,7 +27,7 @@ from workers.control import Presence, State
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,8 +108,8 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
     metrics = RedisMetrics(services.redis_url, running)
     with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
         page = browser(f"{url}?topology={running}")
-        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["200"], 120, "200 lines to be acked")
-        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 60, "the poison to be dead")
+        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["200"], 300, "200 lines to be acked")
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 300, "the poison to be dead")
 
         totals = metrics.totals()
         [spout] = totals["lines"].values()
@@ -152,8 +152,8 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         assert ready(services.amqp_url, f"{running}.dead") == 2
         page.get_by_test_id("activate").click()
         expect(page.get_by_test_id("state")).to_contain_text("is active")
-        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "3", 60, "the poison to be dead again")
-        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["201"], 60, "the chosen one to be acked")
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "3", 300, "the poison to be dead again")
+        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["201"], 300, "the chosen one to be acked")
 
 
 def requeue_the_third_of_three(page, queue):
@@ -290,7 +290,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
         try:
             api = f"http://127.0.0.1:{port}/api/v1"
             acked = f'query?query=tiercel_spout_acked_total{{topology="{name}"}}'
-            wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 60, "a scrape")
+            wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 300, "a scrape")
             fired = {"TiercelDeadLetters", "TiercelPendingTooOld", "TiercelNoConsumers", "TiercelNoDriver"}
 
             def all_fire():
@@ -298,9 +298,9 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
                 control.report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
                 return fired <= alerts(asked(api, "alerts"), name)
 
-            wait_until(all_fire, 60, f"{fired} to fire")
+            wait_until(all_fire, 300, f"{fired} to fire")
             for question in dashboard_questions(name):
-                wait_until(lambda question=question: answered(api, question), 60, f"an answer to {question}")
+                wait_until(lambda question=question: answered(api, question), 300, f"an answer to {question}")
         finally:
             process.kill()
             control.close()

@@ -155,7 +155,7 @@ def test_pictures(shop, pictures, tmp_path):
         page = open_page(url, width=1200)
         wait_until(lambda: ready(broker.url, WORK.dead) >= 12, 600, "some bad sentences to be dead")
         wait_until(lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Last errors"), 600)
-        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 60)
+        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 300)
         page.set_viewport_size({"width": 1200, "height": 1180})
         page.screenshot(path=pictures / "monitor.png")
         page.get_by_test_id("look").click()
@@ -168,6 +168,6 @@ def test_pictures(shop, pictures, tmp_path):
         phone.screenshot(path=pictures / "monitor-phone.png")
         arguments = ["--amqp", broker.url, "--redis", store.url, "--management", broker.management_url]
         with at_a_terminal("top", "word-shop", *arguments) as screen:
-            wait_until(lambda: "cannot parse" in screen().plain and "no driver" not in screen().plain, 60)
+            wait_until(lambda: "cannot parse" in screen().plain and "no driver" not in screen().plain, 300)
             picture_of(screen(), "tiercel top", open_page, pictures / "top.png")
     assert {"monitor.png", "monitor-letters.png", "monitor-phone.png", "top.png"} <= {file.name for file in pictures.iterdir()}

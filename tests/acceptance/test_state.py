@@ -15,7 +15,7 @@ from tests.acceptance import counted
 from tests.running import running
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 SENTENCES = 3_000
 RATE = 300
@@ -45,13 +45,13 @@ def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(c
 
     with Publisher(count.amqp_url) as publisher:
         publisher.publish(counted.QUEUE, [b"warm up"] * 10)
-        wait_until(lambda: acked() == 10, 120, "the topology to run")
+        wait_until(lambda: acked() == 10, 300, "the topology to run")
         publishing = threading.Thread(target=lambda: publisher.publish(counted.QUEUE, published()))
         publishing.start()
         while publishing.is_alive():
             (count.folder / "kill").touch()
             publishing.join(timeout=1)
-        wait_until(lambda: acked() == SENTENCES + 10, 120, "all sentences to be processed")
+        wait_until(lambda: acked() == SENTENCES + 10, 300, "all sentences to be processed")
     assert list(count.folder.glob("repeated-*")), "no task was killed between its commit and its end"
 
     spouts = Counter()

@@ -130,19 +130,19 @@ def test_another_version_takes_over_without_a_loss_or_a_repetition(tmp_path, rab
         def there() -> int:
             return len(control.present(range(1, 3)))
 
-        wait_until(lambda: there() == 2, 60, "the spout workers")
+        wait_until(lambda: there() == 2, 300, "the spout workers")
         with Load(broker.url, QUEUE, RATE, 0) as load:
             wait_until(deployment.done, 240, "the first version to work")
             told(settings, "deactivate", NAME)
-            wait_until(lambda: sum(one.pending for one in control.present(range(1, 3)).values()) == 0, 60, "what is in flight")
+            wait_until(lambda: sum(one.pending for one in control.present(range(1, 3)).values()) == 0, 300, "what is in flight")
             for name in ("0", "1", "driver"):
                 deployment.replace(name, 2)
-            wait_until(lambda: there() == 2, 60, "the new spout workers")
+            wait_until(lambda: there() == 2, 300, "the new spout workers")
             told(settings, "activate", NAME)
             wait_until(lambda: any("2 " in rest for _, rest in deployment.done()), 240, "the second version to work")
         published = set(load.published)
         wait_until(lambda: {number for number, _ in deployment.done()} == published, 240, "every message to be processed")
-        wait_until(lambda: at_rest(broker), 60, "an empty queue")
+        wait_until(lambda: at_rest(broker), 300, "an empty queue")
         done = deployment.done()
     assert {rest for _, rest in done} == {"1 ['number']", "2 ['label', 'number']"}
     assert sum(done.values()) == len(published), "no message was processed twice"
