@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
+from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
 from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
 
 _Slot = dict[tuple[str, int], Counter[str]]
@@ -72,7 +72,7 @@ class MemoryMetrics:
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         with self._lock:
-            return self._errors[::-1][:limit]
+            return newest_first(self._errors[::-1][:limit])
 
     def clear(self) -> None:
         with self._lock:

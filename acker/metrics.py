@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -20,6 +20,11 @@ class ErrorReport:
     task: int
     message: str
     """One line, at most 500 characters."""
+
+
+def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
+    """By time; those of one time stay in the order in which they came."""
+    return sorted(errors, key=lambda error: error.at, reverse=True)
 
 
 ERRORS_KEPT = 1000
@@ -72,7 +77,7 @@ class Metrics(Protocol):
         ...
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
-        """The newest errors, newest first."""
+        """Those that were reported last, by the time at which they happened, newest first."""
         ...
 
     def clear(self) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task
+from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
 from acker.redis_client import connect_topology, translated
 from acker.scripts import script_source
 from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
@@ -83,7 +83,7 @@ class RedisMetrics:
             return []
         with translated("read the errors"):
             packed: Any = self._client.lrange(self._errors_key, 0, limit - 1)
-        return [_unpack(one) for one in packed]
+        return newest_first(_unpack(one) for one in packed)
 
     def clear(self) -> None:
         with translated("clear the counters"):

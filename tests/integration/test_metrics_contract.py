@@ -120,6 +120,13 @@ def test_errors_come_newest_first(metrics):
     assert metrics.errors(limit=0) == []
 
 
+def test_an_error_that_is_reported_late_lies_where_its_time_is(metrics):
+    metrics.report([error(1), error(3)])
+    metrics.report([error(2)])
+    assert metrics.errors() == [error(3), error(2), error(1)]
+    assert metrics.errors(limit=1) == [error(2)]
+
+
 def test_a_message_keeps_its_first_500_characters(metrics):
     metrics.report([error(message="é" * 501)])
     assert metrics.errors()[0].message == "é" * 500
