@@ -53,13 +53,8 @@ def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
     While they are looked at, nobody else sees them. Raises QueueMissingError, AddressError, BrokerUnavailableError,
     BrokerRefusedError; so do the others here.
     """
-    letters: list[DeadLetter] = []
     with _dead_letters(amqp_url, queue) as box:
-        while len(letters) < limit:
-            method, properties, body = box.channel.basic_get(box.name)
-            if method is None:
-                break
-            letters.append(_letter(queue, properties, body))
+        letters = [_letter(queue, properties, body) for _, properties, body in box.oldest(limit)]
         if letters:
             box.give_back(0)
     return letters
@@ -69,10 +64,9 @@ def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
     """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is. Others see none meanwhile."""
     with _dead_letters(amqp_url, queue) as box:
         found = None
-        for _ in range(min(box.count, SEARCHED)):
-            method, properties, body = box.channel.basic_get(box.name)
-            if method is None or _id(properties, body) == letter_id:
-                found = None if method is None else _letter(queue, properties, body)
+        for _, properties, body in box.oldest(min(box.count, SEARCHED)):
+            if _id(properties, body) == letter_id:
+                found = _letter(queue, properties, body)
                 break
         if box.count:
             box.give_back(0)
@@ -89,12 +83,9 @@ def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Calla
     moved = 0
     with _dead_letters(amqp_url, queue) as box:
         box.channel.confirm_delivery()
-        while moved < (box.count if limit is None else min(box.count, limit)):
-            method, properties, body = box.channel.basic_get(box.name)
-            if method is None:
-                break
+        for tag, properties, body in box.oldest(box.count if limit is None else min(box.count, limit)):
             _publish(box.channel, queue, properties, body, moved)
-            box.channel.basic_ack(method.delivery_tag)
+            box.channel.basic_ack(tag)
             moved += 1
             on_moved(1)
     return moved
@@ -109,22 +100,21 @@ def requeue_chosen(
     looked at before and in front of the rest afterwards. One that is not found (somebody took it, or looks at it now) is
     passed over.
     """
-    wanted, most, moved, held = Counter(chosen), len(chosen), 0, 0
+    wanted, moved, held = Counter(chosen), 0, 0
     with _dead_letters(amqp_url, queue) as box:
         box.channel.confirm_delivery()
-        while moved < most and moved + held < min(box.count, SEARCHED):
-            method, properties, body = box.channel.basic_get(box.name)
-            if method is None:
-                break
+        for tag, properties, body in box.oldest(min(box.count, SEARCHED) if chosen else 0):
             letter = _id(properties, body)
             if not wanted[letter]:
                 held += 1
                 continue
             _publish(box.channel, queue, properties, body, moved)
-            box.channel.basic_ack(method.delivery_tag)
+            box.channel.basic_ack(tag)
             wanted[letter] -= 1
             moved += 1
             on_moved(1)
+            if moved == len(chosen):
+                break
         if held:
             box.give_back(moved)
     return moved
@@ -144,6 +134,14 @@ class _Box:
     """Of the dead-letter queue."""
     count: int
     """Of the messages that waited in it."""
+
+    def oldest(self, most: int) -> Iterator[tuple[int, Any, bytes]]:
+        """Get them one by one, as (delivery tag, properties, body); fewer if no more are there."""
+        for _ in range(most):
+            method, properties, body = self.channel.basic_get(self.name)
+            if method is None:
+                return
+            yield method.delivery_tag, properties, body
 
     def give_back(self, moved: int) -> None:
         """Let go of what was got and not acked, by the end of the channel.

@@ -24,6 +24,7 @@ from queues.errors import RelayUnavailableError
 from spark_jobs.errors import TopologyError
 from spark_jobs.job import Job, ledger_spec_of
 from spark_jobs.levels import Plan, plan_topology
+from spark_jobs.patience import REDIS_AWAY
 from spark_jobs.query import RunningQuery
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.session import SparkUnit
@@ -38,7 +39,7 @@ from spark_jobs.topology import Topology
 from workers.control import State
 from workers.errors import SupersededError
 from workers.heartbeat import Heartbeat
-from workers.patience import REDIS_AWAY, patiently
+from workers.patience import patiently
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 from workers.stalls import StallWatch

@@ -9,7 +9,7 @@ from acker import Ledger, LedgerUnavailableError
 from queues import Relay
 from queues.errors import RelayUnavailableError
 from spark_jobs.emission import Emission
-from workers.patience import REDIS_AWAY
+from spark_jobs.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,9 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
-from acker import LedgerUnavailableError
-from queues.errors import RelayUnavailableError
+from spark_jobs.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
-
-REDIS_AWAY = (LedgerUnavailableError, RelayUnavailableError)
-"""What is raised while Redis does not answer."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

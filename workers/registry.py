@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import dataclass
 
 from acker.redis_client import connect, translated
 from queues import QueueSpout
 from spark_jobs.topology import Topology
+from workers.errors import UsageError
 from workers.monitoring.graph import Graph, graph_of, pack_graph, unpack_graph
 
 _QUEUES = "tiercel:queues"
@@ -59,6 +61,16 @@ class Registry:
         """Release the connections. Idempotent."""
         self._queues.close()
         self._topologies.close()
+
+
+def topology_named(redis_url: str, name: str) -> TopologyNote:
+    """What is known about a topology that ran. Raises UsageError if there is none of this name, LedgerUnavailableError."""
+    with closing(Registry(redis_url)) as registry:
+        known = registry.topologies()
+    if name not in known:
+        there = f"there are {', '.join(known)}" if known else "none has run here yet"
+        raise UsageError(f"there is no topology {name!r}; {there}")
+    return known[name]
 
 
 def _note(name: str, said: bytes) -> TopologyNote:

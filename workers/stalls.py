@@ -14,7 +14,7 @@ from acker import Ledger
 from queues import Relay
 from queues.chunk import roots_in
 from queues.relay import START
-from workers.patience import REDIS_AWAY
+from spark_jobs.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 

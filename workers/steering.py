@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from acker.redis_client import connect_topology
 from queues import RedisRelay, Relay
 from workers.control import KILL_LASTS, Control, Presence, State
-from workers.errors import UsageError
 from workers.redis_control import RedisControl
-from workers.registry import Registry, TopologyNote
+from workers.registry import TopologyNote, topology_named
 
 _LOOK_S = 0.25
 _SAY_S = 1.0
@@ -31,13 +30,10 @@ class Steering:
     @classmethod
     def open(cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event) -> Steering:
         """The topology of this name on a Redis server. Raises UsageError if none has run there, LedgerUnavailableError."""
-        known = Registry(redis_url).topologies()
-        if name not in known:
-            there = f"there are {', '.join(known)}" if known else "none has run here yet"
-            raise UsageError(f"there is no topology {name!r}; {there}")
+        note = topology_named(redis_url, name)
         # Only the driver's attendance is looked at, which has nothing to do with lanes.
         relay = RedisRelay(connect_topology(redis_url, name), name, lanes=1)
-        return cls(known[name], RedisControl(redis_url, name), relay, say, stopped)
+        return cls(note, RedisControl(redis_url, name), relay, say, stopped)
 
     def turn(self, state: State) -> None:
         """Activate or deactivate, and wait a few seconds for the spout workers to do it."""

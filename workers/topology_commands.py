@@ -71,7 +71,7 @@ def kill(
     redis: Redis = None,
 ) -> None:
     """End all processes of a topology: deactivate it, wait for what is in flight, give the rest back to the broker."""
-    from workers.patience import REDIS_AWAY  # noqa: PLC0415 - `--help` should not wait for it
+    from spark_jobs.patience import REDIS_AWAY  # noqa: PLC0415 - `--help` should not wait for it
 
     settings, stopped = _settings(redis), threading.Event()
     steering = _steering(topology, settings, stopped)

@@ -11,6 +11,7 @@ import pytest
 
 from queues.depths import depths
 from tests.broker import put, unique
+from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -67,14 +68,8 @@ class Stage:
 
     @contextmanager
     def running(self, log):
-        command = [sys.executable, "-m", "workers", "run", "controlled:topology", "--log", "json"]
-        with log.open("w") as file:
-            process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=file, stderr=file)
-        try:
+        with tiercel_run("controlled:topology", folder=self.folder, log=log, environment=self.environment) as process:
             yield process
-        finally:
-            process.kill()
-            process.wait()
 
     def publish(self, *lines):
         put(self.services.amqp_url, self.name, *lines)

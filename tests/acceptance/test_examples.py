@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import pytest
 from acker import RedisMetrics
 from queues import Publisher, WorkQueue, declare_queue
 from tests.broker import take_all
+from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -47,18 +46,13 @@ class Example:
 
 @contextmanager
 def running(name: str, services, log: Path):
-    command = [sys.executable, "-m", "workers", "run", f"examples.{name}:topology", "--master", "local[2]", "--log", "json"]
+    topology, master = f"examples.{name}:topology", ("--master", "local[2]")
     servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url}
     environment = {**os.environ, **servers, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with log.open("w") as file:
-        process = subprocess.Popen(command, cwd=log.parent, env=environment, stdout=file, stderr=file)
-    try:
+    with tiercel_run(topology, *master, folder=log.parent, log=log, environment=environment) as process:
         yield Example(name, services, log)
         process.terminate()
         assert process.wait(60) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def words_are_counted(example: Example) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -22,6 +21,7 @@ from queues import QueueSpout, WorkQueue, declare_queue
 from spark_jobs import Bolt, TopologyBuilder
 from tests.broker import put, ready, unique
 from tests.monitors import TOKEN, chromium, monitor, number, rows
+from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 from workers.control import Presence, State
 from workers.redis_control import RedisControl
@@ -74,13 +74,9 @@ def running(services, tmp_path):
     (tmp_path / "monitored.py").write_text(TOPOLOGY.replace("NAME", name))
     servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url, "PYTHONPATH": str(ROOT)}
     log = tmp_path / "run.log"
-    with log.open("w") as file:
-        command = [sys.executable, "-m", "workers", "run", "monitored:topology", "--log", "json"]
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **servers}, stdout=file, stderr=file)
-    try:
+    with tiercel_run("monitored:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}) as process:
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield name
-    finally:
         process.terminate()
         process.wait(30)
 

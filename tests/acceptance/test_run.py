@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -51,15 +52,9 @@ def tiercel(folder: Path, *arguments: str) -> str:
 @contextmanager
 def running(folder: Path, log: Path):
     (folder / "shout.py").write_text(TOPOLOGY)
-    command = [sys.executable, "-m", "workers", "run", "shout:topology", "--log", "json"]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=file, stderr=file)
-    try:
+    with tiercel_run("shout:topology", folder=folder, log=log, environment=environment(folder)) as process:
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def alive(marker: str) -> list[str]:

@@ -23,6 +23,7 @@ from queues import Publisher, WorkQueue, declare_queue
 from queues.retry import NO_WAIT
 from tests.broker import ready
 from tests.monitors import chromium, monitor, number, rows
+from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.screenshots]
@@ -83,20 +84,17 @@ def shop(rabbitmq, redis, tmp_path):
     declare_queue(broker.url, WORK)
     servers = {"TIERCEL_AMQP": broker.url, "TIERCEL_REDIS": store.url, "PYTHONPATH": str(ROOT)}
     log, ended = tmp_path / "run.log", threading.Event()
-    with log.open("w") as file:
-        command = [sys.executable, "-m", "workers", "run", "shop:topology", "--log", "json"]
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **servers}, stdout=file, stderr=file)
     feeder = threading.Thread(target=feed, args=(broker.url, ended))
-    try:
+    with tiercel_run("shop:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}) as process:
         wait_until(lambda: "run_started" in log.read_text(), 400, "the topology to run")
         feeder.start()
-        yield broker, store
-    finally:
-        ended.set()
-        if feeder.ident is not None:
+        try:
+            yield broker, store
+        finally:
+            ended.set()
             feeder.join()
-        process.terminate()
-        process.wait(60)
+            process.terminate()
+            process.wait(60)
 
 
 def feed(url, ended):

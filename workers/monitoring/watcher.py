@@ -15,12 +15,11 @@ from acker.redis_client import connect_topology
 from queues import QueueDepth, RedisRelay
 from queues.depths import survey
 from queues.errors import QueuesError
-from workers.errors import UsageError
 from workers.monitoring.overview import Overview, Raw, overview_of
 from workers.monitoring.rates import RateMeter
 from workers.redaction import redact
 from workers.redis_control import RedisControl
-from workers.registry import Registry, TopologyNote
+from workers.registry import Registry, TopologyNote, topology_named
 
 log = logging.getLogger(__name__)
 
@@ -188,14 +187,10 @@ class Watcher:
 
 def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
     """The topologies that ran, or the one of this name. Raises UsageError if there is none, AckerError."""
+    if name is not None:
+        return {name: topology_named(redis_url, name)}
     with closing(Registry(redis_url)) as registry:
-        known = registry.topologies()
-    if name is None:
-        return known
-    if name not in known:
-        there = f"there are {', '.join(known)}" if known else "none has run here yet"
-        raise UsageError(f"there is no topology {name!r}; {there}")
-    return {name: known[name]}
+        return registry.topologies()
 
 
 def _ledger_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Ledger:
