@@ -10,7 +10,7 @@ from functools import lru_cache
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
 from acker.redis_client import connect_topology
 from queues import RedisRelay
-from spark_jobs.garbage import spare_the_collector
+from spark_jobs.garbage import spare_the_collector, task_ended
 from spark_jobs.levels import Plan
 from spark_jobs.runner import LevelRunner
 from spark_jobs.shape import shape_of
@@ -50,7 +50,9 @@ class Job:
 
         ``attempt`` is 0 at the first one.
         """
-        return _runner(self, token.level).run(token, payloads, attempt)
+        rows = _runner(self, token.level).run(token, payloads, attempt)
+        task_ended()
+        return rows
 
     def prepare(self) -> None:
         """Make this process ready to run any level."""

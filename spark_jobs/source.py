@@ -24,8 +24,9 @@ FORMAT = "tiercel-relay"
 ROWS_DDL = "lane int, chunk binary"
 """What passes between levels: the lane that hosts the target task, and an encoded chunk for that task."""
 _ROWS = pa.schema([("lane", pa.int32()), ("chunk", pa.binary())])
-_IDLE_WAIT = timedelta(milliseconds=200)
-"""How long an idle query waits inside one call: it neither spins nor holds up its own end for long."""
+_SHORTEST_WAIT, _LONGEST_WAIT = timedelta(milliseconds=50), timedelta(milliseconds=400)
+"""How long a query that has nothing to do waits inside one call, twice as long each time: each call costs a look through all of
+Spark, but the query cannot end meanwhile."""
 
 
 def row_batches(rows: list[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -51,6 +52,8 @@ class RelayReader(DataSourceStreamReader):
     def __init__(self, job: Job) -> None:
         self._job = job
         self._relay: RedisRelay | None = None
+        self._wait = _SHORTEST_WAIT
+        self._trimmed: dict[int, str] = {}
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         return {str(lane): START for lane in range(self._job.plan.relay_lanes)}
@@ -64,12 +67,14 @@ class RelayReader(DataSourceStreamReader):
             self._relay = self._job.open_relay()
         positions = {int(lane): position for lane, position in start.items()}
         ends = patiently(self._advanced, self._relay, positions)
+        self._wait = _SHORTEST_WAIT if ends != positions else min(2 * self._wait, _LONGEST_WAIT)
         return {str(lane): position for lane, position in ends.items()}
 
     def _advanced(self, relay: RedisRelay, positions: dict[int, str]) -> dict[int, str]:
-        if any(position != START for position in positions.values()):
+        if positions != self._trimmed and any(position != START for position in positions.values()):
             relay.trim(positions)
-        return relay.advance(positions, 0, _IDLE_WAIT)
+            self._trimmed = positions
+        return relay.advance(positions, 0, self._wait)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """One a Spark partition of the first level; relay lanes beyond their number share."""

@@ -8,7 +8,7 @@ spout_process  one spout task, put together            driver           the Spar
 spout_task     its loop                                ticker           ticks into the relay
 collector      what its spout emits with               processes        children that are restarted and end with us
 outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run
-patience       while Redis is away
+patience       while Redis is away                     pace           how often it sends, how long it rests
 outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment

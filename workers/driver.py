@@ -48,6 +48,8 @@ from workers.ticker import Ticker
 log = logging.getLogger(__name__)
 
 _LOOK = 0.2
+_ASK_S = 0.5
+"""How often Spark is asked how its query is: that costs Python and the JVM more than all else that an idle driver does."""
 _ATTENDANCE = timedelta(seconds=10)
 """How long spout workers go on sending after a driver was killed."""
 _KEEP_WARM_S = 20.0
@@ -154,9 +156,9 @@ class Driver:
 
     def _attend(self, spark: SparkUnit, query: RunningQuery, job: Job, relay: Relay, stalls: StallWatch) -> None:
         """While the query runs: say so, and keep Spark's Python workers, which it ends after an idle minute."""
-        attend_at = warm_at = began = time.monotonic()
+        attend_at = warm_at = ask_at = began = time.monotonic()
         ticker = Ticker(Ticks(job.plan, began), relay)
-        while query.active and not self._stop.wait(_LOOK):
+        while not self._stop.wait(_LOOK):
             now = time.monotonic()
             stalls.look(now)
             self._around.heartbeat.beat()
@@ -167,6 +169,11 @@ class Driver:
                 if self._killed():
                     self._stop.set()
             ticker.look(now)
+            if now < ask_at:
+                continue
+            ask_at = now + _ASK_S
+            if not query.active:
+                return
             if not query.idle:
                 warm_at = now + _KEEP_WARM_S
             elif now >= warm_at:

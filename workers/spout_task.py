@@ -25,6 +25,7 @@ from workers.collector import Emitted, TaskCollector
 from workers.orders import Orders
 from workers.outbox import Outbox, Sent
 from workers.outcomes import OutcomeReader
+from workers.pace import Pace
 from workers.patience import patiently
 from workers.pending import InFlight, Pending
 from workers.tally import Tally
@@ -33,10 +34,8 @@ log = logging.getLogger(__name__)
 
 _BATCH_TUPLES = 2_000
 _BATCH_SECONDS = 0.02
-"""A batch is sent when it is full or old enough; a slow source sends each tuple at once."""
+"""A batch is sent when it is full or old enough, or when the spout has no more."""
 _CHECK_SECONDS = 1.0
-_IDLE_SECONDS = 0.02
-"""How long to wait for a wake-up before asking the spout again; spouts that wake their worker do not depend on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +74,7 @@ class SpoutTask:
         """The batch in the outbox. What ``ack`` and ``fail`` emit meanwhile belongs to the next one."""
         self._was_full = False
         self._check_at = 0.0
+        self._pace = Pace()
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._give_reason = takes_reason(spout)
@@ -116,13 +116,15 @@ class SpoutTask:
             self._spout.check()
             in_flight = len(self._pending) + len(self._outgoing.tuples) + len(self._collector)
             self._orders.obey(self._spout, in_flight, self.stop, self._pending.oldest_s(now))
-        if emitting and self._orders.active and self._outbox.may_fill(now):
+        if emitting and self._pace.may_begin(now) and self._orders.active and self._outbox.may_fill(now):
             worked |= self._fill(now)
         if self._outbox.due(now):
             worked |= self._send(now)
         self._tally.flush()
-        if not worked:
-            self._wake.wait(_IDLE_SECONDS)
+        if worked:
+            self._pace.worked()
+        else:
+            self._wake.wait(self._pace.rest_s(now))
             self._wake.clear()
 
     # -- from the spout to the relay ---------------------------------------------------------------------------------------
@@ -145,6 +147,7 @@ class SpoutTask:
             return False
         emission, self._outgoing = self._collector.take()
         self._outbox.put(emission)
+        self._pace.began(now)
         return True
 
     def _send(self, now: float) -> bool:

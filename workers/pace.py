@@ -1,0 +1,36 @@
+"""When a spout task sends its next batch, and how long it rests when there is nothing to do."""
+
+from __future__ import annotations
+
+_BETWEEN_BATCHES_S = 0.02
+"""At least. At a thousand messages a second each would else be a batch of its own, at twenty times the price; and the
+micro-batch that they wait for comes some ten times a second."""
+_SHORTEST_REST_S, _LONGEST_REST_S = 0.02, 0.1
+"""Spouts that wake their worker do not depend on it."""
+
+
+class Pace:
+    """Of one task. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._next_batch = 0.0
+        self._rest_s = _SHORTEST_REST_S
+
+    def may_begin(self, now: float) -> bool:
+        """Whether the last batch began long enough ago. After a pause the first tuple leaves at once."""
+        return now >= self._next_batch
+
+    def began(self, now: float) -> None:
+        """There are tuples for a new batch."""
+        self._next_batch = now + _BETWEEN_BATCHES_S
+
+    def worked(self) -> None:
+        """There was something to do."""
+        self._rest_s = _SHORTEST_REST_S
+
+    def rest_s(self, now: float) -> float:
+        """There was nothing to do: how long to wait for a wake-up. Until the next batch may begin, else longer each time."""
+        if now < self._next_batch:
+            return self._next_batch - now
+        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, _LONGEST_REST_S)
+        return rest_s
