@@ -16,6 +16,7 @@ class MemoryRelay:
     def __init__(self, lanes: int) -> None:
         self._logs: list[list[tuple[int, bytes]]] = [[] for _ in range(lanes)]
         self._last = 0
+        self._seals: dict[tuple[int, str], str] = {}
         self._attendant: tuple[str, float] | None = None
         self._changed = threading.Condition()
 
@@ -36,13 +37,24 @@ class MemoryRelay:
         with self._changed:
             return [payload for position, payload in self._logs[lane] if after < position <= last]
 
-    def trim(self, end: Mapping[int, str]) -> None:
+    def seal(self, lane: int, end: str) -> str:
         with self._changed:
-            for lane, position in end.items():
+            log = self._logs[lane]
+            if (lane, end) not in self._seals and any(position == _number(end) for position, _ in log):
+                self._seals[lane, end] = f"{log[-1][0]}-0"
+            return self._seals.get((lane, end), end)
+
+    def finish(self, ends: Mapping[int, str]) -> dict[int, str]:
+        with self._changed:
+            self._seals = {seal: self._seals[seal] for seal in ends.items() if seal in self._seals}
+            reached = {lane: self._seals.get((lane, end), end) for lane, end in ends.items()}
+            for lane, position in reached.items():
                 self._logs[lane] = [entry for entry in self._logs[lane] if entry[0] > _number(position)]
+            return reached
 
     def drain(self) -> list[bytes]:
         with self._changed:
+            self._seals = {}
             payloads = [payload for log in self._logs for _, payload in log]
             self._logs = [[] for _ in self._logs]
             return payloads

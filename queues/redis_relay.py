@@ -35,11 +35,12 @@ class RedisRelay:
         prefix = f"tiercel:{{{quote(topology, safe='')}}}:relay:"
         self._lanes = [f"{prefix}{lane}" for lane in range(lanes)]
         self._writer = f"{prefix}writer:{secrets.token_hex(8)}"
-        self._attendance = f"{prefix}attendant"
+        self._attendance, self._seals = f"{prefix}attendant", f"{prefix}seals"
         self._sequence = 0
         self._unsure: Sequence[Entry] | None = None
         self._append = client.register_script(_source("append"))
         self._ends = client.register_script(_source("ends"))
+        self._seal, self._finish = client.register_script(_source("seal")), client.register_script(_source("finish"))
 
     def append(self, entries: Sequence[Entry]) -> None:
         if not entries:
@@ -68,16 +69,22 @@ class RedisRelay:
             entries: Any = self._client.xrange(self._lanes[lane], f"({start}", end)
         return [fields[b"c"] for _, fields in entries]
 
-    def trim(self, end: Mapping[int, str]) -> None:
-        with _translated("trim"), self._client.pipeline(transaction=False) as pipeline:
-            for lane, position in end.items():
-                milliseconds, _, count = position.partition("-")
-                pipeline.xtrim(self._lanes[lane], minid=f"{milliseconds}-{int(count) + 1}", approximate=False)
-            pipeline.execute()
+    def seal(self, lane: int, end: str) -> str:
+        with _translated("read"):
+            position: Any = self._seal(keys=[self._lanes[lane], self._seals], args=[_seal_of(lane, end), end])
+        return str(position.decode())
+
+    def finish(self, ends: Mapping[int, str]) -> dict[int, str]:
+        keys = [self._seals, *(self._lanes[lane] for lane in ends)]
+        args = [part for lane, end in ends.items() for part in (_seal_of(lane, end), end)]
+        with _translated("trim"):
+            positions: Any = self._finish(keys=keys, args=args)
+        return {lane: position.decode() for lane, position in zip(ends, positions, strict=True)}
 
     def drain(self) -> list[bytes]:
         payloads: list[bytes] = []
         with _translated("drain"):
+            self._client.delete(self._seals)
             for lane in self._lanes:
                 while entries := self._pop(lane):
                     payloads += entries
@@ -116,6 +123,10 @@ class RedisRelay:
         if entries:
             self._client.xdel(lane, *(position for position, _ in entries))
         return [fields[b"c"] for _, fields in entries]
+
+
+def _seal_of(lane: int, end: str) -> str:
+    return f"{lane} {end}"
 
 
 def _source(name: str) -> str:

@@ -42,11 +42,18 @@ class Relay(Protocol):
         ...
 
     def read(self, lane: int, start: str, end: str) -> list[bytes]:
-        """The payloads after ``start`` up to and including ``end``, in order: the same every time until trimmed."""
+        """The payloads after ``start`` up to and including ``end``, in order: the same every time until finished."""
         ...
 
-    def trim(self, end: Mapping[int, str]) -> None:
-        """Forget the entries up to and including these positions. Idempotent."""
+    def seal(self, lane: int, end: str) -> str:
+        """How far to read what was planned to ``end``: to the last entry there is now, and to the same one at every later call.
+
+        Just to ``end`` once that is finished.
+        """
+        ...
+
+    def finish(self, ends: Mapping[int, str]) -> dict[int, str]:
+        """The reads planned to ``ends`` are done with: forget what they went over. Returns how far they went. Idempotent."""
         ...
 
     def drain(self) -> list[bytes]:

@@ -47,13 +47,20 @@ def run_level(job: Job, level: int, lane: int, payloads: Iterable[bytes]) -> Ite
 
 
 class RelayReader(DataSourceStreamReader):
-    """Plans on the driver (in a Python process of its own), reads in the tasks. Offsets are {lane: position}."""
+    """Plans on the driver (in a Python process of its own), reads in the tasks. Offsets are {lane: position}.
+
+    A task reads not only to the offset, but to the last entry that there was when its first attempt began: Spark takes a third
+    of a small micro-batch from the one to the other, and what comes meanwhile need not wait for the next.
+    """
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._relay: RedisRelay | None = None
         self._wait = _SHORTEST_WAIT
-        self._trimmed: dict[int, str] = {}
+        self._start: dict[int, str] = {}
+        """The offset that Spark is at."""
+        self._reached: dict[int, str] = {}
+        """Where the tasks ended that read up to there."""
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         return {str(lane): START for lane in range(self._job.plan.relay_lanes)}
@@ -67,14 +74,15 @@ class RelayReader(DataSourceStreamReader):
             self._relay = self._job.open_relay()
         positions = {int(lane): position for lane, position in start.items()}
         ends = patiently(self._advanced, self._relay, positions)
-        self._wait = _SHORTEST_WAIT if ends != positions else min(2 * self._wait, _LONGEST_WAIT)
-        return {str(lane): position for lane, position in ends.items()}
+        self._wait = _SHORTEST_WAIT if ends else min(2 * self._wait, _LONGEST_WAIT)
+        return {str(lane): position for lane, position in {**positions, **ends}.items()}
 
-    def _advanced(self, relay: RedisRelay, positions: dict[int, str]) -> dict[int, str]:
-        if positions != self._trimmed and any(position != START for position in positions.values()):
-            relay.trim(positions)
-            self._trimmed = positions
-        return relay.advance(positions, 0, self._wait)
+    def _advanced(self, relay: RedisRelay, start: dict[int, str]) -> dict[int, str]:
+        """The ends of those lanes that hold something new."""
+        if start != self._start:
+            self._start, self._reached = start, relay.finish(start)
+        ends = relay.advance(self._reached, 0, self._wait)
+        return {lane: end for lane, end in ends.items() if end != self._reached[lane]}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """One a Spark partition of the first level; relay lanes beyond their number share."""
@@ -83,17 +91,21 @@ class RelayReader(DataSourceStreamReader):
         for name, last in end.items():
             if last != start[name]:
                 lane = int(name)
-                shares.setdefault(lane % plan.lanes(1), []).append((lane, start[name], last))
+                shares.setdefault(lane % plan.lanes(1), []).append((lane, self._reached[lane], last))
         return [InputPartition(share) for share in sorted(shares.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         lane, ranges = partition.value
         relay = _process_relay(self._job)
-        payloads = [payload for range_ in ranges for payload in patiently(relay.read, *range_)]
+        payloads = [payload for range_ in ranges for payload in patiently(_read, relay, *range_)]
         yield from run_level(self._job, 1, lane, payloads)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Nothing: ``latestOffset`` trims, one batch earlier than Spark would say so."""
+        """Nothing: ``latestOffset`` finishes, one batch earlier than Spark would say so."""
+
+
+def _read(relay: RedisRelay, lane: int, start: str, end: str) -> list[bytes]:
+    return relay.read(lane, start, relay.seal(lane, end))
 
 
 _relays: dict[str, RedisRelay] = {}

@@ -25,8 +25,8 @@ class Ticker:
         self._ticks, self._relay = ticks, relay
         self._owed: dict[Entry, None] = {}
         self._last: tuple[int, str, str] | None = None
-        """The lane and range that hold the last tick, until they were read. One lane shows it for all: a micro-batch takes all
-        that is there in all of them, and what is appended together is there together."""
+        """The lane and range that hold the last tick, until they were read. One lane shows it for all: the others are read in
+        the same micro-batch or in the next one, where two ticks of a task count as one."""
 
     def look(self, now_s: float) -> None:
         """Append what is due; while Redis does not answer that waits for a later call. Raises RelayError."""

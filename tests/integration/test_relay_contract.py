@@ -70,14 +70,55 @@ def test_waiting_ends_when_an_entry_comes(relay):
     assert relay.read(1, START, end[1]) == [b"late"]
 
 
-def test_trimmed_entries_are_gone_and_later_ones_are_not(relay):
+def test_finished_entries_are_gone_and_later_ones_are_not(relay):
     relay.append(entries((0, b"a"), (0, b"b")))
     first = relay.advance(BEGINNING, 1, NOW)
-    relay.trim(first)
-    relay.trim(first)
+    assert relay.finish(first) == relay.finish(first) == first
     end = relay.advance(first, 0, NOW)
     assert relay.read(0, START, end[0]) == [b"b"]
     assert relay.length() == 1
+
+
+def test_a_read_goes_to_what_came_since_it_was_planned_and_just_there_when_it_is_repeated(relay):
+    relay.append(entries((0, b"a"), (1, b"b")))
+    planned = relay.advance(BEGINNING, 0, NOW)
+    relay.append(entries((0, b"c")))
+    sealed = relay.seal(0, planned[0])
+    assert relay.read(0, START, sealed) == [b"a", b"c"]
+    relay.append(entries((0, b"d"), (1, b"e")))
+    assert relay.seal(0, planned[0]) == sealed
+    assert relay.read(1, START, relay.seal(1, planned[1])) == [b"b", b"e"]
+
+
+def test_the_next_read_begins_where_the_last_one_ended_however_long_its_lane_was_silent(relay):
+    relay.append(entries((0, b"a"), (1, b"b")))
+    planned = relay.advance(BEGINNING, 0, NOW)
+    relay.append(entries((0, b"c")))
+    sealed = {lane: relay.seal(lane, end) for lane, end in planned.items()}
+    assert sealed[0] != planned[0]
+    for _ in range(3):  # micro-batches of lane 1 alone: lane 0 stays at what was planned
+        assert relay.finish(planned) == relay.finish(planned) == sealed
+        relay.append(entries((1, b"d")))
+        planned = {0: planned[0], 1: relay.advance(sealed, 0, NOW)[1]}
+        sealed[1] = relay.seal(1, planned[1])
+    relay.append(entries((0, b"e")))
+    assert relay.finish(planned) == sealed
+    assert relay.read(0, sealed[0], relay.advance(sealed, 0, NOW)[0]) == [b"e"]
+    assert relay.length() == 1
+
+
+def test_a_task_that_nobody_waits_for_any_more_reads_nothing(relay):
+    relay.append(entries((0, b"a")))
+    planned = relay.advance(BEGINNING, 0, NOW)
+    relay.seal(0, planned[0])
+    relay.finish(planned)
+    relay.append(entries((0, b"b")))
+    later = relay.advance(planned, 0, NOW)
+    relay.seal(0, later[0])
+    relay.finish(later)
+    relay.append(entries((0, b"c")))
+    assert relay.seal(0, planned[0]) == planned[0]
+    assert relay.read(0, START, planned[0]) == []
 
 
 def test_draining_takes_everything_out_of_all_lanes(relay):
@@ -90,7 +131,7 @@ def test_draining_takes_everything_out_of_all_lanes(relay):
 def test_positions_go_on_after_the_relay_was_emptied(relay):
     relay.append(entries((0, b"a")))
     end = relay.advance(BEGINNING, 0, NOW)
-    relay.trim(end)
+    relay.finish(end)
     relay.append(entries((0, b"b")))
     assert relay.read(0, end[0], relay.advance(end, 0, NOW)[0]) == [b"b"]
 

@@ -47,7 +47,7 @@ class Reader:
     def batch(self):
         """The targets of the ticks that came since the last call."""
         if any(end != START for end in self.ends.values()):
-            self.relay.trim(self.ends)
+            self.relay.finish(self.ends)
         starts, self.ends = self.ends, self.relay.advance(self.ends, 0, NOW)
         payloads = [payload for lane, start in starts.items() for payload in self.relay.read(lane, start, self.ends[lane])]
         return sorted(decode(payload).route.target_task for payload in payloads if payload != b"other")

@@ -47,7 +47,7 @@ def test_a_run_that_gets_on_resets_nothing():
     for now in range(0, 90, 3):
         run.append(0, now + 1)
         assert run.look(now + 3, now) == {}
-        run.relay.trim(run.relay.advance({0: START, 1: START}, 0, NOW))
+        run.relay.finish(run.relay.advance({0: START, 1: START}, 0, NOW))
 
 
 def test_an_empty_relay_is_no_stall():
