@@ -9,7 +9,8 @@ settle        which acks to send                            retry     what to do
 intake        how many messages to ask for                  limits    the bounds
 burial        a copy with the reason to the dead letters    outlet    publishing with confirms, pipelined
 link          one connection that comes back                connection, address    connecting, and errors in one line
-publisher, depths, dead_letters, declare                    what the command line does
+publisher     publishes many messages                       confirms    what became of them
+depths, dead_letters, declare                               what the command line does
 management    RabbitMQ's HTTP API
 relay         the contract of the relay                     memory_relay, redis_relay    its backends
 chunk         tuples on the wire                            errors    what all of them raise

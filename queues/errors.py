@@ -8,6 +8,7 @@ QueuesError
 ├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments): a person must act
 │   ├── QueueMissingError    there is no such queue
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
+│   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
 ├── MessageTooLargeError     above the size limit
 └── RelayError
@@ -49,6 +50,10 @@ class PublishRefusedError(BrokerRefusedError):
     def __init__(self, message: str, index: int = 0) -> None:
         super().__init__(message)
         self.index = index
+
+
+class NackedError(PublishRefusedError):
+    """The broker nacked a message: its queue is full, or has no leader just now; it may be offered again."""
 
 
 class ServerTooOldError(BrokerRefusedError):

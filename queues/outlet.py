@@ -14,7 +14,7 @@ from pika import BasicProperties, spec
 from pika.exceptions import AMQPError
 
 from queues.address import Address
-from queues.errors import BrokerRefusedError, BrokerUnavailableError, PublishRefusedError, QueuesError
+from queues.errors import BrokerRefusedError, BrokerUnavailableError, NackedError, PublishRefusedError, QueuesError
 from queues.link import Link
 
 _WINDOW = 1_000
@@ -236,7 +236,7 @@ class Outlet:
                 f"there is no queue {message.queue!r} on {self._address}; declare it first or correct the name"
             )
         if not taken:
-            return PublishRefusedError(f"queue {message.queue!r} on {self._address} did not take it; it is full or unavailable")
+            return NackedError(f"queue {message.queue!r} on {self._address} did not take it; it is full or unavailable")
         return None
 
     def _fail_all(self, error: QueuesError) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from pika import BasicProperties
 
 from queues.address import Address
+from queues.confirms import Batch, Fates
 from queues.errors import BrokerUnavailableError, MessageTooLargeError, PublishRefusedError, QueuesError
 from queues.limits import MAX_BODY_BYTES
 from queues.outlet import Outgoing, Outlet
@@ -21,6 +22,8 @@ _ROOM = 4_000
 _ROOM_BYTES = 64 * 1024 * 1024
 """Messages and bytes of them in memory, confirmed or not yet."""
 _LOOK_S = 0.1
+_AGAIN_S = 0.25
+"""Between two offers of what was nacked."""
 _PATIENCE = timedelta(seconds=15)
 _NAME = "tiercel publish"
 
@@ -33,7 +36,10 @@ class Publisher:
     """
 
     def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
-        """Connects in the background. ``patience`` is how long to go on without a connection. Raises AddressError."""
+        """Connects in the background. Raises AddressError.
+
+        ``patience`` is how long to go on without a connection, or with a queue that is full or has no leader.
+        """
         self._patience_s = patience.total_seconds()
         self._address = Address.parse(amqp_url)
         self._outlet = Outlet(self._address, _NAME)
@@ -49,13 +55,15 @@ class Publisher:
     ) -> int:
         """Publish the bodies in order; returns their number when the broker has confirmed all of them.
 
-        ``on_confirmed`` is called on this thread with how many more were confirmed. Raises MessageTooLargeError before such
-        a body is sent, PublishRefusedError (queue missing or full) naming the first message refused, BrokerUnavailableError
-        after ``patience`` without a connection, BrokerRefusedError. When it raises, messages before that one are in the
-        queue, and some after it may be.
+        What the broker nacks, because the queue is full or a quorum queue has no leader just now, is offered again behind what
+        was sent meanwhile, and no more is sent until it is taken. ``on_confirmed`` is called on this thread with how many more
+        were confirmed. Raises MessageTooLargeError before such a body is sent, PublishRefusedError naming the first message
+        that is not in the queue when that is missing or has taken nothing for ``patience``, BrokerUnavailableError after
+        ``patience`` without a connection, BrokerRefusedError. When it raises, messages before that one are in the queue, and
+        some after it may be.
         """
         with self._lock:
-            batch = _Batch()
+            batch = Batch()
             run = secrets.token_hex(8)
             count = 0
             for index, body in enumerate(bodies):
@@ -65,11 +73,14 @@ class Publisher:
                 properties = BasicProperties(
                     headers=dict(headers) if headers else None, delivery_mode=2, message_id=f"{run}-{index}"
                 )
-                if not batch.fits(_ROOM - 1, _ROOM_BYTES - len(body)):
+                if batch.nacked:
+                    self._wait(batch, on_confirmed, 0, 0)
+                elif not batch.fits(_ROOM - 1, _ROOM_BYTES - len(body)):
                     # Until half of it is gone, so that the two threads do not wake each other for every message.
                     self._wait(batch, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
-                batch.add(len(body))
-                self._outlet.submit(Outgoing(queue, body, properties, batch.done(index, len(body))))
+                message = Outgoing(queue, body, properties, batch.done(index))
+                batch.add(index, message)
+                self._outlet.submit(message)
                 count = index + 1
             self._wait(batch, on_confirmed, 0, 0)
             return count
@@ -85,7 +96,7 @@ class Publisher:
             if self._outlet.error is not None:
                 # It ended because it was refused (login, virtual host); by now somebody may have changed that.
                 self._renew()
-            fates = _Fates(len(messages))
+            fates = Fates(len(messages))
             run = secrets.token_hex(8)
             for index, (queue, body) in enumerate(messages):
                 done = fates.done(index)
@@ -106,7 +117,7 @@ class Publisher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _await(self, fates: _Fates) -> list[QueuesError | None]:
+    def _await(self, fates: Fates) -> list[QueuesError | None]:
         """Wait until all are told, or none for as long as ``patience``."""
         told, since = 0, time.monotonic()
         while not fates.wait(_LOOK_S):
@@ -123,103 +134,40 @@ class Publisher:
         self._outlet.close(1.0)
         self._outlet = Outlet(self._address, _NAME)
 
-    def _wait(self, batch: _Batch, on_confirmed: Callable[[int], None], count: int, size: int) -> None:
-        """Wait until at most so many messages and bytes are on their way."""
+    def _wait(self, batch: Batch, on_confirmed: Callable[[int], None], count: int, size: int) -> None:
+        """Wait until at most so many messages and bytes are on their way, and offer again what was nacked."""
         down_since: float | None = None
+        nacked_since: float | None = None
+        offered, moved = time.monotonic(), False
         while True:
             fits = batch.wait(count, size, _LOOK_S)
-            confirmed = batch.take_confirmed()
-            if confirmed:
+            if confirmed := batch.take_confirmed():
                 on_confirmed(confirmed)
+                nacked_since, moved = None, True
             if batch.problem is not None:
-                index, error = batch.problem
-                if isinstance(error, PublishRefusedError):
-                    raise PublishRefusedError(f"message {index + 1} was refused: {error}", index) from error
-                raise error
+                raise _refused(batch, batch.problem)
             if fits:
                 return
+            now, nacked = time.monotonic(), batch.nacked
+            if nacked is not None:
+                nacked_since = nacked_since or now
+                if now - nacked_since > self._patience_s:
+                    raise _refused(batch, nacked)
+                if now - offered >= _AGAIN_S:
+                    # One, to see, until the queue takes something; else a full queue would be sent all of it for nothing.
+                    for message in batch.take_nacked(None if moved else 1):
+                        self._outlet.submit(message)
+                    offered, moved = now, False
             trouble = self._outlet.trouble
-            if trouble is None:
-                down_since = None
-                continue
-            down_since = down_since or time.monotonic()
-            if time.monotonic() - down_since > self._patience_s:
+            down_since = None if trouble is None else down_since or now
+            if down_since is not None and now - down_since > self._patience_s:
                 raise BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {trouble}") from trouble
 
 
-class _Fates:
-    """What became of the messages of one ``publish_each``; told on the I/O thread."""
-
-    def __init__(self, count: int) -> None:
-        self.told = 0
-        self._changed = threading.Condition()
-        self._told = [False] * count
-        self._errors: list[QueuesError | None] = [None] * count
-
-    def done(self, index: int) -> Callable[[QueuesError | None], None]:
-        def done(error: QueuesError | None) -> None:
-            with self._changed:
-                self._told[index], self._errors[index] = True, error
-                self.told += 1
-                if self.told == len(self._told):
-                    self._changed.notify()
-
-        return done
-
-    def wait(self, timeout_s: float) -> bool:
-        """True as soon as all are told; False after ``timeout_s``."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.told == len(self._told), timeout_s)
-
-    def result(self, untold: QueuesError | None) -> list[QueuesError | None]:
-        """The fate of each as it is now; ``untold`` for those that have none."""
-        with self._changed:
-            return [error if told else untold for told, error in zip(self._told, self._errors, strict=True)]
-
-
-class _Batch:
-    """What one ``publish`` has on its way; filled on its thread, emptied on the I/O thread."""
-
-    def __init__(self) -> None:
-        self.problem: tuple[int, QueuesError] | None = None
-        """The first message that was refused, and why."""
-        self._changed = threading.Condition()
-        self._count = self._size = self._confirmed = 0
-        self._wanted = (-1, -1)
-
-    def add(self, size: int) -> None:
-        with self._changed:
-            self._count += 1
-            self._size += size
-
-    def done(self, index: int, size: int) -> Callable[[QueuesError | None], None]:
-        def done(error: QueuesError | None) -> None:
-            with self._changed:
-                self._count -= 1
-                self._size -= size
-                if error is None:
-                    self._confirmed += 1
-                elif self.problem is None or index < self.problem[0]:
-                    self.problem = (index, error)
-                if error is not None or self.fits(*self._wanted):
-                    self._changed.notify()
-
-        return done
-
-    def wait(self, count: int, size: int, timeout_s: float) -> bool:
-        """True as soon as at most so much is on its way; False after a problem or ``timeout_s``."""
-        with self._changed:
-            self._wanted = (count, size)
-            self._changed.wait_for(lambda: self.problem is not None or self.fits(count, size), timeout_s)
-            self._wanted = (-1, -1)
-            return self.fits(count, size)
-
-    def take_confirmed(self) -> int:
-        """How many more were confirmed since the last call."""
-        with self._changed:
-            confirmed, self._confirmed = self._confirmed, 0
-            return confirmed
-
-    def fits(self, count: int, size: int) -> bool:
-        """Whether at most so many messages and bytes are on their way, and nothing went wrong."""
-        return self.problem is None and self._count <= count and self._size <= size
+def _refused(batch: Batch, error: QueuesError) -> QueuesError:
+    """What to raise when a message was not taken."""
+    if not isinstance(error, PublishRefusedError):
+        return error
+    refusal = PublishRefusedError(f"message {batch.first + 1} was refused: {error}", batch.first)
+    refusal.__cause__ = error
+    return refusal

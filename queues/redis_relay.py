@@ -35,12 +35,14 @@ class RedisRelay:
         prefix = f"tiercel:{{{quote(topology, safe='')}}}:relay:"
         self._lanes = [f"{prefix}{lane}" for lane in range(lanes)]
         self._writer = f"{prefix}writer:{secrets.token_hex(8)}"
-        self._attendance, self._seals = f"{prefix}attendant", f"{prefix}seals"
+        self._attendance = f"{prefix}attendant"
+        self._seals = f"{prefix}seals"
         self._sequence = 0
         self._unsure: Sequence[Entry] | None = None
         self._append = client.register_script(_source("append"))
         self._ends = client.register_script(_source("ends"))
-        self._seal, self._finish = client.register_script(_source("seal")), client.register_script(_source("finish"))
+        self._seal = client.register_script(_source("seal"))
+        self._finish = client.register_script(_source("finish"))
 
     def append(self, entries: Sequence[Entry]) -> None:
         if not entries:

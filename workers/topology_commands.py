@@ -6,12 +6,12 @@ Without an address they talk to the private servers of a ``tiercel run`` on this
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from workers.config import Settings
-from workers.errors import UsageError
 from workers.options import Redis, load_settings, on_signals
 from workers.redaction import redact
 
@@ -102,15 +102,13 @@ def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steeri
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """(topology, error), newest first."""
     from acker import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
-    from workers.registry import Registry  # noqa: PLC0415
+    from workers.registry import topologies_that_ran, topology_named  # noqa: PLC0415
 
-    known = Registry(redis_url).topologies()
-    if not known:
-        raise UsageError("no topology has run here yet: start one, or name another Redis with --redis")
-    if topology and topology not in known:
-        raise UsageError(f"no topology {topology!r} has run here; there are {', '.join(known)}")
-    names = [topology] if topology else list(known)
-    found = [(name, error) for name in names for error in RedisMetrics(redis_url, name).errors(limit)]
+    names = [topology_named(redis_url, topology).name] if topology else list(topologies_that_ran(redis_url))
+    found: _Found = []
+    for name in names:
+        with closing(RedisMetrics(redis_url, name)) as metrics:
+            found += [(name, error) for error in metrics.errors(limit)]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +15,7 @@ from queues import Publisher
 from tests.broker import plain_channel, unique
 from tests.brokers import ClusteredRabbitMQ
 from tests.faults import numbered
-from tests.faults.load import PATIENCE, Load
+from tests.faults.load import PATIENCE
 from tests.faults.stack import Stack
 from tests.replicas import ClusteredRedis, WatchedRedis
 from tests.servers import EMBEDDED
@@ -26,37 +24,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
 
-def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) -> None:
-    """Offers again what was refused, as a publisher of a user must while a quorum queue has no leader."""
-    deadline = time.monotonic() + PATIENCE.total_seconds()
-    while messages:
-        fates = publisher.publish_each(messages)
-        messages = [message for message, fate in zip(messages, fates, strict=True) if fate is not None]
-        assert not messages or time.monotonic() < deadline, next(filter(None, fates))
-
-
-class PatientLoad(Load):
-    """Goes on while the queue has no leader."""
-
-    def _run(self) -> None:
-        first, count = self.published.start, 0
-        try:
-            with Publisher(self._url, patience=PATIENCE) as publisher:
-                bodies = self._bodies(first)
-                while waiting := list(islice(bodies, 25)):
-                    count += len(waiting)
-                    publish_in_the_end(publisher, [(self._queue, body) for body in waiting])
-            self.published = range(first, first + count)
-        except BaseException as error:  # noqa: BLE001 - raised in ``stop``
-            self._error = error
-
-
 class Replicated(Stack):
     """The topology finds the servers by itself: no proxy could be in all the places where they may be."""
-
-    def _load(self, rate: int) -> Load:
-        plain = super()._load(rate)
-        return PatientLoad(plain._url, plain._queue, rate, plain.published.start)
 
     @contextmanager
     def _wire(self, url: str) -> Iterator[SimpleNamespace]:
@@ -121,6 +90,6 @@ def test_a_publisher_finds_the_new_leaders() -> None:
             for queue in queues:
                 channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
         with Publisher(cluster.url, patience=PATIENCE) as publisher:
-            publish_in_the_end(publisher, [(queue, b"before") for queue in queues])
+            assert [publisher.publish(queue, [b"before"]) for queue in queues] == [1] * len(queues)
             cluster.nodes[0].kill()
-            publish_in_the_end(publisher, [(queue, b"after") for queue in queues])
+            assert [publisher.publish(queue, [b"after"]) for queue in queues] == [1] * len(queues)

@@ -114,7 +114,7 @@ def test_a_name_that_never_ran_is_told_from_one_without_errors(errors, url):
     report(url, "words")
     report(url, "orders", "a")
     code, _, said = errors("wordz")
-    assert (code, said) == (2, "tiercel: no topology 'wordz' has run here; there are orders, words\n")
+    assert (code, said) == (2, "tiercel: there is no topology 'wordz'; there are orders, words\n")
 
 
 def test_passwords_are_not_shown(errors, url):

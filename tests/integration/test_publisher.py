@@ -1,5 +1,6 @@
 """Publishing with confirms."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -57,13 +58,30 @@ def test_a_missing_queue_is_named_together_with_the_first_message(amqp_url):
     assert caught.value.index == 0
 
 
-def test_a_full_queue_refuses_and_says_from_which_message_on(amqp_url):
+def full_at(amqp_url, count):
     name = unique()
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(name, durable=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
-    with Publisher(amqp_url) as publisher, pytest.raises(PublishRefusedError, match="full") as caught:
+        channel.queue_declare(name, durable=True, arguments={"x-max-length": count, "x-overflow": "reject-publish"})
+    return name
+
+
+def test_a_queue_that_stays_full_refuses_and_says_from_which_message_on(amqp_url):
+    name, patience = full_at(amqp_url, 3), timedelta(seconds=1)
+    with Publisher(amqp_url, patience) as publisher, pytest.raises(PublishRefusedError, match=r"message 4 .*full") as caught:
         publisher.publish(name, [b"%d" % number for number in range(100)])
     assert caught.value.index == 3
+    assert [body for body, _ in take_all(amqp_url, name)] == [b"0", b"1", b"2"]
+
+
+def test_a_queue_that_is_full_for_a_while_gets_everything_once_in_the_end(amqp_url):
+    name, bodies = full_at(amqp_url, 100), [b"%d" % number for number in range(3000)]
+    confirmed, taken = [], []
+    with Publisher(amqp_url) as publisher, ThreadPoolExecutor() as threads:
+        counted = threads.submit(publisher.publish, name, iter(bodies), on_confirmed=confirmed.append)
+        wait_until(lambda: sum(confirmed) == 100, timeout=30)
+        wait_until(lambda: taken.extend(body for body, _ in take_all(amqp_url, name)) or len(taken) == 3000, timeout=120)
+        assert counted.result(timeout=30) == sum(confirmed) == 3000
+    assert sorted(taken, key=int) == bodies
 
 
 def test_a_connection_that_breaks_meanwhile_loses_nothing(amqp_url, queue):
@@ -99,9 +117,7 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
 
 def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(amqp_url, queue, caplog, monkeypatch):
     monkeypatch.setattr("queues.outlet._REFUSAL_S", 0.2)
-    full = unique()
-    with plain_channel(amqp_url) as channel:
-        channel.queue_declare(full, durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    full = full_at(amqp_url, 0)
     with Publisher(amqp_url) as publisher:
         offered = []
 
