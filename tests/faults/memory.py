@@ -74,9 +74,10 @@ class Memory(Looking):
         return sorted(longest.values(), key=lambda grown: grown.role)
 
     def lines(self) -> list[str]:
-        """In Markdown."""
+        """In Markdown; none if nobody lived for long enough."""
+        grown = [str(each) for each in self.grown()]
         head = ["| process | seen for | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
-        return head + [str(grown) for grown in self.grown()]
+        return head + grown if grown else []
 
     def _look(self) -> None:
         now = time.monotonic()
