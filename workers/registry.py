@@ -63,9 +63,15 @@ class Registry:
         self._topologies.close()
 
 
+def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
+    """The topologies that ran here, in the order of their names; maybe none. Raises LedgerUnavailableError."""
+    with closing(Registry(redis_url)) as registry:
+        return registry.topologies()
+
+
 def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
     """All that are known, in the order of their names. Raises UsageError if there is none, LedgerUnavailableError."""
-    known = _known(redis_url)
+    known = known_topologies(redis_url)
     if not known:
         raise UsageError("no topology has run here yet: start one, or name another Redis with --redis")
     return known
@@ -73,16 +79,11 @@ def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
 
 def topology_named(redis_url: str, name: str) -> TopologyNote:
     """What is known about a topology that ran. Raises UsageError if there is none of this name, LedgerUnavailableError."""
-    known = _known(redis_url)
+    known = known_topologies(redis_url)
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "none has run here yet"
         raise UsageError(f"there is no topology {name!r}; {there}")
     return known[name]
-
-
-def _known(redis_url: str) -> dict[str, TopologyNote]:
-    with closing(Registry(redis_url)) as registry:
-        return registry.topologies()
 
 
 def _note(name: str, said: bytes) -> TopologyNote:

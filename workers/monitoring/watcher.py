@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +18,7 @@ from workers.monitoring.overview import Overview, Raw, overview_of
 from workers.monitoring.rates import RateMeter
 from workers.redaction import redact
 from workers.redis_control import RedisControl
-from workers.registry import Registry, TopologyNote, topology_named
+from workers.registry import Registry, TopologyNote, known_topologies, topology_named
 
 log = logging.getLogger(__name__)
 
@@ -189,8 +188,7 @@ def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]
     """The topologies that ran, or the one of this name. Raises UsageError if there is none, AckerError."""
     if name is not None:
         return {name: topology_named(redis_url, name)}
-    with closing(Registry(redis_url)) as registry:
-        return registry.topologies()
+    return known_topologies(redis_url)
 
 
 def _ledger_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Ledger:
