@@ -6,7 +6,7 @@ from datetime import timedelta
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import BrokerRefusedError, QueueMissingError
 from queues.retry import NO_WAIT
-from tests.broker import Desk, delete, put, ready, unique
+from tests.broker import Desk, delete, put, ready, settle, unique
 from tests.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -156,8 +156,7 @@ def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq)
             desk.ack(delivery)
             bodies.remove(delivery.body)
         desk.wait_for("acked_to_broker", 20)
-        # In good order first: RabbitMQ 3.10 forgets a queue if it is killed within seconds of its declaration.
-        broker.restart(keep_data=True)
+        settle(broker)
         again = [desk.next(timeout=60) for _ in range(30)]
         assert {delivery.body for delivery in again} == bodies
         broker.kill()

@@ -23,6 +23,8 @@ from compose import (
     redis_server,
 )
 from compose.ports import free_port
+from queues.publisher import Publisher
+from tests.broker import plain_channel, settle
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.embedded
@@ -106,14 +108,11 @@ def test_a_paused_redis_answers_again_when_resumed(redis) -> None:
 
 def test_rabbitmq_keeps_messages_over_a_crash_and_no_queue_when_restarted_empty(rabbitmq) -> None:
     server = rabbitmq()
-    names = next(server.folder.glob("data/*/quorum/*/names.dets"))
-    empty = names.stat().st_size
-    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
-        channel = connection.channel()
+    with plain_channel(server.url) as channel:
         channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
-        wait_until(lambda: names.stat().st_size > empty, message="the queue's name is on disk")
-        channel.confirm_delivery()
-        channel.basic_publish("", "q", b"body")
+    settle(server)
+    with Publisher(server.url) as publisher:
+        publisher.publish("q", [b"body"])
     server.kill()
     server.start()
     with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:

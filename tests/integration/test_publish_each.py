@@ -10,7 +10,7 @@ from queues.declare import WorkQueue, declare_queue
 from queues.errors import BrokerRefusedError, BrokerUnavailableError, MessageTooLargeError, PublishRefusedError
 from queues.limits import MAX_BODY_BYTES
 from queues.publisher import Publisher
-from tests.broker import delete, plain_channel, ready, take_all, unique
+from tests.broker import delete, plain_channel, ready, settle, take_all, unique
 from tests.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -163,8 +163,9 @@ def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
     broker = rabbitmq()
     queue = unique()
     with plain_channel(broker.url) as channel:
-        # A quorum queue that is killed within seconds of its declaration does not come back, in RabbitMQ 3.10.
+        # Not a quorum queue, which nacks as long as it looks for its leader.
         channel.queue_declare(queue, durable=True)
+    settle(broker)
     with Publisher(broker.url, patience=timedelta(seconds=60)) as publisher:
         assert publisher.publish_each([(queue, b"before")]) == [None]
         broker.kill()
