@@ -25,6 +25,9 @@ SEARCHED = 10_000
 _PREVIEW_BYTES = 200
 _ID_DIGITS = 16
 _RETURNED_S = 2.0
+_PATIENCE_S = 15.0
+_AGAIN_S = 0.25
+"""A queue that does not take a message is asked again, so often and for so long."""
 _DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-", REASON_HEADER, QUEUE_HEADER)
 
 
@@ -64,7 +67,7 @@ def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
     """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is. Others see none meanwhile."""
     with _dead_letters(amqp_url, queue) as box:
         found = None
-        for _, properties, body in box.oldest(min(box.count, SEARCHED)):
+        for _, properties, body in box.oldest(SEARCHED):
             if _id(properties, body) == letter_id:
                 found = _letter(queue, properties, body)
                 break
@@ -77,14 +80,13 @@ def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Calla
     """Put the oldest dead letters back into ``queue`` as if they were new; returns how many.
 
     Each is published with a confirm before it is taken out: one that is interrupted may be in both queues, never in none.
-    ``on_moved`` is called with 1 for each. Letters that die again meanwhile are left for the next time. Raises
-    PublishRefusedError too.
+    ``on_moved`` is called with 1 for each. Letters that die again meanwhile are left for the next time. A queue that is full or
+    has no leader just now is waited for; raises PublishRefusedError if that takes longer than 15 s.
     """
     moved = 0
     with _dead_letters(amqp_url, queue) as box:
-        box.channel.confirm_delivery()
-        for tag, properties, body in box.oldest(box.count if limit is None else min(box.count, limit)):
-            _publish(box.channel, queue, properties, body, moved)
+        for tag, properties, body in box.oldest(limit):
+            box.put(queue, properties, body, moved)
             box.channel.basic_ack(tag)
             moved += 1
             on_moved(1)
@@ -102,13 +104,12 @@ def requeue_chosen(
     """
     wanted, moved, held = Counter(chosen), 0, 0
     with _dead_letters(amqp_url, queue) as box:
-        box.channel.confirm_delivery()
-        for tag, properties, body in box.oldest(min(box.count, SEARCHED) if chosen else 0):
+        for tag, properties, body in box.oldest(SEARCHED if chosen else 0):
             letter = _id(properties, body)
             if not wanted[letter]:
                 held += 1
                 continue
-            _publish(box.channel, queue, properties, body, moved)
+            box.put(queue, properties, body, moved)
             box.channel.basic_ack(tag)
             wanted[letter] -= 1
             moved += 1
@@ -126,22 +127,62 @@ def purge(amqp_url: str, queue: str) -> int:
         return int(box.channel.queue_purge(box.name).method.message_count)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Box:
-    connection: Any
-    channel: Any
-    name: str
-    """Of the dead-letter queue."""
-    count: int
-    """Of the messages that waited in it."""
+    """A dead-letter queue that is there."""
 
-    def oldest(self, most: int) -> Iterator[tuple[int, Any, bytes]]:
-        """Get them one by one, as (delivery tag, properties, body); fewer if no more are there."""
-        for _ in range(most):
+    def __init__(self, connection: Any, channel: Any, name: str) -> None:
+        self.channel = channel
+        self.name = name
+        self.count = 0
+        """Of the messages that waited in it when the first of them was got."""
+        self._connection = connection
+        self._outlet: Any = None
+        """A channel to publish over."""
+
+    def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
+        """Get them one by one, as (delivery tag, properties, body), of those that waited at the first.
+
+        The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for a quorum queue whose leader
+        is silent for 250 ms.
+        """
+        got = 0
+        while most is None or got < most:
             method, properties, body = self.channel.basic_get(self.name)
             if method is None:
                 return
+            if got == 0:
+                self.count = method.message_count + 1
+                most = self.count if most is None else min(most, self.count)
+            got += 1
             yield method.delivery_tag, properties, body
+
+    def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
+        """Returns when the broker has confirmed that it is in ``queue``; ``before`` of its kind are there already."""
+        until = time.monotonic() + _PATIENCE_S
+        while (refusal := self._offer(queue, properties, body)) is not None:
+            if time.monotonic() > until:
+                raise PublishRefusedError(
+                    f"queue {queue!r} did not take message {before + 1} for {_PATIENCE_S:.0f} s; it is full or unavailable",
+                    before,
+                ) from refusal
+            # Over a new channel, for one that met a queue between two leaders may go on asking the dead one.
+            self._outlet.close()
+            self._outlet = None
+            self._connection.sleep(_AGAIN_S)
+
+    def _offer(self, queue: str, properties: Any, body: bytes) -> NackError | None:
+        if self._outlet is None:
+            self._outlet = self._connection.channel()
+            self._outlet.confirm_delivery()
+        headers = clean_headers(properties.headers)
+        headers = {key: value for key, value in headers.items() if not key.startswith(_DEATH_HEADERS)}
+        try:
+            self._outlet.basic_publish("", queue, body, copy_properties(properties, headers), mandatory=True)
+        except UnroutableError as error:
+            raise QueueMissingError(f"there is no queue {queue!r} to put the messages back into; declare it first") from error
+        except NackError as error:
+            return error
+        return None
 
     def give_back(self, moved: int) -> None:
         """Let go of what was got and not acked, by the end of the channel.
@@ -151,11 +192,11 @@ class _Box:
         closed, so this waits for them; not for long, for somebody may take them at once.
         """
         self.channel.close()
-        channel, until = self.connection.channel(), time.monotonic() + _RETURNED_S
+        channel, until = self._connection.channel(), time.monotonic() + _RETURNED_S
         while time.monotonic() < until:
             if channel.queue_declare(self.name, passive=True).method.message_count >= self.count - moved:
                 return
-            self.connection.sleep(0.02)
+            self._connection.sleep(0.02)
 
 
 @contextmanager
@@ -165,7 +206,7 @@ def _dead_letters(amqp_url: str, queue: str) -> Iterator[_Box]:
     with connected(address, "tiercel dead-letters") as connection:
         channel = connection.channel()
         try:
-            count = channel.queue_declare(name, passive=True).method.message_count
+            channel.queue_declare(name, passive=True)
         except ChannelClosedByBroker as error:
             refusal = translate(error, address)
             if isinstance(refusal, QueueMissingError):
@@ -173,18 +214,7 @@ def _dead_letters(amqp_url: str, queue: str) -> Iterator[_Box]:
                     f"queue {queue!r} has no dead letters on {address}: there is no queue {name!r}; check the name"
                 ) from error
             raise refusal from error
-        yield _Box(connection=connection, channel=channel, name=name, count=count)
-
-
-def _publish(channel: Any, queue: str, properties: Any, body: bytes, before: int) -> None:
-    """Returns when the broker has confirmed that it is in ``queue``."""
-    headers = {key: value for key, value in clean_headers(properties.headers).items() if not key.startswith(_DEATH_HEADERS)}
-    try:
-        channel.basic_publish("", queue, body, copy_properties(properties, headers), mandatory=True)
-    except UnroutableError as error:
-        raise QueueMissingError(f"there is no queue {queue!r} to put the messages back into; declare it first") from error
-    except NackError as error:
-        raise PublishRefusedError(f"queue {queue!r} did not take message {before + 1}; it is full", before) from error
+        yield _Box(connection, channel, name)
 
 
 def _id(properties: Any, body: bytes) -> str:

@@ -38,6 +38,7 @@ class QueueDepth:
 def depths(amqp_url: str, names: Sequence[str], management_url: str | None = None) -> list[QueueDepth]:
     """The depths of these queues, in this order.
 
+    A quorum queue without a leader counts as empty and without consumers, for that is what RabbitMQ says.
     ``management_url`` is like ``http://host:15672``; user and password are those of the AMQP URL unless it has its own. Its
     numbers are some seconds old, so it is only asked for what AMQP does not tell. Raises QueueMissingError,
     AddressError, BrokerUnavailableError, BrokerRefusedError.
@@ -93,6 +94,9 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
     channel = connection.channel()
     try:
         method = channel.queue_declare(name, passive=True).method
+        if not method.message_count and not method.consumer_count:
+            # RabbitMQ says the same of a quorum queue whose leader took longer than 250 ms to answer.
+            method = channel.queue_declare(name, passive=True).method
     except ChannelClosedByBroker as error:
         refusal = translate(error, address)
         if isinstance(refusal, QueueMissingError):

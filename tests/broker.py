@@ -54,6 +54,11 @@ def ready(amqp_url, queue):
         return channel.queue_declare(queue, passive=True).method.message_count
 
 
+def wait_ready(amqp_url, queue, count):
+    """Wait until so many wait in the queue: a quorum queue counts what was given back, or published, a moment later."""
+    wait_until(lambda: ready(amqp_url, queue) == count, message=f"{count} messages in {queue}")
+
+
 def take_all(amqp_url, queue):
     """All messages that wait in the queue, taken out: (body, headers) each."""
     found = []

@@ -14,7 +14,7 @@ from queues import dead_letters
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import QueueMissingError
 from queues.retry import NO_WAIT
-from tests.broker import delete, plain_channel, put, ready, take_all, unique
+from tests.broker import delete, plain_channel, put, ready, take_all, unique, wait_ready
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.errors import UsageError
@@ -63,7 +63,7 @@ def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_
     moved = []
     assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b], on_moved=moved.append) == 2
     assert moved == [1, 1]
-    wait_until(lambda: ready(amqp_url, queue.dead) == 4)
+    wait_ready(amqp_url, queue.dead, 4)
     assert bodies(amqp_url, queue.name) == [b"b", b"d"]
     assert bodies(amqp_url, queue.dead) == [b"a", b"c", b"new", b"newer"]
 
@@ -73,7 +73,7 @@ def test_of_equal_letters_as_many_go_as_were_chosen(amqp_url, queue):
     same = ids(amqp_url, queue)[0]
     assert ids(amqp_url, queue) == [same, same, ids(amqp_url, queue)[2], same]
     assert dead_letters.requeue_chosen(amqp_url, queue.name, [same, same]) == 2
-    wait_until(lambda: ready(amqp_url, queue.dead) == 2)
+    wait_ready(amqp_url, queue.dead, 2)
     assert Counter(bodies(amqp_url, queue.dead)) == Counter({b"same": 1, b"other": 1})
 
 
@@ -84,7 +84,7 @@ def test_the_same_body_with_another_reason_is_another_letter(amqp_url, queue):
     one, two, _ = found = ids(amqp_url, queue)
     assert len(set(found)) == 3
     assert dead_letters.requeue_chosen(amqp_url, queue.name, [two]) == 1
-    wait_until(lambda: ready(amqp_url, queue.dead) == 2)
+    wait_ready(amqp_url, queue.dead, 2)
     assert one in ids(amqp_url, queue)
 
 
@@ -97,7 +97,7 @@ def test_what_is_not_there_any_more_is_passed_over(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b")
     a, b = ids(amqp_url, queue)
     assert dead_letters.requeue_chosen(amqp_url, queue.name, [a]) == 1
-    wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+    wait_ready(amqp_url, queue.dead, 1)
     assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == 1
     assert dead_letters.requeue_chosen(amqp_url, queue.name, []) == 0
 
@@ -105,7 +105,7 @@ def test_what_is_not_there_any_more_is_passed_over(amqp_url, queue):
 def test_a_letter_that_somebody_holds_stays_his(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b")
     a, b = ids(amqp_url, queue)
-    wait_until(lambda: ready(amqp_url, queue.dead) == 2)
+    wait_ready(amqp_url, queue.dead, 2)
     with plain_channel(amqp_url) as channel:
         assert channel.basic_get(queue.dead)[2] == b"a"
         assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == 1
@@ -118,7 +118,7 @@ def test_without_a_queue_to_go_to_all_letters_stay(amqp_url, queue):
     delete(amqp_url, queue.name)
     with pytest.raises(QueueMissingError, match=queue.name):
         dead_letters.requeue_chosen(amqp_url, queue.name, chosen)
-    wait_until(lambda: ready(amqp_url, queue.dead) == 3)
+    wait_ready(amqp_url, queue.dead, 3)
     declare_queue(amqp_url, queue)
 
 
@@ -162,7 +162,7 @@ def test_whatever_is_chosen_each_letter_is_in_one_of_the_queues(amqp_url, queue,
 def test_killed_at_any_moment_it_leaves_a_letter_twice_at_worst(amqp_url, queue, call, twice):
     put(amqp_url, queue.dead, b"a", b"b", b"c", b"d", b"e")
     _, b, _, d, _ = ids(amqp_url, queue)
-    wait_until(lambda: ready(amqp_url, queue.dead) == 5)
+    wait_ready(amqp_url, queue.dead, 5)
     killed = subprocess.run([sys.executable, "-c", DIES, amqp_url, queue.name, call, b, d], check=False)
     assert killed.returncode == -signal.SIGKILL
     gone = {b"b", b"d"} if call == "close" else {b"b"}

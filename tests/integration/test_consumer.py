@@ -6,8 +6,7 @@ from datetime import timedelta
 from queues.declare import WorkQueue, declare_queue
 from queues.limits import MAX_BODY_BYTES
 from queues.retry import NO_WAIT, RetryPolicy
-from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version
-from tests.waiting import wait_until
+from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version, wait_ready
 
 LONG = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
 SECONDS = timedelta(seconds=10)
@@ -51,7 +50,7 @@ def test_stopping_leaves_the_queue_complete(amqp_url):
     desk.consumer.start()
     desk.take(30)
     assert desk.consumer.stop(SECONDS)
-    assert ready(amqp_url, queue.name) == 200
+    wait_ready(amqp_url, queue.name, 200)
     assert desk.consumer.stop(SECONDS)
 
 
@@ -63,7 +62,7 @@ def test_acks_that_came_before_the_stop_are_sent(amqp_url):
         desk.ack(delivery)
     assert desk.consumer.stop(SECONDS)
     assert desk.counts["acked_to_broker"] == 60
-    assert ready(amqp_url, queue.name) == 40
+    wait_ready(amqp_url, queue.name, 40)
 
 
 def test_settling_twice_is_dropped_and_counted(amqp_url):
@@ -84,7 +83,7 @@ def test_a_paused_consumer_holds_nothing_unopened_and_still_settles(amqp_url):
     with Desk(amqp_url, queue.name) as desk:
         opened = desk.take(5)
         desk.consumer.pause()
-        wait_until(lambda: ready(amqp_url, queue.name) == 15)
+        wait_ready(amqp_url, queue.name, 15)
         for delivery in opened:
             desk.ack(delivery)
         desk.wait_for("acked_to_broker", 5)
@@ -121,7 +120,7 @@ def test_a_failed_message_waits_for_its_back_off(amqp_url):
         assert desk.counts["requeued"] == 0
         assert ready(amqp_url, queue.name) == 0
     assert desk.counts["requeued"] == 1
-    assert ready(amqp_url, queue.name) == 1
+    wait_ready(amqp_url, queue.name, 1)
 
 
 def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amqp_url):

@@ -6,7 +6,7 @@ from datetime import timedelta
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import BrokerRefusedError, QueueMissingError
 from queues.retry import NO_WAIT
-from tests.broker import Desk, delete, put, ready, settle, unique
+from tests.broker import Desk, delete, put, ready, settle, unique, wait_ready
 from tests.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -32,7 +32,7 @@ def test_after_a_broken_connection_open_messages_come_again_and_old_outcomes_are
         desk.wait_for("stale", 3)
         assert desk.counts["acked_to_broker"] == 0
         desk.consumer.stop(timedelta(seconds=10))
-    assert ready(amqp_url, queue) == 3
+    wait_ready(amqp_url, queue, 3)
 
 
 def test_a_broker_that_is_silent_is_left_and_open_messages_come_again(amqp_url, caplog):

@@ -1,15 +1,18 @@
 """Looking at dead letters, putting them back, throwing them away; and depths."""
 
+import threading
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 
 import pytest
 
 from queues import dead_letters
 from queues.declare import WorkQueue, declare_queue
 from queues.depths import QueueDepth, depths
-from queues.errors import AddressError, QueueMissingError
+from queues.errors import AddressError, PublishRefusedError, QueueMissingError
 from queues.retry import NO_WAIT, RetryPolicy
-from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, wait_ready
 from tests.waiting import wait_until
 
 DEATH = {
@@ -27,6 +30,20 @@ def queue(amqp_url):
     return work
 
 
+@contextmanager
+def standing_still(broker, name):
+    """The leader of a quorum queue answers nobody meanwhile, or until the function that it yields is called."""
+
+    def order(what):
+        broker.control("eval", f"sys:{what}({{'%2F_{name}', node()}}).")
+
+    order("suspend")
+    try:
+        yield lambda: order("resume")
+    finally:
+        order("resume")
+
+
 def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, queue):
     put(amqp_url, queue.dead, b"x" * 1000, headers=DEATH)
     put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (dead_letters.BODY_BYTES + 1))
@@ -36,7 +53,7 @@ def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, 
     assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
     assert (first.body, second.body) == (b"x" * 1000, b"\x00\xff\nb")
     assert (third.body, third.size) == (b"y" * dead_letters.BODY_BYTES, dead_letters.BODY_BYTES + 1)
-    wait_until(lambda: ready(amqp_url, queue.dead) == 3)
+    wait_ready(amqp_url, queue.dead, 3)
 
 
 def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queue):
@@ -50,11 +67,9 @@ def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queu
 def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url, queue):
     put(amqp_url, queue.name, b"poison")
     with plain_channel(amqp_url) as channel:
-        for method, _, _ in channel.consume(queue.name, inactivity_timeout=1):
-            if method is None:
-                break
+        for method, _, _ in islice(channel.consume(queue.name), 2):
             channel.basic_reject(method.delivery_tag, requeue=True)
-    wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+    wait_ready(amqp_url, queue.dead, 1)
     (letter,) = dead_letters.show(amqp_url, queue.name)
     assert letter.reason == "delivery_limit: delivered too often"
     assert letter.queue == queue.name
@@ -82,7 +97,7 @@ def test_a_message_that_dies_again_after_requeue_can_be_requeued_again(amqp_url,
             desk.wait_for("dead_lettered", life)
             (letter,) = dead_letters.show(amqp_url, queue.name)
             assert letter.reason.endswith(f"life {life}")
-            wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+            wait_ready(amqp_url, queue.dead, 1)
             assert dead_letters.requeue(amqp_url, queue.name) == 1
 
 
@@ -97,7 +112,38 @@ def test_requeue_into_a_queue_that_is_gone_keeps_the_letters(amqp_url, queue):
     delete(amqp_url, queue.name)
     with pytest.raises(QueueMissingError, match=queue.name):
         dead_letters.requeue(amqp_url, queue.name)
-    wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+    wait_ready(amqp_url, queue.dead, 1)
+
+
+def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        channel.queue_declare(f"{name}.dead", durable=True)
+    put(amqp_url, f"{name}.dead", b"a", b"b", b"c")
+    freed = threading.Timer(1, lambda: take_all(amqp_url, name))
+    freed.start()
+    assert dead_letters.requeue(amqp_url, name, limit=2) == 2
+    freed.join()
+    monkeypatch.setattr(dead_letters, "_PATIENCE_S", 0.5)
+    with pytest.raises(PublishRefusedError, match=f"queue '{name}' did not take message 1 for .* full or unavailable"):
+        dead_letters.requeue(amqp_url, name)
+    wait_ready(amqp_url, f"{name}.dead", 1)
+
+
+def test_letters_whose_queue_is_slow_to_answer_are_not_taken_for_none(shared_rabbitmq, queue):
+    url = shared_rabbitmq.url
+    put(url, queue.dead, b"a", b"b")
+    with standing_still(shared_rabbitmq, queue.dead) as resume:
+        resumed = threading.Timer(2, resume)
+        resumed.start()
+        assert len(dead_letters.show(url, queue.name)) == 2
+        resumed.join()
+    with standing_still(shared_rabbitmq, queue.dead) as resume:
+        resumed = threading.Timer(2, resume)
+        resumed.start()
+        assert dead_letters.requeue(url, queue.name) == 2
+        resumed.join()
 
 
 def test_purge_says_how_many_it_deleted(amqp_url, queue):

@@ -10,8 +10,7 @@ import pytest
 from queues.declare import WorkQueue, check_server, declare_queue
 from queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError, QueueMissingError, ServerTooOldError
 from queues.retry import NO_WAIT
-from tests.broker import plain_channel, put, ready, take_all, unique
-from tests.waiting import wait_until
+from tests.broker import plain_channel, put, ready, take_all, unique, wait_ready
 
 
 def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothing(amqp_url):
@@ -33,7 +32,7 @@ def test_the_broker_itself_moves_what_was_delivered_too_often(amqp_url):
             deliveries += 1
             channel.basic_reject(method.delivery_tag, requeue=True)
     assert deliveries == 3
-    wait_until(lambda: ready(amqp_url, queue.dead) == 1)
+    wait_ready(amqp_url, queue.dead, 1)
     ((body, headers),) = take_all(amqp_url, queue.dead)
     assert body == b"poison"
     assert headers["x-death"][0]["reason"] == "delivery_limit"
@@ -47,7 +46,7 @@ def test_a_queue_with_other_arguments_is_used_as_it_is(amqp_url, caplog):
         assert not declare_queue(amqp_url, queue).ours
     assert "used as it is" in caplog.text
     put(amqp_url, queue.name, b"still here")
-    assert ready(amqp_url, queue.name) == 1
+    wait_ready(amqp_url, queue.name, 1)
 
 
 def test_a_queue_that_must_exist_is_not_made(amqp_url):

@@ -12,7 +12,7 @@ from queues.errors import BrokerRefusedError, BrokerUnavailableError, MessageToo
 from queues.limits import MAX_BODY_BYTES
 from queues.outlet import Outgoing, Outlet
 from queues.publisher import Publisher
-from tests.broker import plain_channel, ready, take_all, unique
+from tests.broker import plain_channel, take_all, unique, wait_ready
 from tests.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -40,7 +40,7 @@ def test_a_second_batch_goes_over_the_same_publisher(amqp_url, queue):
         assert publisher.publish(queue, []) == 0
         assert publisher.publish(queue, [b"a"]) == 1
         assert publisher.publish(queue, [b"b", b"c"]) == 2
-    assert ready(amqp_url, queue) == 3
+    wait_ready(amqp_url, queue, 3)
 
 
 def test_sixteen_mebibytes_pass_and_one_byte_more_is_refused_with_its_size(amqp_url, queue):
@@ -48,7 +48,7 @@ def test_sixteen_mebibytes_pass_and_one_byte_more_is_refused_with_its_size(amqp_
         assert publisher.publish(queue, [bytes(MAX_BODY_BYTES)]) == 1
         with pytest.raises(MessageTooLargeError, match=f"message 2 has {MAX_BODY_BYTES + 1} bytes"):
             publisher.publish(queue, [b"before", bytes(MAX_BODY_BYTES + 1), b"after"])
-    assert ready(amqp_url, queue) == 2
+    wait_ready(amqp_url, queue, 2)
 
 
 def test_a_missing_queue_is_named_together_with_the_first_message(amqp_url):

@@ -8,7 +8,7 @@ import pytest
 
 from queues import MessageId, QueueSpout, RetryPolicy, SpoutContext
 from queues.errors import BrokerRefusedError
-from tests.broker import Desk, put, ready, take_all, unique
+from tests.broker import Desk, put, ready, take_all, unique, wait_ready
 from tests.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -135,7 +135,7 @@ def test_an_outcome_of_an_older_epoch_is_dropped(amqp_url):
         assert (before.tag, after.tag, after.epoch) == (1, 1, before.epoch + 1)
         stage.spout.ack(before)
         wait_until(lambda: stage.counts["stale"] == 1)
-    assert ready(amqp_url, queue) == 1
+    wait_ready(amqp_url, queue, 1)
 
 
 def test_a_refused_login_is_raised_by_check(amqp_url):
@@ -152,7 +152,7 @@ def test_closing_gives_back_what_is_in_flight(amqp_url):
         wait_until(lambda: stage.counts["channels"])
         put(amqp_url, queue, *[b"%d" % number for number in range(20)])
         stage.run(5)
-    assert ready(amqp_url, queue) == 20
+    wait_ready(amqp_url, queue, 20)
 
 
 def test_a_spout_that_is_not_activated_takes_nothing(amqp_url):
