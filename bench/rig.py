@@ -33,6 +33,7 @@ WARM_UP = 10_000
 """Sentences that a topology has processed before it is measured: a JVM is slow at first."""
 _LOOK_S = 0.05
 _START_S = 240
+_OBEY_S = 60
 
 
 class BenchError(Exception):
@@ -111,9 +112,13 @@ class Running:
     def turn(self, state: State) -> None:
         """What ``tiercel activate`` and ``deactivate`` do; returns when the spouts obey."""
         said: list[str] = []
-        Steering.open(self.settings.redis_urls[0], self.name, said.append, threading.Event()).turn(state)
-        if state.value not in said[-1]:
-            raise BenchError(said[-1])
+        steering = Steering.open(self.settings.redis_urls[0], self.name, said.append, threading.Event())
+
+        def obeyed() -> bool:
+            steering.turn(state)
+            return f"is {state.value}" in said[-1]
+
+        until(obeyed, _OBEY_S, f"{self.name} to be {state.value}")
 
     def wait_for_acks(self, count: int, within_s: float) -> None:
         """Until so many messages in all were acked to the broker. Raises BenchError, also if any was given back."""

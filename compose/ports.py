@@ -10,15 +10,25 @@ LOOPBACK = "127.0.0.1"
 # Below the range from which Linux takes the ports of outgoing connections: while a server is being restarted, none of its
 # clients' connection attempts can take its port away.
 _CANDIDATES = range(15_000, 32_000)
+OF_CONTAINERS = range(10_000, 15_000)
+"""For what is told its port long before it listens, and cannot draw again: a range apart from everybody else's."""
+
+_drawn: set[int] = set()
 
 
-def free_port() -> int:
-    """A loopback TCP port that nobody listens on. Somebody may take it before it is used: be ready to draw again."""
+def free_port(candidates: range = _CANDIDATES) -> int:
+    """A loopback TCP port that nobody listens on, and another one at each call.
+
+    Another process may take it before it is used: be ready to draw again.
+    """
     while True:
-        port = random.choice(_CANDIDATES)
+        port = random.choice(candidates)
+        if port in _drawn:
+            continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((LOOPBACK, port))
             except OSError:
                 continue
+            _drawn.add(port)
             return port

@@ -18,7 +18,7 @@ from compose.guard import GuardedProcess, Launch
 _ATTEMPTS = 3
 _READY_TIMEOUT_S = 60.0
 _PROBE_INTERVAL_S = 0.02
-_STOP_GRACE_S = 15.0
+_STOP_GRACE_S = 60.0
 _LOG_LINES = 12
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 

@@ -174,8 +174,6 @@ def make_class_archive() -> Path:
         try:
             query = practise(spark._session, scratch)  # noqa: SLF001
             spark.silence()
-            # It is stopped in the middle of a micro-batch, which is not worth a word.
-            spark._session.sparkContext.setLogLevel("OFF")  # noqa: SLF001
             query.stop()
         finally:
             spark.stop()

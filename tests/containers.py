@@ -17,14 +17,14 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.waiting_utils import WaitStrategy
 
 from compose.images import Server
-from compose.ports import LOOPBACK, free_port
+from compose.ports import LOOPBACK, OF_CONTAINERS, free_port
 from compose.rabbitmq import answers_as_rabbitmq
 from compose.redis_server import answers_as_redis
 
 # The container that would clean up after a killed test run has a public image, which cannot be pulled everywhere.
 testcontainers_config.ryuk_disabled = True
 
-_STOP_GRACE_S = 15
+_STOP_GRACE_S = 60
 
 
 class _Answers(WaitStrategy):
@@ -50,7 +50,7 @@ class ContainerServer(ABC):
         self.server, self._image = server, image
         self.password = secrets.token_urlsafe(24)
         self._extra, self._files = extra, files or {}
-        self._published = {port: free_port() for port in self.ports}
+        self._published = {port: free_port(OF_CONTAINERS) for port in self.ports}
         self._container: DockerContainer | None = None
 
     @abstractmethod

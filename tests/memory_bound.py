@@ -91,7 +91,9 @@ class _Group:
             for _, controllers, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
             if controllers == ("memory" if self._v1 else "")
         )
-        self._move(map(int, (self._group / "cgroup.procs").read_text().split()), self._root / ours)
+        # Again and again: a process may have a child while it is moved.
+        while pids := [int(pid) for pid in (self._group / "cgroup.procs").read_text().split()]:
+            self._move(pids, self._root / ours)
         self._group.rmdir()
 
     def _move(self, pids: Iterable[int], group: Path) -> None:

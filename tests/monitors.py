@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from compose.install import find_system_program, install_missing
 from tests.waiting import wait_until
@@ -41,6 +41,8 @@ def monitor(folder, amqp_url, redis_url, management_url=None):
 def chromium():
     """``open_page(url, width=…, dark=…)``; what the pages complain about, and each foreign request, fails the test."""
     install_missing("chromium")
+    # Its five seconds are as long as what it waits for: the monitor's look, and the page's.
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         # Without its sandbox, which needs what root and containers do not have; it sees nothing but our page.
         browser = playwright.chromium.launch(executable_path=find_system_program("chromium"), args=["--no-sandbox"])

@@ -65,10 +65,11 @@ class _WithTls:
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__()
-        self._certificate, self._tls_port = certificate, free_port()
+        self._certificate, self._tls_port = certificate, 0
 
     def _configure(self) -> None:
         super()._configure()
+        self._tls_port = free_port()
         for name, content in self._certificate.files.items():
             (self.folder / name).write_bytes(content)
         with (self.folder / self._config).open("a") as config:

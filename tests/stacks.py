@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Self
 
-from compose.ports import LOOPBACK, free_port
+from compose.ports import LOOPBACK, OF_CONTAINERS, free_port
 from tests.docker_cli import ROOT, compose_command, docker_environment, run
 from tests.waiting import wait_until
 
@@ -24,11 +24,12 @@ class Stack:
         """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the file's variables."""
         self._client, self._command = client, command
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
-        ports = {name: str(free_port()) for name in PORTS}
+        ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
         # What this shell has set for tiercel is not for the stack.
         around = {name: value for name, value in docker_environment().items() if not name.startswith(("TIERCEL_", "SPARK_"))}
         self.settings = {**ports, **settings}
         self._environment = {**around, **self.settings}
+        self._secrets: dict[str, str] = {}
 
     def compose(self, *words: str, timeout: float = 300, check: bool = True, **options) -> str:
         command = [*compose_command(self._command), "-p", self.project, "-f", str(FILE), *words]
@@ -44,7 +45,9 @@ class Stack:
         return self.compose("exec", "-T", "monitor", "tiercel", *words, timeout=timeout, stdin=None)
 
     def secret(self, name: str) -> str:
-        return self.compose("exec", "-T", "monitor", "cat", f"{CREDENTIALS}/{name}")
+        if name not in self._secrets:
+            self._secrets[name] = self.compose("exec", "-T", "monitor", "cat", f"{CREDENTIALS}/{name}")
+        return self._secrets[name]
 
     @property
     def amqp_url(self) -> str:

@@ -168,6 +168,7 @@ class Driver:
                     _take_turns(relay, job.attendance)
                 if self._killed():
                     self._stop.set()
+                    return
             ticker.look(now)
             if now < ask_at:
                 continue

@@ -18,11 +18,13 @@ from acker import LedgerUnavailableError
 from spark_jobs.topology import Topology
 from workers.claims import Claims
 from workers.config import Settings, python_path
+from workers.control import Control, State
 from workers.heartbeat import Heartbeat
 from workers.options import on_signals
 from workers.patience import patiently
 from workers.processes import Child, Supervisor
 from workers.redis_claims import RedisClaims
+from workers.redis_control import RedisControl
 from workers.spout_process import SpoutProcess, spout_spec
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class SpoutWorker:
         spout_spec(topology, component)
         self._topology, self._component, self._settings = topology, component, settings
         self._claims: Claims = RedisClaims(settings.redis_urls[0], topology.name)
+        self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)
         self._stopped = threading.Event()
         self._process: SpoutProcess | None = None
@@ -74,10 +77,14 @@ class SpoutWorker:
                 return
 
     def _wait_for(self, task_ids: range) -> int | None:
-        """A task that is this worker's now; None after ``stop``."""
+        """A task that is this worker's now; None after ``stop``, or when the topology is killed."""
         said = False
         while not self._stopped.is_set():
             self._heartbeat.beat()
+            # Before it takes the task of one that obeyed: nobody counts those in reserve.
+            if patiently(self._stopped, self._control.state) is State.KILLED:
+                log.info("killed: ending", extra={"event": "killed"})
+                return None
             task_id = patiently(self._stopped, self._claims.take, task_ids)
             if task_id is not None:
                 name = f"{self._component}-{task_ids.index(task_id)}"

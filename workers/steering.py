@@ -15,7 +15,8 @@ from workers.registry import TopologyNote, topology_named
 _LOOK_S = 0.25
 _SAY_S = 1.0
 _ANSWER_S = 5.0
-"""Spout workers ask once a second."""
+_STANDS_S = 2.5
+"""Spout workers ask once a second, and those in reserve too, whom nobody counts: ``kill`` stands for that long at least."""
 
 
 class Steering:
@@ -66,9 +67,10 @@ class Steering:
             return False
         self._control.order(State.KILLED)
         self._say(f"{self._name}: ending its processes")
-        deadline = time.monotonic() + KILL_LASTS.total_seconds()
-        while (left := self._remaining()) and time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
-            pass
+        began = time.monotonic()
+        while (left := self._remaining()) or time.monotonic() < began + _STANDS_S:
+            if time.monotonic() > began + KILL_LASTS.total_seconds() or self._stopped.wait(_LOOK_S):
+                break
         if left:
             self._say(f"{self._name} is killed, but not ended yet: {', '.join(left)}; does something start them again?")
             return False

@@ -150,10 +150,9 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         assert executors == 3
 
         numbers = range(CALM, CALM + UNDER_FAULTS)
-        publish(stack, "lines", map(str, numbers))
-        before = totals(stack, "counted", "lines")["acked"]
-        wait_until(lambda: totals(stack, "counted", "lines")["acked"] > before, 300, "the load to run")
         victims = stack.containers("spark-worker")[0], stack.containers("spout")[0]
+        publish(stack, "lines", map(str, numbers))
+        wait_until(lambda: totals(stack, "counted", "lines")["acked"] > CALM, 300, "the load to run")
         stack.kill_inside(victims[0], "CoarseGrainedExecutorBackend")
         stack.kill_inside(victims[1], "tiercel")
         assert totals(stack, "counted", "lines")["acked"] < CALM + UNDER_FAULTS, "the load was over before the faults"

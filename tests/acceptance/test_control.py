@@ -102,16 +102,16 @@ def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
         stage.publish(b"one")
         says(log, "heard one")
 
-        assert "is deactivated" in stage.tiercel("deactivate", stage.name)
+        wait_until(lambda: "is deactivated" in stage.tiercel("deactivate", stage.name), 60, "it to be deactivated")
         stage.publish(b"two", b"three")
         wait_until(lambda: stage.depth() == (2, 0), 30, "two messages to be ready and none to be held")
-        assert "is active, " in stage.tiercel("activate", stage.name)
+        wait_until(lambda: "is active, " in stage.tiercel("activate", stage.name), 60, "it to be active")
         wait_until(lambda: stage.depth() == (0, 0), 30, "both messages to be processed")
         says(log, "heard three")
 
         stage.publish(b"hold")
         says(log, "heard hold")
-        said = stage.tiercel("kill", stage.name, "--wait", "5")
+        said = stage.tiercel("kill", stage.name, "--wait", "15")
         assert "1 messages in flight" in said
         assert "has ended" in said
         assert process.wait(60) == 0

@@ -106,6 +106,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         page = browser(f"{url}?topology={running}")
         wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["200"], 300, "200 lines to be acked")
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 300, "the poison to be dead")
+        wait_until(lambda: rows(page, "Spouts")[0]["failed"] == "2", 300, "both of its failures to be counted")
 
         totals = metrics.totals()
         [spout] = totals["lines"].values()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from queues.declare import WorkQueue, declare_queue
 from queues.depths import depths
 from queues.errors import QueuesError
 from tests.faults.load import Load
@@ -125,6 +126,8 @@ def deployed(folder: Path, settings: Settings) -> Iterator[Deployment]:
 def test_another_version_takes_over_without_a_loss_or_a_repetition(tmp_path, rabbitmq, redis) -> None:
     broker, server = rabbitmq(), redis()
     settings = Settings.load(master="local[2]").with_services(broker.url, server.url, broker.management_url)
+    # As the spouts would, who come to it a moment after they said that they are there.
+    declare_queue(broker.url, WorkQueue(name=QUEUE))
     with deployed(tmp_path, settings) as deployment, closing(RedisControl(server.url, NAME)) as control:
 
         def there() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker import settle
 from tests.faults.report import REPORT
 from tests.faults.stack import Stack
 from tests.servers import Servers
@@ -21,6 +22,7 @@ def started(folders: pytest.TempPathFactory, servers: Servers, config: pytest.Co
 def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config) -> Iterator[Stack]:
     """One for the faults and the soak: most of the time goes into Spark's start."""
     with started(tmp_path_factory, servers, pytestconfig, "local[2]") as running:
+        settle(running.rabbitmq)
         yield running
 
 
@@ -28,6 +30,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconf
 def cluster(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config) -> Iterator[Stack]:
     """With two executors, each a process."""
     with started(tmp_path_factory, servers, pytestconfig, "local-cluster[2,1,1024]") as running:
+        settle(running.rabbitmq)
         yield running
 
 

@@ -129,11 +129,12 @@ def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amq
     assert declare_queue(amqp_url, queue).delays_retries is (version(amqp_url) >= (4, 3))
     put(amqp_url, queue.name, b"later")
     with Desk(amqp_url, queue.name, retry=retry) as desk:
+        began = time.monotonic()
         for failures, wait_s in enumerate((0, 0.6, 0.9)):
-            began = time.monotonic()
             delivery = desk.next()
             assert delivery.delivery_count == failures
             assert time.monotonic() - began > wait_s - 0.1
+            began = time.monotonic()
             desk.consumer.fail(delivery.epoch, delivery.tag)
 
 

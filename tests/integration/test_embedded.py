@@ -150,7 +150,7 @@ def test_closing_leaves_no_process_and_no_folder() -> None:
     server.close()
     server.close()
     assert not folder.exists()
-    assert not processes_with(str(folder))
+    wait_until(lambda: not processes_with(str(folder)), 10, "its companion to be gone")
 
 
 def test_a_server_that_cannot_start_shows_its_last_log_lines() -> None:

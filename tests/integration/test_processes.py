@@ -40,7 +40,7 @@ def test_a_killed_child_is_started_again_as_another_process(supervisor: Supervis
     os.kill(first, signal.SIGKILL)
     second = wait_until(lambda: child.pid if child.pid not in (None, first) else None, message="a new process")
     assert alive(second)
-    assert child.restarts == 1
+    wait_until(lambda: child.restarts == 1)
     assert child.exit_code is None
 
 

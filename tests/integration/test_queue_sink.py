@@ -179,7 +179,7 @@ def test_a_full_queue_fails_what_it_refuses(amqp_url, queue):
 
 
 def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again_when_it_is_back(amqp_url, queue):
-    with Proxy(amqp_url) as wire, Running(QueueSink(queue, field="body", patience_secs=0.5), wire.url) as running:
+    with Proxy(amqp_url) as wire, Running(QueueSink(queue, field="body", patience_secs=4), wire.url) as running:
         running.publish(["a"])
         wire.retarget("amqp://127.0.0.1:1")
         running.publish(["b"], ["c"])

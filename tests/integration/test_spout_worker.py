@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.broker import unique
 from tests.waiting import wait_until
 from workers.control import State
 from workers.redis_control import RedisControl
+from workers.steering import Steering
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -120,6 +122,19 @@ def test_a_worker_of_all_spouts_has_a_task_of_each_and_ends_when_the_topology_is
     wait_until(beat.exists, 30, "a heartbeat, once both of them beat")
     RedisControl(redis_url, start.topology).order(State.KILLED)
     assert both.process.wait(60) == 0
+
+
+def test_whoever_waits_in_reserve_ends_too_when_the_topology_is_killed(start, redis_url):
+    first = start("first", tasks=1)
+    first.task()
+    second = start("second", tasks=1)
+    second.says("in_reserve")
+    said = []
+    steering = Steering.open(redis_url, start.topology, said.append, threading.Event())
+    assert steering.kill(0)
+    assert said[-1] == f"{start.topology} has ended"
+    assert [each.process.wait(30) for each in (first, second)] == [0, 0]
+    assert "task_claimed" not in second.log.read_text()
 
 
 def test_its_heartbeat_stops_when_its_loop_does(start, tmp_path):

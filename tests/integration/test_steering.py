@@ -95,7 +95,7 @@ def test_a_topology_that_does_not_run_starts_as_it_was_told(tiercel, name, redis
 
 def test_kill_waits_until_nothing_is_in_flight_then_ends_everything(tiercel, name, workers):
     with workers(pending=3) as running:
-        threading.Timer(1, setattr, [running, "pending", 0]).start()
+        threading.Timer(4, setattr, [running, "pending", 0]).start()
         code, said = tiercel("kill", name, "--wait", "60")
         assert running.states == [State.ACTIVE, State.DEACTIVATED, State.KILLED]
         assert running.control.state() is State.ACTIVE, "for whoever starts it next"

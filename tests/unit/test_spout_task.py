@@ -295,7 +295,7 @@ def test_without_tracking_a_message_is_acked_as_soon_as_it_is_on_its_way():
 
 
 def test_the_end_waits_for_what_finishes_in_time_and_gives_the_rest_back():
-    with running(ListSpout(2), replace(SETTINGS, grace=timedelta(milliseconds=300))) as bench:
+    with running(ListSpout(2), replace(SETTINGS, grace=timedelta(seconds=2))) as bench:
         tuples = received(bench, 2)
         bench.task.stop()
         bench.ack(tuples[0])

@@ -111,8 +111,10 @@ class Page:
         await self._refresh()
 
     async def _refresh(self) -> None:
-        look = await run.io_bound(self._station.look, self._topology, self._window)
-        if look is not None:  # None: the server is ending
+        asked = self._topology, self._window
+        look = await run.io_bound(self._station.look, *asked)
+        # None: the server is ending. And a slow look may come after somebody has chosen another topology or window.
+        if look is not None and asked == (self._topology, self._window):
             self._show(look)
 
     def _show(self, look: Look) -> None:

@@ -235,8 +235,8 @@ def test_a_feed_skips_the_outcomes_of_earlier_readers(ledger, feed):
 def test_a_read_waits_for_outcomes_and_returns_when_they_come(ledger, feed):
     ledger.register(1, [ROOT], [A])
     bolt = threading.Timer(0.1, ledger.apply, (token(), updates({ROOT: A})))
-    bolt.start()
     began = time.monotonic()
+    bolt.start()
     assert said(feed.read(timedelta(seconds=30))) == {"acked": [ROOT]}
     assert 0.05 < time.monotonic() - began < 5
     bolt.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from datetime import timedelta
 
@@ -15,6 +14,7 @@ from acker import LedgerSpec, RedisLedger, RootIds, Token, Updates, open_ledger
 from acker.ids import mix_array
 from acker.redis_client import connect
 from acker.scripts import ShardScripts
+from compose.ports import free_port
 from tests.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, updates
 from tests.waiting import wait_until
 
@@ -61,7 +61,7 @@ def test_every_key_expires_a_few_timeouts_later(client, open_one):
 
 
 def test_what_dead_spouts_leave_behind_is_gone_without_a_sweeper(client, open_one):
-    ledger = open_one(message_timeout=timedelta(milliseconds=25))
+    ledger = open_one(message_timeout=timedelta(milliseconds=500))
     fill(ledger, client)
     wait_until(lambda: set(keys_of(client, ledger)) == {"mark"})
 
@@ -190,9 +190,7 @@ def test_roots_spread_evenly_over_the_shards(open_one, client):
 @pytest.fixture
 def cluster_url(tmp_path):
     """One server in cluster mode with all slots: it refuses scripts that touch a key outside their KEYS' slot."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    bus_port = port - 10_000 if port > 20_000 else port + 10_000
+    port, bus_port = free_port(), free_port()
     arguments = ["--port", port, "--cluster-port", bus_port, "--bind", "127.0.0.1", "--dir", tmp_path, "--save", ""]
     server = subprocess.Popen(
         ["redis-server", *map(str, arguments), "--cluster-enabled", "yes", "--loglevel", "warning"], stdout=subprocess.DEVNULL
