@@ -28,6 +28,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from acker.errors import LedgerRefusedError
 from acker.redis_address import Form, RedisAddress, split_urls
+from spark_jobs import python_start
 from workers.errors import ConfigError
 from workers.redaction import redact
 
@@ -150,6 +151,7 @@ def use_this_python_for_spark(folder: Path) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     os.environ.update(python_path(folder))
+    os.environ.update(python_path(python_start.FOLDER))
 
 
 def runtime_folder() -> Path:
