@@ -146,7 +146,8 @@ def use_this_python_for_spark(folder: Path) -> None:
     """Make Spark's Python workers the Python that runs now, able to import what lies in ``folder``.
 
     Spark takes ``PYSPARK_PYTHON`` for its workers (a value that the user set stays), and the first ``python3`` on PATH for
-    the process that plans a streaming source. Call it before the session starts.
+    the process that plans a streaming source. All of them start with ``spark_jobs.python_start``. Call it before the session
+    starts.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -19,7 +19,7 @@ from compose.install import find_system_program, install_missing
 from compose.ports import free_port
 from queues import QueueSpout, WorkQueue, declare_queue
 from spark_jobs import Bolt, TopologyBuilder
-from tests.broker import put, ready, unique, wait_ready
+from tests.broker import put, unique, wait_ready
 from tests.monitors import TOKEN, chromium, monitor, number, rows
 from tests.terminal import tiercel_run
 from tests.waiting import wait_until
@@ -142,10 +142,10 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         expect(page.get_by_test_id("state")).to_contain_text("is deactivated")
         page.get_by_test_id("requeue all").click()  # the token was given
         expect(page.get_by_text(f"put 1 messages back into {running}")).to_be_visible()
-        wait_until(lambda: ready(services.amqp_url, running) == 1, 30, "the dead letter to be in its queue again")
+        wait_ready(services.amqp_url, running, 1)
         put(services.amqp_url, f"{running}.dead", b"d e f", b"\x00<b>no text</b>" + bytes(70_000), b"g h i")
         requeue_the_third_of_three(page, running)
-        wait_until(lambda: ready(services.amqp_url, running) == 2, 30, "the chosen one to be in its queue again")
+        wait_ready(services.amqp_url, running, 2)
         wait_ready(services.amqp_url, f"{running}.dead", 2)
         page.get_by_test_id("activate").click()
         expect(page.get_by_test_id("state")).to_contain_text("is active")

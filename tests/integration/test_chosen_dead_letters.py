@@ -14,7 +14,7 @@ from queues import dead_letters
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import QueueMissingError
 from queues.retry import NO_WAIT
-from tests.broker import delete, plain_channel, put, ready, take_all, unique, wait_ready
+from tests.broker import delete, plain_channel, put, take_all, unique, wait_ready
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.errors import UsageError
@@ -145,11 +145,11 @@ def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
 @given(letters=st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"\x00\xff", b""]), st.booleans()), max_size=8))
 def test_whatever_is_chosen_each_letter_is_in_one_of_the_queues(amqp_url, queue, letters):
     put(amqp_url, queue.dead, *[body for body, _ in letters])
-    wait_until(lambda: ready(amqp_url, queue.dead) == len(letters))
+    wait_ready(amqp_url, queue.dead, len(letters))
     chosen = [letter for letter, (_, take) in zip(ids(amqp_url, queue), letters, strict=True) if take]
-    wait_until(lambda: ready(amqp_url, queue.dead) == len(letters))
+    wait_ready(amqp_url, queue.dead, len(letters))
     assert dead_letters.requeue_chosen(amqp_url, queue.name, chosen) == len(chosen)
-    wait_until(lambda: ready(amqp_url, queue.dead) == len(letters) - len(chosen))
+    wait_ready(amqp_url, queue.dead, len(letters) - len(chosen))
     assert Counter(bodies(amqp_url, queue.name)) == Counter(body for body, take in letters if take)
     assert Counter(bodies(amqp_url, queue.dead)) == Counter(body for body, take in letters if not take)
 
@@ -166,6 +166,6 @@ def test_killed_at_any_moment_it_leaves_a_letter_twice_at_worst(amqp_url, queue,
     killed = subprocess.run([sys.executable, "-c", DIES, amqp_url, queue.name, call, b, d], check=False)
     assert killed.returncode == -signal.SIGKILL
     gone = {b"b", b"d"} if call == "close" else {b"b"}
-    wait_until(lambda: ready(amqp_url, queue.dead) == 5 - len(gone))
+    wait_ready(amqp_url, queue.dead, 5 - len(gone))
     assert set(bodies(amqp_url, queue.dead)) == {b"a", b"b", b"c", b"d", b"e"} - gone
     assert set(bodies(amqp_url, queue.name)) == gone | twice

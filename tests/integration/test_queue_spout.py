@@ -175,11 +175,11 @@ def test_deactivated_it_gives_back_what_nobody_opened_and_settles_the_rest(amqp_
         put(amqp_url, queue, *[b"%d" % number for number in range(20)])
         (_, first), (_, second) = stage.run(2)
         stage.spout.deactivate()
-        wait_until(lambda: ready(amqp_url, queue) == 18, message="18 messages to be ready")
+        wait_ready(amqp_url, queue, 18)
         put(amqp_url, queue, b"late")
         stage.spout.ack(first)
         stage.spout.release(second)
-        wait_until(lambda: ready(amqp_url, queue) == 20, message="all but the acked one to be ready")
+        wait_ready(amqp_url, queue, 20)
         stage.spout.activate()
         for _, msg_id in stage.run(20):
             stage.spout.ack(msg_id)
