@@ -172,9 +172,9 @@ def make_class_archive() -> Path:
     ):
         spark = SparkUnit("tiercel prepare", "local[2]", _local(java_options))
         try:
-            query = practise(spark._session, scratch)  # noqa: SLF001
+            # First: what copies a Python process's last words keeps the stderr that there was when the process began.
             spark.silence()
-            query.stop()
+            practise(spark._session, scratch).stop()  # noqa: SLF001
         finally:
             spark.stop()
             end_java()
