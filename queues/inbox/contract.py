@@ -123,6 +123,8 @@ class Opened:
     to there may be what ended its process."""
     ticks: int
     """Ticks that finished steps have covered."""
+    snapshot: bytes | None
+    """The newest one that came with a finished step; None if none did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,10 +166,11 @@ class Inbox(Protocol):
         """Return the entries at these positions: of a sealed step that must be repeated."""
         ...
 
-    def seal(self, covered: Covered) -> Effect[bool]:
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         """Note what a step covers, before its first effect leaves. False: the attempt is stale.
 
-        A repeat changes nothing.
+        ``snapshot`` is what the bolt is after the step; it counts when the step is finished, and None
+        leaves the one before. A repeat replaces both.
         """
         ...
 
@@ -209,6 +212,15 @@ class Inboxes(Protocol):
         """Look at the inboxes of these tasks."""
         ...
 
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        """Return the newest snapshot of each inbox that has one, (task, snapshot): of earlier runs,
+        until ``forget_snapshot``. Changes nothing."""
+        ...
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        """Delete the snapshot, once the roots of what the bolt held were released."""
+        ...
+
     # -- a process that runs bolt tasks ----------------------------------------------------------
 
     def draw(self, run: str, task: int) -> int:
@@ -233,9 +245,7 @@ class Inboxes(Protocol):
 
     # -- senders ---------------------------------------------------------------------------------
 
-    def append(
-        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
-    ) -> list[Effect[Appended]]:
+    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
         """Prepare one append per parcel. Register the roots of the tuples first.
 
         ``number`` grows from call to call of one sender task, over its attempts too; a call that is
