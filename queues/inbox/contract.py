@@ -276,7 +276,8 @@ class Inboxes(Protocol):
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
         """Return the newest snapshot of each inbox that has one, (task, snapshot): of earlier runs,
-        until ``forget_snapshot``. Changes nothing."""
+        until ``forget_snapshot``. Changes nothing.
+        """
         ...
 
     def forget_snapshot(self, run: str, task: int) -> None:

@@ -191,8 +191,7 @@ class Step:
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
         """What was emitted, by target, and the lineages of all of it."""
-        chunks: dict[int, list[bytes]] = {}
-        counts: dict[int, int] = {}
+        packed: dict[int, tuple[list[bytes], list[int]]] = {}
         children: list[Lineage] = []
         for departure in self._departures():
             children.append(departure.lineage)
@@ -203,12 +202,13 @@ class Step:
                 target_task=departure.target,
             )
             payload = encode(Chunk(route=route, values=departure.values, lineage=departure.lineage))
-            chunks.setdefault(departure.target, []).append(payload)
-            counts[departure.target] = counts.get(departure.target, 0) + departure.values.num_rows
+            chunks, counts = packed.setdefault(departure.target, ([], []))
+            chunks.append(payload)
+            counts.append(departure.values.num_rows)
         unbounded = self._bench.unbounded
         parcels = [
-            Parcel(target=target, chunks=payloads, tuples=counts[target], bounded=target not in unbounded)
-            for target, payloads in chunks.items()
+            Parcel(target=target, chunks=chunks, tuples=counts, bounded=target not in unbounded)
+            for target, (chunks, counts) in packed.items()
         ]
         return parcels, children
 

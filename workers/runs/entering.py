@@ -1,0 +1,72 @@
+"""A run takes over what the one before left. Its messages are released: they come again, without blame."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from acker import Ledger
+from queues.chunk import roots_in
+from queues.inbox.contract import Inboxes
+from spark_jobs.snapshots.packing import held_roots
+from spark_jobs.snapshots.sealing import body_of
+from spark_jobs.suspects.book import CaseBook
+from spark_jobs.topology import Topology
+
+log = logging.getLogger(__name__)
+
+
+def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: CaseBook) -> int:
+    """Make inboxes and ledger those of ``run``; returns how many messages were released.
+
+    In this order: what older runs still write is refused, then what they left is read, released, and
+    only then deleted, so that a driver that dies in between leaves nothing out. May be repeated.
+    """
+    tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
+    inboxes.adopt(run, tasks)
+    ledger.begin(run)
+    _fail_guilty(book, ledger)
+    return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
+
+
+def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
+    """Fail the tuples that killed processes of the earlier run, before they could be released without blame."""
+    failures = [failure for case in book.drain() for failure in case.after_death().failures]
+    if failures:
+        ledger.fail(failures)
+
+
+def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
+    released = 0
+    while found := inboxes.drain(run):
+        for task, entries in found:
+            released += ledger.release(_readable_roots(task, [entry.payload for entry in entries]))
+            inboxes.discard(run, task, [entry.position for entry in entries])
+    return released
+
+
+def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
+    released = 0
+    for task, sealed in inboxes.snapshots(run):
+        try:
+            released += ledger.release(held_roots(body_of(sealed)))
+        except ValueError as error:
+            log.warning(
+                "the snapshot of task %d cannot be read; what it held times out: %s", task, error,
+                extra={"event": "snapshot_unreadable"},
+            )  # fmt: skip
+        inboxes.forget_snapshot(run, task)
+    return released
+
+
+def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
+    roots: set[int] = set()
+    for payload in payloads:
+        try:
+            roots.update(roots_in([payload]))
+        except ValueError as error:
+            log.warning(
+                "an entry in the inbox of task %d cannot be read; its messages time out: %s", task, error,
+                extra={"event": "chunk_unreadable"},
+            )  # fmt: skip
+    return sorted(roots)

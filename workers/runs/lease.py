@@ -1,0 +1,50 @@
+"""The contract of the lease: which driver runs a topology, and which run the spout workers send to.
+
+``RedisLease`` keeps it for all processes; ``MemoryLease`` is its twin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+LASTS = timedelta(seconds=5)
+"""A lease that is not renewed for so long lapses, and a driver in reserve takes over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """What the driver that holds the lease says of itself."""
+
+    driver: str
+    """Drawn by each driver process."""
+    run: str = ""
+    """The run that spout workers send to; empty while none is ready."""
+    shape: str = ""
+    """The topology's, see ``shape_of``: spout workers of another one send nothing."""
+
+
+class Lease(Protocol):
+    """One topology's. Each call is one round trip, atomic, and safe to repeat.
+
+    A lease is lost when it was not renewed in time, or when Redis lost its memory. What the driver that
+    lost it still does is harmless: inboxes and ledger belong to the run that entered last.
+    Raises LedgerUnavailableError, LedgerRefusedError.
+    """
+
+    def take(self, holder: Holder) -> bool:
+        """Take the lease, or renew it; False if another driver holds it."""
+        ...
+
+    def leave(self, driver: str) -> None:
+        """Give the lease up. Does nothing to another driver's."""
+        ...
+
+    def holder(self) -> Holder | None:
+        """The driver that holds the lease now; None if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        ...

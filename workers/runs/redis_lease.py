@@ -1,0 +1,45 @@
+"""The lease in Redis: one key, which expires by itself."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from acker.layout import topology_prefix
+from acker.redis_client import connect_topology, translated
+from workers.runs.lease import LASTS, Holder
+
+
+class RedisLease:
+    """``Lease`` on one server; thread-safe. Connects on its first call."""
+
+    def __init__(self, redis_url: str, topology: str) -> None:
+        """``redis_url`` may hold a password."""
+        self._key = topology_prefix(topology) + "lease"
+        self._client = connect_topology(redis_url, topology)
+        self._take, self._leave = (self._client.register_script(_source(name)) for name in ("take_lease", "leave_lease"))
+
+    def take(self, holder: Holder) -> bool:
+        value = f"{holder.driver} {holder.run or '-'} {holder.shape or '-'}"
+        lasts_ms = int(LASTS.total_seconds() * 1000)
+        with translated("take the driver's lease"):
+            return bool(self._take(keys=[self._key], args=[holder.driver, value, lasts_ms]))
+
+    def leave(self, driver: str) -> None:
+        with translated("give the driver's lease up"):
+            self._leave(keys=[self._key], args=[driver])
+
+    def holder(self) -> Holder | None:
+        with translated("look for the driver"):
+            found: Any = self._client.get(self._key)
+        if found is None:
+            return None
+        driver, run, shape = (found.decode().split() + ["-", "-"])[:3]
+        return Holder(driver=driver, run=run if run != "-" else "", shape=shape if shape != "-" else "")
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _source(name: str) -> str:
+    return resources.files("workers.runs").joinpath("lua", f"{name}.lua").read_text()
