@@ -20,6 +20,7 @@ from typing import Any
 
 from acker import Applied, Ledger, Reply, Token
 from acker.effects import Effect, perform_all
+from acker.outcomes import total
 from acker.work import canonical, conflict_of
 from queues.inbox.contract import Appended, Covered, Inbox, Inboxes, Parcel, Sender, StaleAttemptError
 from spark_jobs.running.step import Done
@@ -34,7 +35,7 @@ _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.05
 class Committer:
     """Commits the steps of one attempt at one bolt task. One thread only."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the stores that it joins
         self,
         *,
         run: str,
@@ -111,7 +112,7 @@ class Committer:
     def _total(self, replies: Sequence[Reply]) -> Reply | None:
         if not replies or self._ledger is None:
             return None
-        reply = self._ledger.total(replies)
+        reply = total(replies)
         if reply.applied is Applied.STALE:
             raise StaleAttemptError(f"task {self._sender.task}: the ledger knows a newer attempt or run")
         return reply

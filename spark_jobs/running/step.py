@@ -28,12 +28,15 @@ from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds, select
 from spark_jobs.outputs import Outputs
 from spark_jobs.running.copy import WorkingCopy
 from spark_jobs.running.pending import Share
+from spark_jobs.suspects.guard import Watch
 from spark_jobs.task_states import TaskStates
 from spark_jobs.topology import Topology
 from spark_jobs.tuples import Tuple, tuples_of
 
 May = Callable[[], bool]
 """Says before each tuple whether the step goes on with it."""
+TaskWatch = Callable[..., Iterator[Item]]
+"""A ``Watch`` that is told the task and its record first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +105,7 @@ class Step:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
 
-    def execute(self, may: May | None = None, watch: Callable[..., Iterator[Item]] | None = None) -> Done:
+    def execute(self, may: May | None = None, watch: TaskWatch | None = None) -> Done:
         """Run the bolt over the input, until ``may`` says no; ``watch`` looks for a tuple that kills the process."""
         record = self.record
         if isinstance(self._bolt, BaseException):
@@ -111,17 +114,18 @@ class Step:
         self._run(self._bolt, may, watch)
         return self._done()
 
-    def _run(self, bolt: AnyBolt, may: May | None, watch: Callable[..., Iterator[Item]] | None) -> None:
+    def _run(self, bolt: AnyBolt, may: May | None, watch: TaskWatch | None) -> None:
         record = self.record
+        watching: Watch | None = None
         if watch is not None:
-            watch = partial(watch, self._of.task, record)
+            watching = cast("Watch", partial(watch, self._of.task, record))
         if isinstance(bolt, ArrowBolt):
-            trusted = execute_arrow(bolt, cast("ArrowRecord", record), watch)
+            trusted = execute_arrow(bolt, cast("ArrowRecord", record), watching)
         else:
-            if watch is None and may is not None:
-                watch = partial(self._while_it_may, may)
+            if watching is None and may is not None:
+                watching = cast("Watch", partial(self._while_it_may, may))
             with self._states.lent(self._of.task, bolt, record):
-                trusted = execute_bolt(bolt, record, watch)
+                trusted = execute_bolt(bolt, record, watching)
         if not trusted:
             self._states.forget(self._of.task)
             self._bench.copy.drop()
@@ -150,12 +154,7 @@ class Step:
         no_tree = frozenset(untracked.tolist())
         bench = self._bench
         if bench.arrow:
-            record = ArrowRecord(bench.component, bench.outputs, no_tree, salt, seeds)
-            row = 0
-            for chunk in self._chunks:
-                record.receive(chunk, row)
-                row += chunk.values.num_rows
-            return record
+            return self._rows(ArrowRecord(bench.component, bench.outputs, no_tree, salt, seeds))
         identities: list[int] = seeds.tolist()
         record = Record(bench.component, bench.outputs, no_tree, salt)
         row = len(self._held.tuples)
@@ -164,6 +163,14 @@ class Step:
         record.tuples, record.held = list(self._held.tuples), row
         for chunk in self._chunks:
             record.tuples += tuples_of(chunk, row, identities, record)
+            row += chunk.values.num_rows
+        return record
+
+    def _rows(self, record: ArrowRecord) -> ArrowRecord:
+        """The record of a bolt that is given rows and no tuples."""
+        row = 0
+        for chunk in self._chunks:
+            record.receive(chunk, row)
             row += chunk.values.num_rows
         return record
 

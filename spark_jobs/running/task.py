@@ -116,8 +116,8 @@ class Attempt:
         topology, run = around.topology, around.run
         self.sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
         around.inboxes.fence(run, self.sender, sorted(behind(topology, task)))
-        if around.ledger is not None:
-            around.ledger.fence(run, task, self.sender.attempt)
+        if around.ledger is not None and not around.ledger.fence(run, task, self.sender.attempt):
+            raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
         self._inbox = around.inboxes.open(run, task, self.sender.attempt)
         opened = self._inbox.opened
         copy = WorkingCopy(topology, task, around.config, around.key, opened.snapshot)

@@ -177,7 +177,7 @@ class Driver:
                 self._lease.take(self._me)
             ended = self._watch(run, tasks, inboxes)
             self._me = replace(self._me, run="")
-            self._finish(spark, run, tasks, inboxes)
+            self._finish(spark, run, tasks)
         if ended is Ended.FAILED:
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
         return ended
@@ -217,7 +217,7 @@ class Driver:
             return Ended.UNATTENDED
         return None
 
-    def _finish(self, spark: SparkUnit, run: Run, tasks: LongTasks, inboxes: Inboxes) -> None:
+    def _finish(self, spark: SparkUnit, run: Run, tasks: LongTasks) -> None:
         """End the run's tasks between two steps if they can, and give back what they left."""
         spark.silence()
         with suppress(*REDIS_AWAY, StaleAttemptError):

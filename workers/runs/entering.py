@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from acker import Ledger
 from queues.chunk import roots_in
-from queues.inbox.contract import Inboxes
+from queues.inbox.contract import Inboxes, StaleAttemptError
 from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.suspects.book import CaseBook
@@ -24,7 +24,8 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
     """
     tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
     inboxes.adopt(run, tasks)
-    ledger.begin(run)
+    if not ledger.begin(run):
+        raise StaleAttemptError(f"run {run} is over: a later one has begun")
     _fail_guilty(book, ledger)
     return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
 

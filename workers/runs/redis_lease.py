@@ -34,7 +34,7 @@ class RedisLease:
             found: Any = self._client.get(self._key)
         if found is None:
             return None
-        driver, run, shape = (found.decode().split() + ["-", "-"])[:3]
+        driver, run, shape = [*found.decode().split(), "-", "-"][:3]
         return Holder(driver=driver, run=run if run != "-" else "", shape=shape if shape != "-" else "")
 
     def close(self) -> None:
