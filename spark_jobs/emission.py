@@ -1,4 +1,4 @@
-"""The spout's side of emitting: tuples become chunks for the relay, and roots with their first ack-vals for the ledger."""
+"""The spout's side of emitting: tuples become chunks for inboxes, and roots with their first ack-vals for the ledger."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from acker.ids import edges, mix, mix_array, seed_array
 from acker.ledger import Ids
-from queues import Entry
 from queues.chunk import Chunk, Lineage, Route, encode
 from queues.errors import SchemaError
 from queues.inbox.contract import Parcel
 from spark_jobs.errors import BadValuesError
 from spark_jobs.fold import Rows
-from spark_jobs.levels import Plan
 from spark_jobs.outputs import Outgoing, Outlet, Outputs
+from spark_jobs.topology import Topology
 
 _UNTRACKED = 0
 _Whole = tuple[pa.RecordBatch, Ids]
@@ -27,11 +26,9 @@ _Whole = tuple[pa.RecordBatch, Ids]
 
 @dataclass(frozen=True, kw_only=True)
 class Emission:
-    """What a spout task emitted since the last time. Register the roots first, then append the entries."""
+    """What a spout task emitted since the last time. Register the roots first, then append the parcels."""
 
-    entries: list[Entry]
     parcels: list[Parcel]
-    """The same chunks, by the inbox that they are for."""
     roots: list[int]
     ack_vals: list[int]
     """XOR of the edges of each root's copies; 0 where nobody receives the tuple."""
@@ -40,10 +37,10 @@ class Emission:
 class SpoutEmitter:
     """Routes the tuples of one spout task. One thread only."""
 
-    def __init__(self, plan: Plan, component: str, task_id: int) -> None:
+    def __init__(self, topology: Topology, component: str, task_id: int) -> None:
         self.task_id = task_id
-        self._plan, self._component = plan, component
-        self._outputs = Outputs(plan.topology, task_id)
+        self._component = component
+        self._outputs = Outputs(topology, task_id)
         self._roots: list[int] = []
         self._whole: dict[Outgoing, list[_Whole]] = {}
         self._count = 0
@@ -94,7 +91,8 @@ class SpoutEmitter:
 
     def take(self) -> Emission:
         """Everything since the last call."""
-        roots, entries, lineages = self._roots, [], []
+        roots = self._roots
+        lineages: list[Lineage] = []
         packed: dict[int, tuple[list[bytes], list[int]]] = {}
         for outgoing in self._outputs.outgoing:
             parts = self._whole.get(outgoing, [])
@@ -105,14 +103,13 @@ class SpoutEmitter:
                 values = pa.concat_batches([batch for batch, _ in parts])
                 payload = self._encode(outgoing, values, lineage)
                 lineages.append(lineage)
-                entries.append(Entry(lane=self._plan.relay_lane(outgoing.target), payload=payload))
                 chunks, counts = packed.setdefault(outgoing.target, ([], []))
                 chunks.append(payload)
                 counts.append(values.num_rows)
         self._outputs.clear()
         self._roots, self._whole = [], {}
         parcels = [Parcel(target=target, chunks=each, tuples=counts) for target, (each, counts) in packed.items()]
-        return Emission(entries=entries, parcels=parcels, roots=roots, ack_vals=_ack_vals(roots, lineages))
+        return Emission(parcels=parcels, roots=roots, ack_vals=_ack_vals(roots, lineages))
 
     def _batch(self, outlet: Outlet, stream: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         if any(len(row) != outlet.width for row in rows):

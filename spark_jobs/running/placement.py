@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spark_jobs.errors import TopologyError
 from spark_jobs.topology import Topology
+
+
+def check_has_bolts(topology: Topology) -> None:
+    """Raise TopologyError for a topology without a bolt."""
+    if not topology.bolts:
+        raise TopologyError(f"topology {topology.name!r} has no bolt: add one with set_bolt")
+
+
+def bolt_tasks(topology: Topology) -> list[int]:
+    """The ids of all bolt tasks."""
+    return [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
 
 
 def hosts_of(topology: Topology, slots: int) -> tuple[tuple[int, ...], ...]:
     """Spread the bolt tasks evenly over at most ``slots`` Spark tasks; each component over as many as it can."""
-    tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
+    tasks = bolt_tasks(topology)
     count = max(1, min(slots, len(tasks)))
     return tuple(tuple(tasks[host::count]) for host in range(count))
 

@@ -28,6 +28,7 @@ from spark_jobs.running.step import Bench, Done, Step, StepOf
 from spark_jobs.running.suspicion import Suspicion
 from spark_jobs.running.ticks import TickClock
 from spark_jobs.state import StateStore
+from spark_jobs.system import is_system
 from spark_jobs.task_states import TaskStates
 from spark_jobs.topology import Topology
 
@@ -55,6 +56,15 @@ class Around:
     """Seals the snapshots of the run."""
     suspicion: Suspicion
     clock: Callable[[], float] = field(default=time.monotonic)
+    has_ticks: bool = True
+    """False where ticks are appended to the inboxes: by the test kit, on simulated time."""
+
+    def tick_s(self, task: int) -> float | None:
+        """How often a task has a tick, in seconds; None: never. Bolts of the system have none."""
+        component = self.topology.component_of(task)
+        if not self.has_ticks or is_system(component):
+            return None
+        return self.topology.config_of(component).tick_tuple_freq_secs
 
 
 class BoltTask:
@@ -85,8 +95,9 @@ class BoltTask:
         try:
             while not self._stop.is_set():
                 self._current = self._begun()
-                if self._current is not None and self._current.run():
+                if self._current is None or self._current.run():
                     return
+                self._current.close()
         except BaseException as error:
             self.error = error
             if not isinstance(error, StaleAttemptError):
@@ -133,7 +144,7 @@ class Attempt:
         self._pending = Pending(opened.done)
         self._step = opened.step
         self._slices = Slices(around.clock, arrow=self._bench.arrow)
-        self._ticks = TickClock(topology, task, around.clock())
+        self._ticks = TickClock(task, around.tick_s(task), around.clock())
         self._ticks.count = opened.ticks
         self._suspect = around.suspicion.of(self.sender, opened.taken)
         self.doing: Step | None = None
@@ -153,14 +164,20 @@ class Attempt:
             if sealed is not None:
                 self._repeat(sealed)
             while not self._stop.is_set():
-                self._take()
-                if self._pending or self._ticks.due(self._around.clock()):
-                    self._work()
+                self.turn(self._longest_wait())
             self._patiently(self._committer.finish)
         except REDIS_AWAY as error:
             log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
             self._stop.wait(_RETRY_S)
             return False
+        return True
+
+    def turn(self, wait_s: float = 0.0) -> bool:
+        """Take what is there, or wait for it, and do at most one step; returns whether there was one."""
+        self._take(wait_s)
+        if not self._pending and not self._ticks.due(self._around.clock()):
+            return False
+        self._work()
         return True
 
     def close(self) -> None:
@@ -170,16 +187,16 @@ class Attempt:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def _take(self) -> None:
+    def _take(self, wait_s: float) -> None:
         """Take more where too little waits, and wait for it where nothing does."""
         wanted = self._slices.wanted(self._pending.tuples)
         if not wanted:
             return
-        wait_s = 0.0
-        if not self._pending:
+        if self._pending:
+            wait_s = 0.0
+        else:
             # What the last step covered is forgotten now at the latest: nothing else may follow soon.
             self._patiently(self._committer.finish)
-            wait_s = self._longest_wait()
         entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
         self._slices.took(len(entries))
         for position, why in self._pending.add(entries):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from queues.chunk import Chunk, Lineage, Route
-from spark_jobs.system import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK, is_system
-from spark_jobs.topology import Topology
+from spark_jobs.system import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
 
 
 class TickClock:
@@ -15,10 +14,8 @@ class TickClock:
     A task that was busy for several periods has one tick, not one for each.
     """
 
-    def __init__(self, topology: Topology, task: int, start_s: float) -> None:
-        """The first tick is due one period after ``start_s``. Bolts of the system have none."""
-        component = topology.component_of(task)
-        freq_s = None if is_system(component) else topology.config_of(component).tick_tuple_freq_secs
+    def __init__(self, task: int, freq_s: float | None, start_s: float) -> None:
+        """The first tick is due one period after ``start_s``; ``freq_s`` of None: the bolt has none."""
         self._period_s = freq_s
         self._task = task
         self.next_at = None if freq_s is None else start_s + freq_s
@@ -37,8 +34,14 @@ class TickClock:
 
     def tick(self) -> Chunk:
         """One tick."""
-        return Chunk(
-            route=Route(component=SYSTEM, stream=TICK, source_task=SYSTEM_TASK, target_task=self._task),
-            values=SYSTEM_STREAMS[TICK].batch([[float(self._period_s or 0)]]),
-            lineage=Lineage(offsets=np.zeros(2, np.int32), roots=np.empty(0, np.uint64), edges=np.empty(0, np.uint64)),
-        )
+        return tick_for(self._task, self._period_s or 0.0)
+
+
+def tick_for(task: int, rate_secs: float) -> Chunk:
+    """A tick for one bolt task."""
+    none = np.empty(0, np.uint64)
+    return Chunk(
+        route=Route(component=SYSTEM, stream=TICK, source_task=SYSTEM_TASK, target_task=task),
+        values=SYSTEM_STREAMS[TICK].batch([[float(rate_secs)]]),
+        lineage=Lineage(offsets=np.zeros(2, np.int32), roots=none, edges=none),
+    )

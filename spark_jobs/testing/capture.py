@@ -1,21 +1,23 @@
 """How the kit sees what components emit: one more bolt, as in Storm's own kit, receives a copy of every stream.
 
-Its chunks are read on their way. They hold what really left a task: what a ``BasicBolt`` emitted for a tuple that failed
-is not among them. A direct stream names its receivers itself, so there the chunks of those are read.
+It is given what really left a task: what a ``BasicBolt`` emitted for a tuple that failed is not among that. A direct
+stream names its receivers itself, so the kit adds an untracked copy of those chunks: see ``CopyingInboxes``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queues.chunk import Route, decode
+import numpy as np
+
+from queues.chunk import Chunk, Lineage, decode, encode
+from queues.inbox.contract import Appended, Effect, Entry, Inbox, Inboxes, InboxFigures, Parcel, Sender
 from spark_jobs.bolt import BasicBolt, TopologyContext
 from spark_jobs.collector import BasicCollector
 from spark_jobs.grouping import Global
-from spark_jobs.levels import Plan
 from spark_jobs.system import is_system
 from spark_jobs.topology import BoltSpec, Subscription, Topology
 from spark_jobs.tuples import Tuple
@@ -23,11 +25,37 @@ from spark_jobs.tuples import Tuple
 CAPTURE = "__capture"
 
 
+class Seen:
+    """What each stream carried so far."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+
+    def add(self, tup: Tuple) -> None:
+        """One tuple that left a task."""
+        self._values[tup.source_component, tup.source_stream].append(list(tup.values))
+
+    def of(self, component: str, stream: str) -> list[list[Any]]:
+        """Copies: a test may change them."""
+        return [list(values) for values in self._values[component, stream]]
+
+
 class _Capture(BasicBolt):
-    """Acks whatever comes."""
+    """Runs in the process of the test, and shows what it is given to the ``Seen`` there."""
+
+    def __init__(self, seen: Seen | None = None) -> None:
+        self._seen = seen
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
-        pass
+        if self._seen is not None:
+            self._seen.add(tup)
+
+    def __deepcopy__(self, memo: object) -> _Capture:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., _Capture], tuple[()]]:
+        # To Spark it travels with the topology, but never works there.
+        return _Capture, ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +72,7 @@ class _Watched(Topology):
         return replace(context, topology=self.shown_name, targets=targets, tasks=tasks)
 
 
-def watched(topology: Topology) -> Topology:
+def watched(topology: Topology, seen: Seen) -> Topology:
     """The topology with the capturing bolt; the ids of its own tasks stay what they were."""
     subscriptions = tuple(
         Subscription(component=component, stream=stream, grouping=Global())
@@ -52,7 +80,7 @@ def watched(topology: Topology) -> Topology:
         for stream in topology.spec(component).streams
         if stream not in topology.spec(component).direct
     )
-    capture = BoltSpec(bolt=_Capture(), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions)
+    capture = BoltSpec(bolt=_Capture(seen), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions)
     return _Watched(
         name=topology.name,
         shown_name=topology.name,
@@ -62,32 +90,63 @@ def watched(topology: Topology) -> Topology:
     )
 
 
-def is_watched(plan: Plan, level: int, payload: bytes) -> bool:
-    """Whether a chunk that is given to ``level`` shows what a component emitted: each tuple once, where it arrives."""
-    route = decode(payload).route
-    place = plan.places[route.target_task]
-    if place.level != level:
-        return False
-    return place.component == CAPTURE or _is_direct(plan.topology, route)
+class CopyingInboxes:
+    """``Inboxes`` that append a copy of what travels on direct streams for the capturing bolt."""
 
+    def __init__(self, inboxes: Inboxes, topology: Topology) -> None:
+        self._inboxes = inboxes
+        self._topology = topology
+        self._capture = topology.task_ids(CAPTURE)[0]
 
-def _is_direct(topology: Topology, route: Route) -> bool:
-    return not is_system(route.component) and route.stream in topology.spec(route.component).direct
+    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
+        copies = [copy for parcel in parcels for chunk in parcel.chunks for copy in self._copies(chunk)]
+        mine = next((parcel for parcel in parcels if parcel.target == self._capture), None)
+        others = [parcel for parcel in parcels if parcel is not mine]
+        chunks = [*(mine.chunks if mine else ()), *(chunk for chunk, _ in copies)]
+        counts = [*(mine.tuples if mine else ()), *(count for _, count in copies)]
+        if chunks:
+            others.append(Parcel(target=self._capture, chunks=chunks, tuples=counts, bounded=False))
+        return self._inboxes.append(run, sender, number, others)
 
+    def _copies(self, payload: bytes) -> list[tuple[bytes, int]]:
+        chunk = decode(payload)
+        route, count = chunk.route, chunk.values.num_rows
+        if is_system(route.component) or route.stream not in self._topology.spec(route.component).direct:
+            return []
+        none = np.empty(0, np.uint64)
+        untracked = Lineage(offsets=np.zeros(count + 1, np.int32), roots=none, edges=none)
+        route = replace(route, target_task=self._capture)
+        return [(encode(Chunk(route=route, values=chunk.values, lineage=untracked)), count)]
 
-class Seen:
-    """What each stream carried so far."""
+    def adopt(self, run: str, tasks: Sequence[int]) -> None:
+        self._inboxes.adopt(run, tasks)
 
-    def __init__(self) -> None:
-        self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
+        return self._inboxes.drain(run)
 
-    def look(self, payloads: Iterable[bytes]) -> None:
-        """Look at the watched chunks of one micro-batch."""
-        # Where Spark shuffles, chunks arrive in any order.
-        for chunk in sorted(map(decode, payloads), key=lambda chunk: chunk.route.source_task):
-            route, columns = chunk.route, [column.to_pylist() for column in chunk.values.columns]
-            self._values[route.component, route.stream] += [list(values) for values in zip(*columns, strict=True)]
+    def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
+        self._inboxes.discard(run, task, positions)
 
-    def of(self, component: str, stream: str) -> list[list[Any]]:
-        """Copies: a test may change them."""
-        return [list(values) for values in self._values[component, stream]]
+    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
+        return self._inboxes.figures(tasks)
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        return self._inboxes.snapshots(run)
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        self._inboxes.forget_snapshot(run, task)
+
+    def draw(self, run: str, task: int) -> int:
+        return self._inboxes.draw(run, task)
+
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        self._inboxes.fence(run, sender, [*targets, self._capture])
+
+    def open(self, run: str, task: int, attempt: int) -> Inbox:
+        return self._inboxes.open(run, task, attempt)
+
+    def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
+        return self._inboxes.beat(run, attempts)
+
+    def close(self) -> None:
+        self._inboxes.close()

@@ -14,16 +14,17 @@ from typing import Any, Literal, Self, get_args
 from queues import MsgId, Spout
 from spark_jobs.bolt import DEFAULT_STREAM
 from spark_jobs.config import Config
-from spark_jobs.levels import plan_topology
+from spark_jobs.running.placement import check_has_bolts
 from spark_jobs.state.encoding import Key, decode_key, decode_value
 from spark_jobs.stateful_bolt import StatefulBolt
+from spark_jobs.system import SYSTEM_TASK
 from spark_jobs.testing.capture import Seen, watched
 from spark_jobs.testing.clock import SimulatedClock, to_ns
 from spark_jobs.testing.engine import Engine
 from spark_jobs.testing.errors import LocalClusterError
 from spark_jobs.testing.memory_engine import MemoryEngine
 from spark_jobs.testing.spouts import Settled, SpoutTask, Surroundings
-from spark_jobs.ticks import Ticks
+from spark_jobs.testing.ticks import Ticks
 from spark_jobs.topology import Topology
 
 EngineName = Literal["memory", "spark"]
@@ -37,13 +38,13 @@ so that they spread over the shards of a ledger."""
 class LocalCluster:
     """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
 
-    Components, groupings, lanes, trees and timeouts are those of the real thing. ``engine="memory"`` has no broker, no Redis
+    Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has no broker, no Redis
     and no JVM, and the same test gives the same run. ``engine="spark"`` runs the bolts in Spark, on Redis, as a real cluster
     does; Spark starts once a process. Time stands still but in ``advance_time``, nothing sleeps. Spouts run in the thread of
     the test; threads of their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up, even
     after an error.
 
-    Order: outcomes of one micro-batch come in the order in which the tuples were emitted. A real cluster does not promise it.
+    Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster does not promise it.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class LocalCluster:
         config: Config | None = None,
         *,
         engine: EngineName = "memory",
-        max_lanes: int = 2,
+        slots: int = 2,
         redis_url: str | None = None,
     ) -> None:
-        """``config`` takes the place of the topology's; ``max_lanes`` is the number of cores of the real cluster.
+        """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks the bolt tasks share, with ``engine="spark"``.
 
         ``redis_url`` is for Spark: a server to use in the place of a private one, which is left as it was found.
         Raises LocalClusterError for an engine that there is not, TopologyError for a topology without a bolt.
@@ -64,13 +65,13 @@ class LocalCluster:
             raise LocalClusterError(f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}")
         if redis_url and engine == "memory":
             raise LocalClusterError('a redis_url is for engine="spark"; engine="memory" has no server')
-        plan_topology(topology, max_lanes)
+        check_has_bolts(topology)
         self._topology = topology if config is None else replace(topology, config=config)
-        self._plan = plan_topology(watched(self._topology), max_lanes)
-        self._engine_name, self._redis_url = engine, redis_url
-        self._clock = SimulatedClock()
-        self._ticks = Ticks(self._plan)
         self._seen = Seen()
+        self._watched = watched(self._topology, self._seen)
+        self._engine_name, self._redis_url, self._slots = engine, redis_url, slots
+        self._clock = SimulatedClock()
+        self._ticks = Ticks(self._watched)
         self._last_states: dict[str, dict[Key, Any]] = {}
         self._settled: dict[str, list[Settled]] = {component: [] for component in topology.spouts}
         self._spouts: dict[str, list[SpoutTask]] = {}
@@ -100,7 +101,7 @@ class LocalCluster:
     # -- running -----------------------------------------------------------------------------------------------------------
 
     def settle(self, max_rounds: int = _ROUNDS) -> None:
-        """Run micro-batches until nothing moves: no spout has anything to emit or hear, though trees may be pending.
+        """Run rounds until nothing moves: no spout has anything to emit or hear, though trees may be pending.
 
         Raises LocalClusterError if something still moves after ``max_rounds``, and what a spout raises.
         """
@@ -108,20 +109,22 @@ class LocalCluster:
             if not self.step():
                 return
         raise LocalClusterError(
-            f"the topology still moves after {max_rounds} micro-batches: a spout that never runs dry, or one that replays what"
-            " always fails; use step() to run one micro-batch at a time"
+            f"the topology still moves after {max_rounds} rounds: a spout that never runs dry, or one that replays what"
+            " always fails; use step() to run one round at a time"
         )
 
     def step(self) -> bool:
-        """Run at most one micro-batch; returns whether anything moved. For spouts that never run dry."""
+        """Run at most one round: what spouts have goes through all bolts; returns whether anything moved. For spouts that never run dry."""
         engine = self._running_engine()
         heard = [task.hear() for task in self._tasks()]
         emitted = [task.fill() for task in self._tasks()]
-        entries = self._ticks.due(self._clock())
-        entries += (entry for task in self._tasks() for entry in task.send())
-        if entries:
-            self._seen.look(engine.run(entries))
-        return any(heard) or any(emitted) or bool(entries)
+        sent = [(SYSTEM_TASK, self._ticks.due(self._clock())), *((task.task_id, task.send()) for task in self._tasks())]
+        waiting = [(task, parcels) for task, parcels in sent if parcels]
+        for task, parcels in waiting:
+            engine.send(task, parcels)
+        if waiting:
+            engine.run()
+        return any(heard) or any(emitted) or bool(waiting)
 
     def advance_time(self, seconds: float) -> None:
         """Let time pass, as if the cluster ran all the while: each message timeout and each tick comes at its moment, and what
@@ -208,7 +211,7 @@ class LocalCluster:
         engine.start()
         running.callback(self._keep_states, engine)
         shared = Surroundings(
-            plan=self._plan, ledger=engine.ledger, metrics=engine.metrics, clock=self._clock,
+            topology=self._watched, ledger=engine.ledger, metrics=engine.metrics, clock=self._clock,
             roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
         )  # fmt: skip
         for component, spec in self._topology.spouts.items():
@@ -230,10 +233,10 @@ class LocalCluster:
 
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
-            return MemoryEngine(self._plan, self._clock)
+            return MemoryEngine(self._watched, self._clock)
         from spark_jobs.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
 
-        return SparkEngine(self._plan, self._redis_url)
+        return SparkEngine(self._watched, self._slots, self._redis_url)
 
     def _tasks(self) -> list[SpoutTask]:
         return [task for tasks in self._spouts.values() for task in tasks]

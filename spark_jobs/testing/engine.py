@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from acker import Ledger, Metrics
-from queues import Entry
+from queues.inbox.contract import Parcel
 from spark_jobs.state import StateStore
 
 
 class Engine(Protocol):
-    """Runs the bolts of one planned topology; used by one thread, between ``start`` and ``close``.
+    """Runs the bolts of one topology; used by one thread, between ``start`` and ``close``.
 
     Spouts and time are not its business: the spout is the only authority on timeouts, so both run in the test's process.
     """
@@ -35,11 +35,14 @@ class Engine(Protocol):
         """Become ready. Raises SparkJobsError or AckerError, one line that says what to do."""
         ...
 
-    def run(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Run a micro-batch: move these chunks, and all that comes of them, through the bolts.
+    def send(self, task: int, parcels: Sequence[Parcel]) -> None:
+        """Append what one spout task emitted, or what the clock has for the bolts."""
+        ...
 
-        When it returns, the ledger knows what became of their trees. Returns the chunks that the kit watches (see
-        ``capture``), each once. Raises LocalClusterError if the bolts cannot be run.
+    def run(self) -> None:
+        """Let the bolts work until every inbox is empty; then the ledger knows what became of all trees.
+
+        Raises LocalClusterError if the bolts cannot be run.
         """
         ...
 

@@ -1,63 +1,78 @@
-"""The engine in this process: a runner a lane, on the ledger in memory."""
+"""The engine in this process: every bolt task in turn, on inboxes and a ledger in memory."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
-from acker import MemoryLedger, MemoryMetrics, Token
-from queues import Entry
-from spark_jobs.job import ledger_spec_of
-from spark_jobs.levels import Plan
-from spark_jobs.runner import LevelRunner
+from acker import MemoryLedger, MemoryMetrics
+from queues.inbox.contract import Bounds, Parcel, Sender
+from queues.inbox.memory import MemoryInboxes
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.running.task import Around, Attempt
+from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.state import MemoryStateStore
-from spark_jobs.testing.capture import is_watched
+from spark_jobs.testing.capture import CopyingInboxes
+from spark_jobs.topology import Topology
 
 _RUN = "local-cluster"
+_NO_BOUNDS = Bounds(tuples=1 << 60, bytes=1 << 60)
+"""One thread cannot wait for room."""
 
 
 class MemoryEngine:
-    """``Engine`` without services. The same chunks give the same run."""
+    """``Engine`` without services. The same parcels give the same run."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
-        self._plan = plan
-        self.ledger = MemoryLedger(ledger_spec_of(plan, ()), clock)
+    def __init__(self, topology: Topology, clock: Callable[[], float]) -> None:
+        self._topology = topology
+        self.ledger = MemoryLedger(ledger_spec_of(topology, ()), clock)
         self.metrics = MemoryMetrics()
         self.state = MemoryStateStore()
-        self._batch = 0
-        self._runners: dict[tuple[int, int], LevelRunner] = {}
+        self._inboxes = CopyingInboxes(MemoryInboxes(_NO_BOUNDS, clock), topology)
+        self._counting = Counting(self.metrics)
+        self._attempts: list[Attempt] = []
+        self._numbers: dict[int, int] = {}
 
     def start(self) -> None:
-        """A runner a lane: two lanes of a level may run in two processes."""
-        settings = self._plan.topology.config.as_mapping()
-        for level in range(1, self._plan.levels + 1):
-            for lane in range(self._plan.lanes(level)):
-                self._runners[level, lane] = LevelRunner(
-                    plan=self._plan,
-                    level=level,
-                    ledger=self.ledger,
-                    metrics=self.metrics,
-                    config=settings,
-                    state=self.state,
-                )
+        topology = self._topology
+        tasks = bolt_tasks(topology)
+        self._inboxes.adopt(_RUN, tasks)
+        self.ledger.begin(_RUN)
+        around = Around(
+            run=_RUN,
+            topology=topology,
+            inboxes=self._inboxes,
+            ledger=self.ledger if topology.config.ackers else None,
+            state=self.state,
+            counting=self._counting,
+            config=topology.config.as_mapping(),
+            key=b"local-cluster",
+            suspicion=Suspicion(_RUN, None, None),
+            clock=lambda: 0.0,
+            has_ticks=False,
+        )
+        self._attempts = [Attempt(around, task, threading.Event()) for task in tasks]
 
-    def run(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Level by level, lane by lane."""
-        lanes: dict[int, list[bytes]] = {}
-        for entry in entries:
-            lanes.setdefault(entry.lane % self._plan.lanes(1), []).append(entry.payload)
-        seen: list[bytes] = []
-        for level in range(1, self._plan.levels + 1):
-            following: dict[int, list[bytes]] = {}
-            for lane, payloads in sorted(lanes.items()):
-                seen += (payload for payload in payloads if is_watched(self._plan, level, payload))
-                token = Token(run=_RUN, batch=self._batch, level=level, partition=lane)
-                for target, payload in self._runners[level, lane].run(token, payloads):
-                    following.setdefault(target, []).append(payload)
-            lanes = following
-        self._batch += 1
-        return seen
+    def send(self, task: int, parcels: Sequence[Parcel]) -> None:
+        number = self._numbers[task] = self._numbers.get(task, 0) + 1
+        for effect in self._inboxes.append(_RUN, Sender(task=task, attempt=1), number, parcels):
+            effect.perform()
+
+    def run(self) -> None:
+        """Task by task, until none has anything left."""
+        while any([self._worked(attempt) for attempt in self._attempts]):
+            continue
+        self._counting.flush()
 
     def close(self) -> None:
-        while self._runners:
-            _, runner = self._runners.popitem()
-            runner.close()
+        while self._attempts:
+            self._attempts.pop().close()
+
+    @staticmethod
+    def _worked(attempt: Attempt) -> bool:
+        worked = False
+        while attempt.turn():
+            worked = True
+        return worked

@@ -9,13 +9,14 @@ from itertools import repeat
 from typing import Any
 
 from acker import ErrorReport, Ledger, Metrics, Outcomes
-from queues import Entry, MsgId, Spout
+from queues import MsgId, Spout
+from queues.inbox.contract import Parcel
 from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.levels import Plan
 from spark_jobs.reasons import reason_of
 from spark_jobs.testing.capture import CAPTURE
 from spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
+from spark_jobs.topology import Topology
 
 _BATCH_TUPLES = 1_000
 """At most so many from one spout task in one micro-batch."""
@@ -35,7 +36,7 @@ class Settled:
 class Surroundings:
     """What all spout tasks of a cluster share."""
 
-    plan: Plan
+    topology: Topology
     ledger: Ledger
     metrics: Metrics
     clock: SimulatedClock
@@ -48,7 +49,7 @@ class SpoutTask:
 
     def __init__(self, shared: Surroundings, component: str, task_index: int, spout: Spout, settled: list[Settled]) -> None:
         """``settled`` is appended to in the order in which spouts are told."""
-        topology = shared.plan.topology
+        topology = shared.topology
         config = topology.config_of(component)
         self.component, self.spout = component, spout
         self._settled = settled
@@ -58,7 +59,7 @@ class SpoutTask:
         self._bound = config.max_spout_pending
         timed = topology.config.enable_message_timeouts
         self._timeout_ns = to_ns(topology.config.message_timeout_secs) if timed else None
-        self._emitter = SpoutEmitter(shared.plan, component, self._task_id)
+        self._emitter = SpoutEmitter(shared.topology, component, self._task_id)
         self._capture = topology.task_ids(CAPTURE)[0]
         self._feed = shared.ledger.feed(self._task_id)
         self._emitted: list[tuple[int | None, MsgId | None]] = []
@@ -69,7 +70,7 @@ class SpoutTask:
 
     def open(self) -> None:
         """``open`` and ``activate`` of the spout."""
-        topology = self._shared.plan.topology
+        topology = self._shared.topology
         context = topology.spout_context_of(
             self._task_id,
             wake=lambda: None,
@@ -100,6 +101,11 @@ class SpoutTask:
         for msg_id in in_flight:
             self.spout.release(msg_id)
         self.spout.close(_NOW)
+
+    @property
+    def task_id(self) -> int:
+        """Its id in the topology."""
+        return self._task_id
 
     @property
     def pending(self) -> int:
@@ -158,8 +164,8 @@ class SpoutTask:
                 break
         return bool(self._emitted)
 
-    def send(self) -> list[Entry]:
-        """Register the roots of what was emitted; returns its chunks. The timeouts begin now."""
+    def send(self) -> list[Parcel]:
+        """Register the roots of what was emitted; returns its parcels. The timeouts begin now."""
         emission = self._emitter.take()
         emitted, self._emitted = self._emitted, []
         self._shared.ledger.register(self._task_id, emission.roots, emission.ack_vals)
@@ -168,7 +174,7 @@ class SpoutTask:
                 self._pending[root] = (msg_id, self._shared.clock.now_ns + (self._timeout_ns or 0))
             elif msg_id is not None:
                 self._tell(msg_id, None)
-        return emission.entries
+        return emission.parcels
 
     def _in_flight(self) -> int:
         return len(self._pending) + sum(root is not None for root, _ in self._emitted)

@@ -1,0 +1,61 @@
+"""The ticks of a simulated cluster: in a real one each task has a clock of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from queues.chunk import encode
+from queues.inbox.contract import Parcel
+from spark_jobs.running.ticks import tick_for
+from spark_jobs.system import is_system
+from spark_jobs.topology import Topology
+
+_NS = 1_000_000_000
+
+
+@dataclass(kw_only=True, slots=True)
+class _Beat:
+    """The tasks with one period."""
+
+    period_ns: int
+    next_ns: int
+    parcels: list[Parcel] = field(default_factory=list)
+
+
+class Ticks:
+    """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks.
+
+    The caller has the clock and appends the parcels. All times are seconds on that one clock, kept as whole nanoseconds, so
+    that ``due(next_at)`` always gives what ``next_at`` announced.
+    """
+
+    def __init__(self, topology: Topology, start_s: float = 0.0) -> None:
+        """The first ticks are due one period after ``start_s``. Bolts of the system have none."""
+        beats: dict[int, _Beat] = {}
+        start_ns = round(start_s * _NS)
+        for component in topology.bolts:
+            freq_s = topology.config_of(component).tick_tuple_freq_secs
+            if freq_s is None or is_system(component):
+                continue
+            period_ns = max(1, round(freq_s * _NS))
+            beat = beats.setdefault(period_ns, _Beat(period_ns=period_ns, next_ns=start_ns + period_ns))
+            beat.parcels += [
+                Parcel(target=task, chunks=[encode(tick_for(task, freq_s))], tuples=[1])
+                for task in topology.task_ids(component)
+            ]
+        self._beats = list(beats.values())
+
+    @property
+    def next_at(self) -> float | None:
+        """When ``due`` will return something; None if no bolt wants ticks."""
+        return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
+
+    def due(self, now_s: float) -> list[Parcel]:
+        """The ticks to append now. A late call gives one per task, not one for each period that went by."""
+        now_ns = round(now_s * _NS)
+        parcels: list[Parcel] = []
+        for beat in self._beats:
+            if beat.next_ns <= now_ns:
+                parcels += beat.parcels
+                beat.next_ns += ((now_ns - beat.next_ns) // beat.period_ns + 1) * beat.period_ns
+        return parcels
