@@ -1,23 +1,26 @@
-"""Runs a topology in plain Python: spout emitter, every level's runner, memory ledger. What Spark does, without Spark."""
+"""Runs a topology's bolt tasks in turn, in this thread: spout emitters, inboxes and ledger in memory. No Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds, Token
+from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
+from queues.inbox.contract import Appended, Bounds, Inboxes, Parcel, Sender
+from queues.inbox.memory import MemoryInboxes
 from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.levels import plan_topology
-from spark_jobs.runner import LevelRunner
-from spark_jobs.snapshots.memory import MemorySnapshots
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.running.task import Around, Attempt
 from spark_jobs.state import MemoryStateStore, StateStore
 from spark_jobs.suspects.memory import MemoryCaseBook
-from spark_jobs.suspects.watchdog import Watchdog
 from spark_jobs.topology import Topology
 
-Row = tuple[int, bytes]
+RUN = "run"
 
 
 class Source(Spout):
@@ -28,94 +31,102 @@ class Source(Spout):
 
 
 class Pump:
-    """``feed`` tuples, ``run`` micro-batches until nothing moves, look at ``outcomes``."""
+    """``feed`` tuples, ``run`` until nothing moves, look at ``acked`` and ``failed``."""
 
     def __init__(
         self,
         topology: Topology,
         *,
-        max_lanes: int = 2,
         ledger: bool = True,
         spout: str | None = None,
         state: StateStore | None = None,
+        inboxes: Inboxes | None = None,
     ) -> None:
         self.topology = topology
-        self.plan = plan_topology(topology, max_lanes)
         spec = LedgerSpec(
             topology=topology.name, urls=(), shards=1, owners=topology.spout_tasks, message_timeout=timedelta(seconds=30)
         )
         self.ledger = MemoryLedger(spec)
         self.metrics = MemoryMetrics()
-        self.snapshots = MemorySnapshots()
         self.state = state or MemoryStateStore()
         self.book = MemoryCaseBook()
+        self.inboxes: Inboxes = inboxes or MemoryInboxes(Bounds(tuples=1 << 40, bytes=1 << 40))
+        self.tasks = bolt_tasks(topology)
+        self.inboxes.adopt(RUN, self.tasks)
+        self.ledger.begin(RUN)
+        self.counting = Counting(self.metrics)
+        self.now = 0.0
+        self.around = Around(
+            run=RUN,
+            topology=topology,
+            inboxes=self.inboxes,
+            ledger=self.ledger if ledger else None,
+            state=self.state,
+            counting=self.counting,
+            config={"redis_url": "none"},
+            key=b"key",
+            suspicion=Suspicion(RUN, self.book, self.ledger if ledger else None),
+            clock=lambda: self.now,
+        )
+        self.attempts = {task: Attempt(self.around, task, threading.Event()) for task in self.tasks}
         self.feeds = [self.ledger.feed(owner) for owner in range(1, topology.spout_tasks + 1)]
         self.acked: list[int] = []
         self.failed: dict[int, str] = {}
         self.reset: list[int] = []
         self._roots = RootIds(timedelta(seconds=60))
-        self._ledger = self.ledger if ledger else None
         self.emitters = {
-            component: [SpoutEmitter(self.plan, component, task) for task in topology.task_ids(component)]
+            component: [SpoutEmitter(topology, component, task) for task in topology.task_ids(component)]
             for component in topology.spouts
         }
         self.spout = spout or next(iter(topology.spouts))
-        self.runners = [self.runner(level) for level in range(1, self.plan.levels + 1)]
-        self.batch = 0
-
-    def runner(self, level: int, watchdog: Watchdog | None = None) -> LevelRunner:
-        """As a process that has not run anything yet has one."""
-        return LevelRunner(
-            plan=self.plan,
-            level=level,
-            ledger=self._ledger,
-            metrics=self.metrics,
-            config={"redis_url": "none"},
-            snapshots=self.snapshots,
-            key=b"key",
-            state=self.state,
-            book=self.book,
-            watchdog=watchdog,
-        )
+        self._numbers: dict[int, int] = {}
 
     def feed(self, *rows: Sequence[Any], spout: str | None = None, tracked: bool = True, stream: str = "default") -> list[int]:
-        """Emit and register these tuples; returns their roots."""
+        """Emit these tuples; returns their roots."""
         roots = self._roots.draw(len(rows))
         emitter = self.emitters[spout or self.spout][0]
         for root, values in zip(roots, rows, strict=True):
             emitter.emit(values, root if tracked else None, stream)
         return roots
 
-    def take(self) -> list[Row]:
-        """Register what was emitted, and return its chunks with the lanes of level 1."""
-        rows: list[Row] = []
+    def send(self) -> None:
+        """Register what was emitted, and append it to the inboxes."""
         for emitters in self.emitters.values():
             for emitter in emitters:
                 emission = emitter.take()
                 assert self.ledger.register(emitter.task_id, emission.roots, emission.ack_vals) == []
-                rows += [(entry.lane % self.plan.lanes(1), entry.payload) for entry in emission.entries]
-        return rows
+                self.append(emitter.task_id, emission.parcels)
 
-    def token(self, level: int, lane: int) -> Token:
-        return Token(run="run", batch=self.batch, level=level, partition=lane)
+    def append(self, task: int, parcels: Sequence[Parcel]) -> None:
+        number = self._numbers[task] = self._numbers.get(task, 0) + 1
+        for effect in self.inboxes.append(RUN, Sender(task=task, attempt=1), number, parcels):
+            assert effect.perform() is Appended.DONE
 
-    def level(self, level: int, rows: list[Row], shuffled: Callable[[list[bytes]], list[bytes]] = list) -> list[Row]:
-        """One stage of a micro-batch: each lane a task."""
-        out: list[Row] = []
-        for lane in range(self.plan.lanes(level)):
-            payloads = [payload for at, payload in rows if at == lane]
-            if payloads:
-                out += self.runners[level - 1].run(self.token(level, lane), shuffled(payloads))
-        return out
+    def take_over(self, *tasks: int) -> None:
+        """The processes of these tasks die, all by default; others begin again with what is in the inboxes."""
+        for task in tasks or self.tasks:
+            self.attempts[task] = Attempt(self.around, task, threading.Event())
+            self.attempts[task].recover()
+
+    def work(self, *tasks: int) -> bool:
+        """Let these tasks work, all by default, until they have nothing left; returns whether they had anything."""
+        worked = False
+        for task in tasks or self.tasks:
+            while self.attempts[task].turn():
+                worked = True
+        return worked
 
     def run(self) -> None:
-        """One micro-batch with everything that was fed, through all levels."""
-        rows = self.take()
-        for level in range(1, self.plan.levels + 1):
-            rows = self.level(level, rows)
-        assert rows == []
-        self.batch += 1
+        """Send what was fed, and work until nothing moves."""
+        self.send()
+        while self.work():
+            continue
+        self.counting.flush()
         self.read()
+
+    def waiting(self) -> int:
+        """Tuples in all inboxes."""
+        return sum(one.tuples for one in self.inboxes.figures(self.tasks).values())
 
     def read(self) -> None:
         """Read the outcomes that there are; each root has one."""

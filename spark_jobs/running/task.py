@@ -159,10 +159,8 @@ class Attempt:
 
     def run(self) -> bool:
         """Work until ``stop``; False: begin again with a new attempt, which repeats what was sealed."""
-        sealed = self._inbox.opened.sealed
         try:
-            if sealed is not None:
-                self._repeat(sealed)
+            self.recover()
             while not self._stop.is_set():
                 self.turn(self._longest_wait())
             self._patiently(self._committer.finish)
@@ -171,6 +169,12 @@ class Attempt:
             self._stop.wait(_RETRY_S)
             return False
         return True
+
+    def recover(self) -> None:
+        """Repeat the step that an earlier attempt had sealed, if there is one. Call it before the first ``turn``."""
+        sealed = self._inbox.opened.sealed
+        if sealed is not None:
+            self._repeat(sealed)
 
     def turn(self, wait_s: float = 0.0) -> bool:
         """Take what is there, or wait for it, and do at most one step; returns whether there was one."""
