@@ -1,4 +1,4 @@
-"""Steps 1 and 6: a message comes in, and is settled; and the relay between the spouts and Spark.
+"""Steps 1 and 6: a message comes in, and is settled; and the inboxes of the bolt tasks.
 
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue
@@ -12,34 +12,27 @@ link          one connection that comes back                connection, address 
 publisher     publishes many messages                       confirms    what became of them
 depths, dead_letters, declare                               what the command line does
 management    RabbitMQ's HTTP API
-relay         the contract of the relay                     memory_relay, redis_relay    its backends
+inbox         what waits for each bolt task
 chunk         tuples on the wire                            errors    what all of them raise
 """
 
 from queues.dead_letters import DeadLetter
 from queues.declare import WorkQueue, declare_queue
 from queues.depths import QueueDepth
-from queues.memory_relay import MemoryRelay
 from queues.publisher import Publisher
 from queues.queue_spout import MessageId, QueueSpout
-from queues.redis_relay import RedisRelay
-from queues.relay import Entry, Relay
 from queues.retry import RetryPolicy
 from queues.schema import Field, Schema
 from queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
 
 __all__ = [
     "DeadLetter",
-    "Entry",
     "Field",
-    "MemoryRelay",
     "MessageId",
     "MsgId",
     "Publisher",
     "QueueDepth",
     "QueueSpout",
-    "RedisRelay",
-    "Relay",
     "RetryPolicy",
     "Schema",
     "Spout",

@@ -87,7 +87,8 @@ def driver(  # noqa: PLR0913 - one parameter an option
         settings = load_settings("driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
         settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
-        from workers.driver import Driver, DriverAround  # noqa: PLC0415 - PySpark takes a second
+        from workers.driver.process import Driver
+        from workers.driver.around import DriverAround  # noqa: PLC0415 - PySpark takes a second
         from workers.heartbeat import Heartbeat  # noqa: PLC0415
         from workers.loading import load_topology, module_of, spark_options_of, with_spark_options  # noqa: PLC0415
 
@@ -102,7 +103,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
 def prepare() -> None:
     """Have Spark's JVM start in half the CPU time from now on: practise once, and keep its classes in a file beside Spark."""
     use_this_python_for_spark(Path.cwd())
-    from spark_jobs.session import make_class_archive  # noqa: PLC0415 - PySpark takes a second
+    from spark_jobs.spark.class_archive import make_class_archive  # noqa: PLC0415 - PySpark takes a second
 
     with as_log_records():
         path = make_class_archive()

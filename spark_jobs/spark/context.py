@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from spark_jobs.class_archive import reading_options
 from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.session import _LOCAL, _LOG4J, check_versions
 from spark_jobs.shipping import pack_code
+from spark_jobs.spark.archive import reading_options
+from spark_jobs.spark.versions import check_versions
 
 ATTEMPTS = 1_000_000
 """Spark adds the failures of a task up over the life of its job, and a job of months must not end at the tenth."""
@@ -34,6 +37,13 @@ _DEFAULTS = {
     "spark.locality.wait": "0",
 }
 
+_LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Where all of Spark is one process: no port that another machine could reach."""
+
 
 class SparkUnit:
     """One Spark application: a context, and the runs it hosts one after the other."""
@@ -45,7 +55,7 @@ class SparkUnit:
         each other's inbox. Raises SparkUnavailableError with what to do.
         """
         check_versions()
-        settings = {**_DEFAULTS, **(_local() if master.startswith("local") else {}), **options}
+        settings = {**_DEFAULTS, **(local_settings(reading_options()) if master.startswith("local") else {}), **options}
         if settings.get("spark.speculation", "false").lower() == "true":
             raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
         conf = SparkConf().setMaster(with_retries(master)).setAppName(application).setAll(list(settings.items()))
@@ -55,6 +65,29 @@ class SparkUnit:
             first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
         self._scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
+
+    def use_python(self, executable: str, folders: Sequence[str]) -> None:
+        """Runs that start from now on use this Python, which can import what lies in ``folders``.
+
+        Without it the environment says that. A context that is there already can only be told here.
+        """
+        self.context.pythonExec = executable
+        self.context.environment["PYTHONPATH"] = os.pathsep.join(folders)
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """``silence`` for a while: a run that is cancelled may end with such a trace too."""
+        stderr: Any = self._java.lang.System.err
+        self.silence()
+        try:
+            yield
+        finally:
+            self._java.lang.System.setErr(stderr)
+
+    @property
+    def _java(self) -> Any:
+        """The root of the JVM's packages."""
+        return self.context._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
 
     @property
     def slots(self) -> int:
@@ -74,7 +107,7 @@ class SparkUnit:
 
         At its end, Python workers that are cut off in the middle print stack traces that mean nothing.
         """
-        java: Any = self.context._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
+        java = self._java
         java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
     def stop(self) -> None:
@@ -89,8 +122,9 @@ class SparkUnit:
         self.stop()
 
 
-def _local() -> dict[str, str]:
-    java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", _JAVA, *reading_options()])
+def local_settings(java_options: Sequence[str]) -> dict[str, str]:
+    """Where all of Spark is one process."""
+    java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", _JAVA, *java_options])
     return {**_LOCAL, "spark.driver.extraJavaOptions": java}
 
 

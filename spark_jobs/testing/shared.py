@@ -10,7 +10,7 @@ from pathlib import Path
 
 from compose import EmbeddedRedis, ServiceError
 from spark_jobs import python_start
-from spark_jobs.session import SparkUnit
+from spark_jobs.spark.context import SparkUnit
 from spark_jobs.testing.errors import LocalClusterError
 
 _CORES = 2

@@ -7,7 +7,7 @@ from typing import Any
 
 from acker.layout import topology_prefix
 from acker.redis_client import connect_topology, translated
-from workers.runs.lease import LASTS, Holder
+from workers.driver.lease import LASTS, Holder
 
 
 class RedisLease:
@@ -42,4 +42,4 @@ class RedisLease:
 
 
 def _source(name: str) -> str:
-    return resources.files("workers.runs").joinpath("lua", f"{name}.lua").read_text()
+    return resources.files("workers.driver").joinpath("lua", f"{name}.lua").read_text()

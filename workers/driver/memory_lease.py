@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from workers.runs.lease import LASTS, Holder
+from workers.driver.lease import LASTS, Holder
 
 
 class MemoryLease:

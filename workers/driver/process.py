@@ -28,14 +28,14 @@ from spark_jobs.state import draw_epoch
 from spark_jobs.suspects.redis_book import RedisCaseBook
 from spark_jobs.topology import Topology
 from workers.control import State
-from workers.driver import DriverAround
+from workers.driver.around import DriverAround
 from workers.patience import patiently
 from workers.redis_control import RedisControl
 from workers.registry import Registry
-from workers.runs.entering import enter
-from workers.runs.lease import LASTS, Holder, Lease
-from workers.runs.redis_lease import RedisLease
-from workers.runs.watch import Attendance, Ended
+from workers.driver.entering import enter
+from workers.driver.lease import LASTS, Holder, Lease
+from workers.driver.redis_lease import RedisLease
+from workers.driver.watch import Attendance, Ended
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,51 @@
+"""The file with Spark's classes as its JVM has them in memory: a JVM that maps it starts in half the CPU time.
+
+See docs/decisions/a-class-archive.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from spark_jobs.errors import SparkUnavailableError
+
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+"""An archive that does not fit, such as after an update of Java, is passed over. That needs no words on stdout."""
+
+
+def archive_path() -> Path:
+    """Beside Spark, whose classes they are."""
+    return Path(pyspark.__file__).parent / "tiercel.jsa"
+
+
+def reading_options() -> Sequence[str]:
+    """What makes a JVM use the archive; nothing where there is none."""
+    path = archive_path()
+    return (f"-XX:SharedArchiveFile={path}", _QUIET) if path.is_file() and " " not in str(path) else ()
+
+
+@contextmanager
+def writing_options() -> Iterator[Sequence[str]]:
+    """What makes a JVM write the archive when it ends, which must be within the block. Then it is used from now on.
+
+    Raises SparkUnavailableError where it cannot be written, and where the JVM did not write it.
+    """
+    path = archive_path()
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    if not os.access(path.parent, os.W_OK) or " " in str(path):
+        raise SparkUnavailableError(
+            f"cannot write {path}: run it as the user who installed Spark, into a folder without spaces;"
+            " Spark works without it too"
+        )
+    try:
+        yield (f"-XX:ArchiveClassesAtExit={part}", _QUIET)
+        if not part.exists():
+            raise SparkUnavailableError(f"Java wrote no archive to {part}; Spark works without it too")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

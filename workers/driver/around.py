@@ -1,0 +1,16 @@
+"""What a driver needs to know beside its topology and servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workers.heartbeat import Heartbeat
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverAround:
+    """Where the topology's code came from, and who watches the driver."""
+
+    module: str | None = None
+    """On a cluster it is sent to the executors, with what lies beside it. None: it is there."""
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
