@@ -4,5 +4,7 @@ contract       appending, taking, sealing and finishing
 rules          what both backends check alike
 memory         within one process
 redis_streams  one stream per bolt task, in Redis
-lua/           its scripts
+scripts          its Lua scripts as typed functions, in lua/
+covered          a seal as text
+server           the servers that it is given
 """

@@ -254,11 +254,11 @@ class Inboxes(Protocol):
         ...
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        """Return the first entries of each inbox that holds some: (task, entries). Changes nothing.
+        """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
 
-        Release the roots of the entries, discard them, and drain again until nothing is left. A driver
-        that dies in between leaves the rest, and what it did not discard, to the next one. Drain before
-        anything is appended in the new run. Raises StaleAttemptError.
+        Changes nothing; empty when nothing is left. Release the roots of the entries, discard them, and
+        drain again. A driver that dies in between leaves the rest, and what it did not discard, to the
+        next one. Drain before anything is appended in the new run. Raises StaleAttemptError.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -85,12 +85,15 @@ class _Box:
         self.tuples += tuples
         self.size += len(payload)
 
-    def remove(self, positions: Sequence[str]) -> Iterator[Entry]:
-        """Delete entries, without freeing their room."""
+    def remove(self, positions: Sequence[str]) -> list[Entry]:
+        """Delete entries and return them, without freeing their room."""
+        gone = []
         for position in positions:
+            self.done.pop(position, None)
             _, entry = self.entries.pop(_number(position), (0.0, None))
             if entry is not None:
-                yield entry
+                gone.append(entry)
+        return gone
 
     def free(self, tuples: int, size: int) -> None:
         self.tuples = max(0, self.tuples - tuples) if self.entries else 0
@@ -107,6 +110,8 @@ class _Box:
             if found and (tuples < 0 or size < 0):
                 break
             found.append(entry)
+            if tuples <= 0 or size <= 0:
+                break
         return found
 
 
@@ -139,7 +144,7 @@ class MemoryInboxes:
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         with self._changed:
             box = self._of(run, task)
-            gone = list(box.remove(positions))
+            gone = box.remove(positions)
             box.free(sum(entry.tuples for entry in gone), sum(len(entry.payload) for entry in gone))
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
@@ -307,10 +312,9 @@ class MemoryInbox:
             covered = box.sealed
             if covered is None or covered.step != step:
                 raise unsealed(step)
-            for _ in box.remove(covered.whole):
-                pass
+            box.done.update(covered.part)
+            box.remove(covered.whole)
             box.free(covered.tuples, covered.bytes)
-            box.done = {at: rows for at, rows in {**box.done, **covered.part}.items() if at not in covered.whole}
             box.step = step
             box.ticks = covered.ticks
             box.sealed = None

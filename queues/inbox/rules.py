@@ -8,7 +8,7 @@ from queues.inbox.contract import LARGEST, Parcel, StaleAttemptError
 
 # Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000
-DRAINED_BYTES = 16 * 1024 * 1024
+DRAINED_BYTES = 4 * 1024 * 1024
 
 
 def check_append(number: int, parcels: Sequence[Parcel]) -> None:
