@@ -20,7 +20,7 @@ from queues.inbox.contract import (
     Sender,
 )
 from queues.inbox.covered import decode, encode
-from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, stale, unfinished, unsealed
+from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, unfinished, unsealed
 from queues.inbox.server import Script, Server
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class InboxScripts:
     def append(self, run: str, sender: Sender, number: int, parcel: Parcel, bounds: Bounds) -> Effect[Appended]:
         """Append a parcel."""
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
-        args: list[Any] = [run, sender.task, sender.attempt, number, parcel.digest, *most]
+        args: list[Any] = [run, sender.task, sender.attempt, number, digest_of(parcel), *most]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
             args += (tuples, chunk)
         keys = (self._meta, self._entries, self._senders, self._wake)

@@ -147,7 +147,7 @@ def test_a_call_that_breaks_the_rules_is_refused_before_anything_is_sent(inboxes
     with pytest.raises(ValueError, match="not between 1 and"):
         put(inboxes, 0, parcel(b"a"))
     with pytest.raises(ValueError, match="0 chunks"):
-        Parcel(target=ONE, chunks=[], tuples=[])
+        put(inboxes, 1, Parcel(target=ONE, chunks=[], tuples=[]))
     assert take(opened(inboxes)) == []
 
 
