@@ -39,7 +39,6 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from hashlib import blake2b
 from typing import Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -92,25 +91,6 @@ class Parcel:
     """How many each chunk holds."""
     bounded: bool = True
     """False where waiting for room could wait for itself: on the way back of a cycle."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for a parcel without chunks, or with other counts than chunks."""
-        if not self.chunks or len(self.chunks) != len(self.tuples):
-            raise ValueError(f"{len(self.chunks)} chunks with {len(self.tuples)} counts of tuples")
-
-    @property
-    def size(self) -> int:
-        """Bytes of the chunks together."""
-        return sum(map(len, self.chunks))
-
-    @property
-    def digest(self) -> str:
-        """Content of the parcel in 16 hexadecimal digits, by which a repeat is compared."""
-        content = blake2b(digest_size=8)
-        for chunk, tuples in zip(self.chunks, self.tuples, strict=True):
-            content.update(b"%d %d " % (len(chunk), tuples))
-            content.update(chunk)
-        return content.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,11 +238,11 @@ class Inboxes(Protocol):
         ...
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        """Return the first entries of each inbox that holds some: (task, entries). Changes nothing.
+        """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
 
-        Release the roots of the entries, discard them, and drain again until nothing is left. A driver
-        that dies in between leaves the rest, and what it did not discard, to the next one. Drain before
-        anything is appended in the new run. Raises StaleAttemptError.
+        Changes nothing; empty when nothing is left. Release the roots of the entries, discard them, and
+        drain again. A driver that dies in between leaves the rest, and what it did not discard, to the
+        next one. Drain before anything is appended in the new run. Raises StaleAttemptError.
         """
         ...
 
@@ -318,8 +298,8 @@ class Inboxes(Protocol):
         """Prepare one append per parcel. Register the roots of the tuples first.
 
         ``number`` grows from call to call of one sender task, over its attempts too; a call that is
-        repeated has the same number and the same parcels. At most one parcel per target and call, else
-        ValueError. A parcel that was FULL must be in before the next number goes to the same inbox.
+        repeated has the same number and the same parcels. At most one parcel per target and call, none
+        without chunks, else ValueError. A parcel that was FULL must be in before the next number goes to the same inbox.
         """
         ...
 

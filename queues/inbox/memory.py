@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Generic, TypeVar
@@ -22,7 +22,8 @@ from queues.inbox.contract import (
     Sender,
     StaleAttemptError,
 )
-from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, check_append, stale, unfinished, unsealed
+from queues.inbox.memory_box import Box, Known, figures_of, number_of
+from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, check_append, digest_of, stale, unfinished, unsealed
 
 T = TypeVar("T")
 
@@ -37,96 +38,19 @@ class _Call(Generic[T]):
         return self.call()
 
 
-@dataclass(slots=True)
-class _Known:
-    """The last append of one sender."""
-
-    attempt: int
-    number: int = 0
-    digest: str = ""
-
-
-@dataclass(slots=True)
-class _Box:
-    """One inbox. Its fields are those of the hash in Redis."""
-
-    run: str
-    drawn_before: int = 0
-    drawn: int = 0
-    attempt: int = 0
-    step: int = 0
-    sealed: Covered | None = None
-    snapshot: bytes | None = None
-    sealed_snapshot: bytes | None = None
-    left: list[bytes] = field(default_factory=list)
-    ticks: int = 0
-    taken: str | None = None
-    seen: float | None = None
-    tuples: int = 0
-    size: int = 0
-    last: int = 0
-    entries: dict[int, tuple[float, Entry]] = field(default_factory=dict)
-    done: dict[str, bytes] = field(default_factory=dict)
-    senders: dict[int, _Known] = field(default_factory=dict)
-
-    def adopted(self, run: str) -> _Box:
-        """Return the same entries as the inbox of another run."""
-        return _Box(
-            run,
-            drawn_before=self.drawn,
-            drawn=self.drawn,
-            attempt=self.attempt,
-            tuples=self.tuples,
-            size=self.size,
-            last=self.last,
-            entries=self.entries,
-            left=[*self.left, *(one for one in (self.snapshot, self.sealed_snapshot) if one is not None)],
-        )
-
-    def add(self, payload: bytes, tuples: int, now: float) -> None:
-        self.last += 1
-        self.entries[self.last] = (now, Entry(position=f"{self.last}-0", tuples=tuples, payload=payload))
-        self.tuples += tuples
-        self.size += len(payload)
-
-    def remove(self, positions: Sequence[str]) -> Iterator[Entry]:
-        """Delete entries, without freeing their room."""
-        for position in positions:
-            _, entry = self.entries.pop(_number(position), (0.0, None))
-            if entry is not None:
-                yield entry
-
-    def free(self, tuples: int, size: int) -> None:
-        self.tuples = max(0, self.tuples - tuples) if self.entries else 0
-        self.size = max(0, self.size - size) if self.entries else 0
-
-    def after(self, number: int, tuples: int, size: int) -> list[Entry]:
-        """Return at least one entry beyond ``number`` if there is one, and as many as fit."""
-        found: list[Entry] = []
-        for position, (_, entry) in self.entries.items():
-            if position <= number:
-                continue
-            tuples -= entry.tuples
-            size -= len(entry.payload)
-            if found and (tuples < 0 or size < 0):
-                break
-            found.append(entry)
-        return found
-
-
 class MemoryInboxes:
     """``Inboxes`` within one process. ``clock`` gives seconds; nothing here waits for it to go on."""
 
     def __init__(self, bounds: Bounds | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bounds = bounds or Bounds()
         self._clock = clock
-        self._boxes: dict[int, _Box] = {}
+        self._boxes: dict[int, Box] = {}
         self._changed = threading.Condition()
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         with self._changed:
             for task in {*tasks, *self._boxes}:
-                box = self._boxes.get(task, _Box(""))
+                box = self._boxes.get(task, Box(""))
                 if task not in tasks and not box.entries and not box.left:
                     del self._boxes[task]
                 elif box.run != run:
@@ -143,7 +67,7 @@ class MemoryInboxes:
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         with self._changed:
             box = self._of(run, task)
-            gone = list(box.remove(positions))
+            gone = box.remove(positions)
             box.free(sum(entry.tuples for entry in gone), sum(len(entry.payload) for entry in gone))
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
@@ -157,7 +81,7 @@ class MemoryInboxes:
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         with self._changed:
             now = self._clock()
-            return {task: _figures(self._boxes.get(task) or _Box(""), now) for task in tasks}
+            return {task: figures_of(self._boxes.get(task) or Box(""), now) for task in tasks}
 
     def draw(self, run: str, task: int) -> int:
         with self._changed:
@@ -168,7 +92,7 @@ class MemoryInboxes:
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         with self._changed:
             for target in targets:
-                known = self._of(run, target).senders.setdefault(sender.task, _Known(sender.attempt))
+                known = self._of(run, target).senders.setdefault(sender.task, Known(sender.attempt))
                 if known.attempt > sender.attempt:
                     raise stale(sender.task)
                 known.attempt = sender.attempt
@@ -182,7 +106,12 @@ class MemoryInboxes:
             # An older attempt that waits finds out.
             self._changed.notify_all()
             opened = Opened(
-                step=box.step, sealed=box.sealed, done=dict(box.done), taken=box.taken, ticks=box.ticks, snapshot=box.snapshot
+                step=box.step,
+                sealed=box.sealed,
+                done=dict(box.done),
+                taken=box.taken,
+                ticks=box.ticks,
+                snapshot=box.snapshot,
             )
         return MemoryInbox(self, self._changed, (run, task, attempt), opened)
 
@@ -204,7 +133,7 @@ class MemoryInboxes:
     def close(self) -> None:
         pass
 
-    def attended(self, run: str, task: int, attempt: int) -> _Box | None:
+    def attended(self, run: str, task: int, attempt: int) -> Box | None:
         """Return the inbox if it belongs to this attempt. Hold the lock."""
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
@@ -214,25 +143,25 @@ class MemoryInboxes:
             box = self._boxes.get(parcel.target)
             if box is None or box.run != run:
                 return Appended.STALE
-            known = box.senders.get(sender.task, _Known(sender.attempt))
+            known = box.senders.get(sender.task, Known(sender.attempt))
             if known.attempt > sender.attempt:
                 return Appended.STALE
             if number <= known.number:
-                same = number < known.number or parcel.digest == known.digest
+                same = number < known.number or digest_of(parcel) == known.digest
                 return Appended.REPEATED if same else Appended.DIFFERENT
             if parcel.bounded and box.entries and not self._has_room(box, parcel):
                 return Appended.FULL
-            box.senders[sender.task] = _Known(sender.attempt, number, parcel.digest)
+            box.senders[sender.task] = Known(sender.attempt, number, digest_of(parcel))
             for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
                 box.add(bytes(chunk), tuples, self._clock())
             self._changed.notify_all()
             return Appended.DONE
 
-    def _has_room(self, box: _Box, parcel: Parcel) -> bool:
+    def _has_room(self, box: Box, parcel: Parcel) -> bool:
         tuples = box.tuples + sum(parcel.tuples)
-        return tuples <= self._bounds.tuples and box.size + parcel.size <= self._bounds.bytes
+        return tuples <= self._bounds.tuples and box.size + sum(map(len, parcel.chunks)) <= self._bounds.bytes
 
-    def _of(self, run: str, task: int) -> _Box:
+    def _of(self, run: str, task: int) -> Box:
         box = self._boxes.get(task)
         if box is None or box.run != run:
             raise stale(task)
@@ -270,13 +199,13 @@ class MemoryInbox:
             if entries:
                 box.taken = entries[-1].position
             # What was drained away in the meantime is not waited for.
-            self._after = _number(entries[-1].position) if entries else box.last
+            self._after = number_of(entries[-1].position) if entries else box.last
             return entries
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         with self._changed:
             entries = self._box().entries
-            return [entries[number][1] for number in map(_number, positions) if number in entries]
+            return [entries[number][1] for number in map(number_of, positions) if number in entries]
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         return _Call(lambda: self._seal(covered, snapshot))
@@ -292,7 +221,7 @@ class MemoryInbox:
     def close(self) -> None:
         pass
 
-    def _box(self) -> _Box:
+    def _box(self) -> Box:
         box = self._inboxes.attended(*self._attempt)
         if box is None:
             raise stale(self._attempt[1])
@@ -324,10 +253,9 @@ class MemoryInbox:
             covered = box.sealed
             if covered is None or covered.step != step:
                 raise unsealed(step)
-            for _ in box.remove(covered.whole):
-                pass
+            box.done.update(covered.part)
+            box.remove(covered.whole)
             box.free(covered.tuples, covered.bytes)
-            box.done = {at: rows for at, rows in {**box.done, **covered.part}.items() if at not in covered.whole}
             box.step = step
             box.ticks = covered.ticks
             box.sealed = None
@@ -335,19 +263,3 @@ class MemoryInbox:
                 box.snapshot = box.sealed_snapshot
             box.sealed_snapshot = None
             return True
-
-
-def _number(position: str) -> int:
-    return int(position.partition("-")[0])
-
-
-def _figures(box: _Box, now: float) -> InboxFigures:
-    appended = next((at for at, _ in box.entries.values()), now)
-    return InboxFigures(
-        tuples=box.tuples,
-        bytes=box.size,
-        adopted=box.run != "",
-        oldest_s=max(0.0, now - appended),
-        attempts=box.drawn - box.drawn_before,
-        seen_s=None if box.seen is None else max(0.0, now - box.seen),
-    )
