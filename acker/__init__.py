@@ -1,5 +1,6 @@
 """The acker: which tuple trees are pending, and what became of them.
 
+effects.py         calls of several stores that leave together
 ids.py             the 64-bit mix, edge ids derived with it, root ids drawn
 ledger.py          the contract of the ledger and its feed
 memory.py            in memory
@@ -12,6 +13,7 @@ lua/                   the scripts
 layout.py              its keys, and ids packed into them
 redis_client.py        clients, and their errors as ours
 redis_address.py       URLs: one server, Sentinels, a cluster
+redis_effects.py       servers whose calls leave together
 redis_primary.py       connections that look for the primary
 work.py            one call's work in canonical form, its digest
 effects.py         prepared calls that leave together

@@ -1,7 +1,11 @@
 """What bolt tasks are sent.
 
 contract       appending, taking, sealing and finishing
+rules          what both backends check alike
 memory         within one process
+memory_box       one of them
 redis_streams  one stream per bolt task, in Redis
-lua/           its scripts
+scripts          its Lua scripts as typed functions, in lua/
+covered          a seal as text
+server           the servers that it is given
 """

@@ -6,15 +6,31 @@ leave, and finishes it, which forgets the tuples. ``MemoryInboxes`` and ``RedisI
 this contract and pass one suite.
 
 * **Nothing is lost within a run.** A tuple that was appended stays until a finished step covered it.
-* **Once.** A sender numbers its appends per inbox; a repeated number is recognised, so the client may
-  repeat a call whose reply was lost, and a repeated step appends nothing twice.
+* **Once.** A sender numbers its appends; each inbox remembers the last number that it took from each
+  sender. So the client may repeat a call whose reply was lost, and a repeated step appends nothing
+  twice. A sender appends to one inbox in the order of its numbers: a lower one is a repeat.
 * **Fencing.** An inbox belongs to one run (``adopt``) and to the latest attempt at its task
   (``open``). Whatever another run or an older attempt writes or takes is refused where it is written,
   and so is an append of a sender that a newer attempt of the same task has fenced off.
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large.
-* Losing everything is safe: the roots of lost tuples time out, and their messages are requeued.
-* Errors of the server are raised as RelayUnavailableError (may be repeated) and RelayError.
+* **Every call may be repeated** as it is, at any time after: a repeat has no effect of its own.
+* Attempts, steps, numbers and ticks are above 0 and at most ``LARGEST``.
+* Errors of the server are raised as the server's owner raises them: LedgerUnavailableError (the call
+  may have taken effect; repeat it) and LedgerRefusedError (an operator must act).
+
+Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After a
+server came back empty its inboxes belong to no run, and every call of the old run finds that out:
+
+    append              STALE
+    seal, finish        False
+    take, read          StaleAttemptError
+    draw, fence, open   StaleAttemptError
+    drain, discard      StaleAttemptError (``drain`` for the whole topology if one server is empty)
+    beat                returns the tasks
+    figures             an inbox with ``adopted`` False, by which the driver notices
+
+The driver begins a new run: ``adopt`` makes the inboxes anew, and drains what other servers still hold.
 """
 
 from __future__ import annotations
@@ -26,6 +42,9 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
+
+# Lua counts in floating point: larger integers would be rounded.
+LARGEST = 2**53 - 1
 
 
 class Effect(Protocol[T_co]):
@@ -67,8 +86,9 @@ class Parcel:
     target: int
     """Task id of the inbox."""
     chunks: Sequence[bytes]
-    tuples: int
-    """How many the chunks hold together."""
+    """At least one; each becomes an entry."""
+    tuples: Sequence[int]
+    """How many each chunk holds."""
     bounded: bool = True
     """False where waiting for room could wait for itself: on the way back of a cycle."""
 
@@ -87,6 +107,7 @@ class Entry:
 
     position: str
     """Opaque; in the order of the appends."""
+    tuples: int
     payload: bytes
 
 
@@ -100,11 +121,13 @@ class Covered:
     """Positions of entries that are done with when the step is finished."""
     part: Mapping[str, bytes] = field(default_factory=dict)
     """Position of each entry that is done with in part: a bitmap of *all* of its rows that are done
-    when the step is finished, those of earlier steps too; bit i % 8 of byte i // 8 is row i."""
+    when the step is finished, those of earlier steps too; bit i % 8 of byte i // 8 is row i. At least
+    one byte long."""
     ticks: int = 0
     """How many of the task's ticks the task has executed so far, this step's too."""
     tuples: int = 0
-    """How many tuples ``whole`` frees room for, with ``bytes`` of their chunks."""
+    """How many tuples ``whole`` frees room for, with ``bytes`` of their chunks: the sums over these
+    entries. An inbox that holds nothing has all its room, whatever was given here."""
     bytes: int = 0
 
 
@@ -119,8 +142,8 @@ class Opened:
     done: Mapping[str, bytes]
     """Bitmaps of the entries that are done with in part."""
     taken: str | None
-    """The last position that the earlier attempt had taken; None if it had taken nothing. Entries up
-    to there may be what ended its process."""
+    """Position up to which the last attempt that took anything in this run had taken. Entries up to
+    there that are still in the inbox may be what ended its process."""
     ticks: int
     """Ticks that finished steps have covered."""
 
@@ -131,10 +154,12 @@ class InboxFigures:
 
     tuples: int
     bytes: int
+    adopted: bool
+    """False: the inbox belongs to no run, because its server lost it or it never was adopted."""
     oldest_s: float
     """Seconds since the oldest entry that is still there was appended; 0 if there is none."""
-    attempt: int
-    """How many attempts at the task there were in this run."""
+    attempts: int
+    """How many attempts at the task were drawn in this run."""
     seen_s: float | None
     """Seconds since the task's process said that it lives; None: never in this run."""
 
@@ -155,28 +180,37 @@ class Inbox(Protocol):
         """Return entries that this attempt has not taken yet, in order.
 
         Takes at least one entry if there is one, and ends before more than ``tuples`` tuples or
-        ``size`` bytes. Waits at most ``wait`` for the first one. The position of the last one is kept
-        on the server before this returns (see ``Opened.taken``). Raises StaleAttemptError.
+        ``size`` bytes. Waits at most ``wait`` for the first one; with a ``wait`` of 0 it does not. The
+        position of the last one is kept on the server before this returns (see ``Opened.taken``).
+        Finish a step that was found sealed first, else its entries come too; those that it leaves done
+        in part do come, after ``read`` as well. Raises StaleAttemptError.
         """
         ...
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
-        """Return the entries at these positions: of a sealed step that must be repeated."""
+        """Return the entries at these positions, without those that are gone, in the order given.
+
+        For a sealed step that must be repeated. Raises StaleAttemptError.
+        """
         ...
 
     def seal(self, covered: Covered) -> Effect[bool]:
         """Note what a step covers, before its first effect leaves. False: the attempt is stale.
 
-        A repeat changes nothing.
+        A repeat changes nothing, nor does a step that is finished. Raises ValueError where an earlier
+        step is sealed and not finished.
         """
         ...
 
     def finish(self, step: int) -> Effect[bool]:
-        """Forget what the sealed step covers. False: the attempt is stale. A repeat changes nothing."""
+        """Forget what the sealed step covers. False: the attempt is stale. A repeat changes nothing.
+
+        Raises ValueError if the step was never sealed.
+        """
         ...
 
     def wake(self) -> None:
-        """Make a ``take`` that waits return soon. Thread-safe."""
+        """Make the ``take`` that waits, or else the next one that would, return soon. Thread-safe."""
         ...
 
     def close(self) -> None:
@@ -194,15 +228,22 @@ class Inboxes(Protocol):
 
         Inboxes of tasks that the topology no longer has are adopted too, so that they can be drained;
         what was there stays until it is drained. Senders and steps begin anew, attempts go on.
+        Adopting again for the same run changes nothing, but for tasks that it did not have yet. An empty
+        inbox of a task that the topology no longer has is forgotten.
         """
         ...
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        """Return the first entries of each inbox that holds some: (task, entries). Changes nothing."""
+        """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
+
+        Changes nothing; empty when nothing is left. Release the roots of the entries, discard them, and
+        drain again. A driver that dies in between leaves the rest, and what it did not discard, to the
+        next one. Drain before anything is appended in the new run. Raises StaleAttemptError.
+        """
         ...
 
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
-        """Delete drained entries, once their roots were released."""
+        """Delete drained entries, once their roots were released. Raises StaleAttemptError."""
         ...
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
@@ -216,7 +257,11 @@ class Inboxes(Protocol):
         ...
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        """Refuse from now on what older attempts of the sender append to these inboxes."""
+        """Refuse from now on what older attempts of the sender append to these inboxes.
+
+        Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over. An append
+        does the same for its own inbox.
+        """
         ...
 
     def open(self, run: str, task: int, attempt: int) -> Inbox:
@@ -227,19 +272,20 @@ class Inboxes(Protocol):
         ...
 
     def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
-        """Say that the process lives and attends these tasks, {task: attempt}; returns those that
-        belong to another attempt or run by now."""
+        """Say that the process lives and attends these tasks, {task: attempt}.
+
+        Returns those that belong to another attempt or run by now.
+        """
         ...
 
     # -- senders ---------------------------------------------------------------------------------
 
-    def append(
-        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
-    ) -> list[Effect[Appended]]:
+    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
         """Prepare one append per parcel. Register the roots of the tuples first.
 
         ``number`` grows from call to call of one sender task, over its attempts too; a call that is
-        repeated has the same number and the same parcels. At most one parcel per target and call.
+        repeated has the same number and the same parcels. At most one parcel per target and call, none
+        without chunks, else ValueError. A parcel that was FULL must be in before the next number goes to the same inbox.
         """
         ...
 

@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- Note what a step covers.
+--
+-- KEYS   1 meta   2 progress
+-- ARGV   1 run   2 attempt   3 step   4 what it covers, as finish.lua reads it
+-- Reply  0 stale, 1 sealed (now, before, or finished), 2 another step is sealed and not finished
+--
+-- Must never replace a seal: effects of its step may have left.
+
+local run, attempt, finished = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step'))
+if run ~= ARGV[1] or attempt ~= ARGV[2] then return 0 end
+local step = tonumber(ARGV[3])
+if step <= tonumber(finished) then return 1 end
+if redis.call('HSETNX', KEYS[2], 'sealed', ARGV[4]) == 1 then return 1 end
+local sealed = redis.call('HGET', KEYS[2], 'sealed')
+return step > tonumber(sealed:match('^%d+')) and 2 or 1
