@@ -4,6 +4,7 @@ effects.py         calls of several stores that leave together
 ids.py             the 64-bit mix, edge ids derived with it, root ids drawn
 ledger.py          the contract of the ledger and its feed
 memory.py            in memory
+memory_steps.py        which steps were applied
 redis_ledger.py      in Redis
 redis_feed.py          its outcome feed
 redis_census.py        what it holds, for monitors
@@ -15,7 +16,8 @@ redis_address.py       URLs: one server, Sentinels, a cluster
 redis_effects.py       servers whose calls leave together
 redis_primary.py       connections that look for the primary
 work.py            one call's work in canonical form, its digest
-outcomes.py        several reads joined
+effects.py         prepared calls that leave together
+outcomes.py        several reads, or replies, joined
 metrics.py         the contract of the counters
 memory_metrics.py    in memory
 redis_metrics.py     in Redis; lua/count.lua, lua/report.lua
@@ -30,6 +32,7 @@ from acker.ledger import Applied, Census, Failure, Ids, Ledger, LedgerSpec, Outc
 from acker.memory import MemoryLedger
 from acker.memory_metrics import MemoryMetrics
 from acker.metrics import ErrorReport, Metrics
+from acker.outcomes import total
 from acker.redis_ledger import RedisLedger, open_ledger
 from acker.redis_metrics import RedisMetrics
 from acker.windows import Counted, Window
@@ -60,4 +63,5 @@ __all__ = [
     "Updates",
     "Window",
     "open_ledger",
+    "total",
 ]

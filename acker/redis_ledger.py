@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 import redis
 from numpy.typing import NDArray
 
+from acker.effects import Effect, perform_all
 from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
-from acker.ledger import Applied, Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from acker.ledger import Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from acker.outcomes import total
 from acker.redis_census import pending_in, shard_census
 from acker.redis_client import check_version, connect, translated
 from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
@@ -50,14 +52,22 @@ class RedisLedger:
         return collided
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
+        return total(perform_all(self.applying(token, updates, failures)))
+
+    def applying(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> list[Effect[Reply]]:
         work = canonical(updates, failures)
         digest = work.digest
-        replies = []
-        for scripts, mine in self._by_shard(work.roots):
-            for number, part in enumerate(slices(share(work, mine))):
-                with translated("apply updates"):
-                    replies.append(scripts.apply(token, digest, number, part))
-        return _total(replies)
+        return [
+            scripts.applying(token, digest, number, part)
+            for scripts, mine in self._by_shard(work.roots)
+            for number, part in enumerate(slices(share(work, mine)))
+        ]
+
+    def begin(self, run: str) -> bool:
+        return self._on_every_shard("begin a run", lambda scripts: scripts.begin(run))
+
+    def fence(self, run: str, task: int, attempt: int) -> bool:
+        return self._on_every_shard("fence a task", lambda scripts: scripts.fence(run, task, attempt))
 
     def fail(self, failures: Sequence[Failure]) -> int:
         none = np.empty(0, np.uint64)
@@ -121,6 +131,15 @@ class RedisLedger:
                     settled += scripts.settle(kind, part)
         return settled
 
+    def _on_every_shard(self, verb: str, call: Callable[[ShardScripts], bool]) -> bool:
+        """Return true if all of them do; the shards after one that does not are left as they are."""
+        for shard, scripts in enumerate(self._scripts):
+            self._check(shard)
+            with translated(verb):
+                if not call(scripts):
+                    return False
+        return True
+
     def _by_shard(self, roots: Ids) -> Iterator[tuple[ShardScripts, NDArray[np.intp]]]:
         """The scripts of each shard concerned, and the positions of its roots."""
         shards = shards_of(roots, self._spec.shards)
@@ -150,14 +169,3 @@ def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, 
         raise ValueError(f"{given.size} roots and {values.size} ack-vals")
     ids, first, origin = np.unique(given, return_index=True, return_inverse=True)
     return ids, values[first], given[values != values[first][origin]].tolist()
-
-
-def _total(replies: Sequence[Reply]) -> Reply:
-    verdicts = {reply.applied for reply in replies} or {Applied.FRESH}
-    applied = next(verdict for verdict in (Applied.CONFLICTING, Applied.FRESH, Applied.REPEATED) if verdict in verdicts)
-    return Reply(
-        applied=applied,
-        completed=sum(reply.completed for reply in replies),
-        failed=sum(reply.failed for reply in replies),
-        late=sum(reply.late for reply in replies),
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Literal
 
@@ -12,43 +13,48 @@ import redis
 from numpy.typing import NDArray
 from redis.commands.core import Script
 
+from acker.effects import Effect, LocalEffect
 from acker.layout import Lifetimes, ShardKeys, fields, groups_of, pack_failure, records, unpack_roots
 from acker.ledger import Applied, Ids, Reply, Token
+from acker.redis_client import translated
 from acker.work import Work, conflict_of
 
-_APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING)
+_APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 
 
 class ShardScripts:
     """Runs the scripts on one shard. Every method is one call of a few thousand roots at most, ascending."""
 
     def __init__(self, client: redis.Redis, keys: ShardKeys, lifetimes: Lifetimes) -> None:
-        self._keys, self._tokens_ms = keys, lifetimes.tokens_ms
+        self._keys, self._receipts_ms = keys, lifetimes.receipts_ms
         self._common = (len(keys.feeds), lifetimes.entries_ms)
-        prelude = script_source("outcomes")
-        self._register, self._apply, self._settle, self._reset_timeout = (
-            client.register_script(prelude + script_source(name)) for name in ("register", "apply", "settle", "reset_timeout")
-        )
+        self._register = client.register_script(_joined("outcomes", "register"))
+        self._apply = client.register_script(_joined("outcomes", "steps", "apply"))
+        self._settle = client.register_script(_joined("outcomes", "settle"))
+        self._reset_timeout = client.register_script(_joined("outcomes", "reset_timeout"))
+        self._begin = client.register_script(script_source("begin"))
+        self._fence = client.register_script(script_source("fence"))
 
     def register(self, owner: int, roots: Ids, ack_vals: Ids) -> list[int]:
         """Returns the roots that collide."""
         groups = groups_of(roots)
         packed = records(roots, ack_vals).tobytes()
-        args: list[Any] = [*self._common, owner.to_bytes(4), self._tokens_ms]
+        args: list[Any] = [*self._common, owner.to_bytes(4), self._receipts_ms]
         for group in groups:
             args += (group.high, packed[13 * group.start : 13 * group.end])
         receipt = self._keys.receipt(packed)
         return unpack_roots(self._call(self._register, [receipt, *self._keys.buckets(groups)], args))
 
-    def apply(self, token: Token, digest: bytes, number: int, work: Work) -> Reply:
-        """One slice, the ``number``-th, of work with this digest."""
+    def applying(self, token: Token, digest: bytes, number: int, work: Work) -> Effect[Reply]:
+        """Prepare one slice, the ``number``-th, of work with this digest."""
         groups = groups_of(work.roots)
         numbers, reasons = _number_reasons(work, [pack_failure(conflict_of(0))])
         updates, failures = records(work.roots, work.xors), records(work.roots, numbers, width=2)
         failing = work.reasons >= 0
         updates_only = not failing.any()
         packed = updates.tobytes()
-        args: list[Any] = [*self._common, digest, number.to_bytes(2), self._tokens_ms, len(groups)]
+        position = struct.pack(">IQ", token.attempt, token.step)
+        args: list[Any] = [*self._common, token.run, token.task, position, digest, number.to_bytes(2), len(groups)]
         for group in groups:
             if updates_only:
                 args += (group.high, packed[13 * group.start : 13 * group.end], b"")
@@ -56,9 +62,19 @@ class ShardScripts:
                 part = np.s_[group.start : group.end]
                 fails = failing[part]
                 args += (group.high, updates[part][~fails].tobytes(), failures[part][fails].tobytes())
-        keys = [self._keys.token(token), *self._keys.buckets(groups)]
-        applied, completed, failed, late = self._call(self._apply, keys, [*args, *reasons])
+        keys = [*self._keys.feeds, self._keys.tokens, *self._keys.buckets(groups)]
+        return LocalEffect(partial(self._applied, keys, [*args, *reasons]))
+
+    def _applied(self, keys: Sequence[str], args: Sequence[Any]) -> Reply:
+        with translated("apply updates"):
+            applied, completed, failed, late = self._apply(keys=keys, args=args)
         return Reply(applied=_APPLIED[applied], completed=completed, failed=failed, late=late)
+
+    def begin(self, run: str) -> bool:
+        return bool(self._begin(keys=[self._keys.tokens], args=[run]))
+
+    def fence(self, run: str, task: int, attempt: int) -> bool:
+        return bool(self._fence(keys=[self._keys.tokens], args=[run, task, struct.pack(">I", attempt)]))
 
     def settle(self, kind: Literal["f", "r", "-"], work: Work) -> int:
         """Fail (for ``work``'s reasons), release or forget; returns how many were pending."""
@@ -89,6 +105,10 @@ def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int6
     for at in np.flatnonzero(work.reasons >= 0).tolist():
         numbers[at] = known.setdefault(pack_failure(work.failures[work.reasons[at]]), len(known))
     return numbers, list(known)
+
+
+def _joined(*names: str) -> str:
+    return "".join(script_source(name) for name in names)
 
 
 @cache
