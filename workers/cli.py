@@ -87,8 +87,8 @@ def driver(  # noqa: PLR0913 - one parameter an option
         settings = load_settings("driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
         settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
-        from workers.driver.process import Driver
         from workers.driver.around import DriverAround  # noqa: PLC0415 - PySpark takes a second
+        from workers.driver.process import Driver
         from workers.heartbeat import Heartbeat  # noqa: PLC0415
         from workers.loading import load_topology, module_of, spark_options_of, with_spark_options  # noqa: PLC0415
 

@@ -1,79 +1,89 @@
-"""One batch of spout tuples on its way into the ledger and the relay."""
+"""One batch of spout tuples on its way into the ledger and the inboxes."""
 
 from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Sequence
 
 from acker import Ledger, LedgerUnavailableError
-from queues import Relay
-from queues.errors import RelayUnavailableError
+from acker.effects import perform_all
+from queues.inbox.contract import Appended, Inboxes, Parcel, Sender
 from spark_jobs.emission import Emission
 from spark_jobs.patience import REDIS_AWAY
+from workers.driver.lease import Holder, Lease
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.2
+_ROOM_SECONDS = 0.02
 _LOOK_SECONDS = 0.5
+
+
+class Attendance(enum.Enum):
+    """Whether anything takes what a spout worker sends."""
+
+    DRIVER = "driver"
+    NO_DRIVER = "no driver"
+    """None, or one of another version of the topology."""
+    REDIS_AWAY = "Redis away"
 
 
 class Sent(enum.Enum):
     """What became of the batch."""
 
     LATER = "later"
-    """Redis does not answer: the batch is held, try again."""
+    """Redis does not answer, or an inbox is full: the batch is held, try again."""
     DONE = "done"
-    COLLIDED = "collided"
-    """One of its root ids was taken: nothing was appended, all of it must be emitted anew."""
+    REFUSED = "refused"
+    """One of its root ids was taken, or the run it was for is over: all of it must be emitted anew."""
 
 
 class Outbox:
     """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
 
-    def __init__(self, ledger: Ledger, relay: Relay, owner: int, shape: str = "") -> None:
-        """``shape`` of the topology, see ``shape_of``: a driver of another one is as good as none."""
-        self._ledger, self._relay, self._owner, self._shape = ledger, relay, owner, shape
+    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, sender: Sender, shape: str = "") -> None:
+        """``shape`` of the topology, see ``shape_of``: a driver of another one is as good as none.
+
+        ``sender`` has the spout task, and a number that grows from worker to worker of this task.
+        """
+        self._ledger = ledger
+        self._inboxes = inboxes
+        self._lease = lease
+        self._sender = sender
+        self._shape = shape
         self._batch: Emission | None = None
-        self._retry_at = 0.0
+        self._parcels: Sequence[Parcel] = ()
+        """Those of the batch that no inbox has taken yet."""
+        self._run = ""
+        """The run that is sent to."""
+        self._number = sender.attempt << 32
         self._registered = False
+        self._retry_at = 0.0
         self._away = False
-        self._attended: bool | None = None
+        self._attendance: Attendance | None = None
         self._stranger = ""
         self._look_at = 0.0
 
+    def look(self, now: float) -> Attendance:
+        """Tell whether a driver is there to take what is sent; asks Redis twice per second at most."""
+        if self._attendance is None or now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            found = Attendance.REDIS_AWAY if self._away else self._asked()
+            if found is not self._attendance:
+                there = found is Attendance.DRIVER
+                said = "a driver is there" if there else "waiting for a driver"
+                log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
+            self._attendance = found
+        return self._attendance
+
     def may_fill(self, now: float) -> bool:
-        """Whether to take more from the source: nothing is held, and a driver is there.
+        """Tell whether to take more from the source: nothing is held, and a driver is there.
 
         Without a driver every tuple could only time out, and each time-out counts against its message: an hour without a
         driver would end in the dead-letter queue.
         """
-        if self._batch is None and now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
-            try:
-                attended = self._understood(self._relay.attendant())
-            except RelayUnavailableError:
-                attended = False
-            if attended != self._attended:
-                said = "a driver is there" if attended else "waiting for a driver"
-                log.info("%s", said, extra={"event": "driver_seen" if attended else "driver_missing"})
-            self._attended = attended
-        return self._batch is None and bool(self._attended)
-
-    def _understood(self, attendant: str | None) -> bool:
-        """Whether a driver is there that reads what we would send."""
-        if attendant is None:
-            return False
-        run, _, shape = attendant.partition(" ")
-        if not (shape and self._shape) or shape == self._shape:
-            return True
-        if run != self._stranger:
-            self._stranger = run
-            log.warning(
-                "the driver runs another version of the topology: start it and the spout workers with the same one; "
-                "nothing is sent until then",
-                extra={"event": "other_version"},
-            )
-        return False
+        return self.look(now) is Attendance.DRIVER and self._batch is None
 
     @property
     def holds(self) -> bool:
@@ -82,13 +92,15 @@ class Outbox:
     def put(self, batch: Emission) -> None:
         """Take a batch over; only when none is held."""
         self._batch = batch
+        self._parcels = batch.parcels
+        self._number += 1
 
     def register_again(self) -> None:
         """The ledger lost its memory: what is held was perhaps in it."""
         self._registered = False
 
     def due(self, now: float) -> bool:
-        """Whether to try to send at ``now``, in monotonic seconds."""
+        """Tell whether to try to send at ``now``, in monotonic seconds."""
         return self._batch is not None and now >= self._retry_at
 
     def send(self, now: float) -> Sent:
@@ -100,21 +112,61 @@ class Outbox:
         try:
             # Once only: after an append whose reply was lost, a root may be done with by now, and would be pending for ever.
             if batch.roots and not self._registered:
-                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
+                collided = self._ledger.register(self._sender.task, batch.roots, batch.ack_vals)
                 self._registered = not collided
-            if not collided:
-                self._relay.append(batch.entries)
+            sent = Sent.REFUSED if collided else self._append(now)
         except REDIS_AWAY as error:
             if not self._away:
                 log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
-            self._away, self._retry_at = True, now + _RETRY_SECONDS
+            self._away = True
+            self._retry_at = now + _RETRY_SECONDS
             return Sent.LATER
         if self._away:
             log.info("Redis works again", extra={"event": "redis_back"})
-        self._batch, self._away, self._registered = None, False, False
-        if collided:
+        self._away = False
+        if sent is Sent.REFUSED:
             self._forget([root for root in batch.roots if root not in collided])
-        return Sent.COLLIDED if collided else Sent.DONE
+        if sent is not Sent.LATER:
+            self._batch = None
+            self._registered = False
+        return sent
+
+    def _append(self, now: float) -> Sent:
+        """Append what no inbox has taken yet. An inbox that is full takes it later, and what follows waits behind it."""
+        verdicts = perform_all(self._inboxes.append(self._run, self._sender, self._number, self._parcels))
+        if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
+            log.info("the run has changed: what was sent is emitted again", extra={"event": "run_changed"})
+            self._look_at = now
+            return Sent.REFUSED
+        self._parcels = [parcel for parcel, verdict in zip(self._parcels, verdicts, strict=True) if verdict is Appended.FULL]
+        if self._parcels:
+            self._retry_at = now + _ROOM_SECONDS
+            return Sent.LATER
+        return Sent.DONE
+
+    def _asked(self) -> Attendance:
+        try:
+            holder = self._lease.holder()
+        except REDIS_AWAY:
+            return Attendance.REDIS_AWAY
+        if holder is None or not holder.run or not self._understood(holder):
+            return Attendance.NO_DRIVER
+        if self._batch is None:
+            self._run = holder.run
+        return Attendance.DRIVER
+
+    def _understood(self, holder: Holder) -> bool:
+        """Tell whether the driver reads what would be sent."""
+        if not (holder.shape and self._shape) or holder.shape == self._shape:
+            return True
+        if holder.driver != self._stranger:
+            self._stranger = holder.driver
+            log.warning(
+                "the driver runs another version of the topology: start it and the spout workers with the same one; "
+                "nothing is sent until then",
+                extra={"event": "other_version"},
+            )
+        return False
 
     def _forget(self, roots: list[int]) -> None:
         try:

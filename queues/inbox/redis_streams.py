@@ -6,6 +6,7 @@ Keys of one inbox share the hash tag ``{topology:inbox:TASK}``:
     entries    stream   one entry per chunk: field = its tuples, value = its payload
     senders    hash     sender's task: its attempt, last number, digest of that parcel
     progress   hash     position: bitmap in hex of what is done of the entry; "sealed": see ``covered``
+    snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left
     wake       list     holds something while entries came that were not looked for
 
 Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so that the
@@ -76,6 +77,15 @@ class RedisInboxes:
             number, _, own = position.rpartition(_ELSEWHERE)
             there.setdefault((int(number) if number else self._home(task), task), []).append(own)
         self._each(list(there), lambda box, place: box.discard(run, there[place]))
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        places = self._places()
+        found = self._each(places, lambda box, _: box.snapshots(run))
+        return [(place[1], one) for place, ones in zip(places, found, strict=True) for one in ones]
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        places = [place for place in self._places() if place[1] == task]
+        self._each(places, lambda box, _: box.forget(run))
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         found = self._each(self._homes(tasks), lambda box, _: box.figures())
@@ -176,8 +186,8 @@ class RedisInbox:
     def read(self, positions: Sequence[str]) -> list[Entry]:
         return self._box.read(*self._attempt, positions).perform()
 
-    def seal(self, covered: Covered) -> Effect[bool]:
-        return self._box.seal(*self._attempt, covered)
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
+        return self._box.seal(*self._attempt, covered, snapshot)
 
     def finish(self, step: int) -> Effect[bool]:
         return self._box.finish(*self._attempt, step)

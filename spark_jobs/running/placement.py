@@ -19,9 +19,8 @@ def bolt_tasks(topology: Topology) -> list[int]:
     return [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
 
 
-def hosts_of(topology: Topology, slots: int) -> tuple[tuple[int, ...], ...]:
-    """Spread the bolt tasks evenly over at most ``slots`` Spark tasks; each component over as many as it can."""
-    tasks = bolt_tasks(topology)
+def spread(tasks: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
+    """Spread bolt tasks evenly over at most ``slots`` Spark tasks; each component's over as many as it can."""
     count = max(1, min(slots, len(tasks)))
     return tuple(tuple(tasks[host::count]) for host in range(count))
 

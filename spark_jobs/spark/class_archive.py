@@ -8,12 +8,10 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.spark.archive import archive_path, writing_options
 from spark_jobs.spark.context import SparkUnit, local_settings
 
 _PATIENCE_S = 600.0
-
 
 
 def practise(context: SparkContext) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from acker import LedgerSpec, RedisMetrics, open_ledger
 from acker.redis_client import connect_topology
-from queues.inbox.contract import StaleAttemptError
+from queues.inbox.contract import Inboxes, StaleAttemptError
 from spark_jobs.garbage import spare_the_collector
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.host import Host
@@ -37,30 +38,39 @@ class Run:
     key: bytes = field(default_factory=new_key, repr=False)
     """Seals what is pickled into Redis."""
 
-    def host(self, number: int) -> None:
-        """Run the bolt tasks of one Spark task until the run is over."""
+    has_ticks: bool = True
+    """False where ticks are appended to the inboxes."""
+
+    def open_inboxes(self) -> Inboxes:
+        """The inboxes, with connections of their own."""
+        return open_inboxes(self.ledger)
+
+    @contextmanager
+    def opened(self) -> Iterator[Around]:
+        """Everything that bolt tasks share in this process."""
         name = self.topology.name
+        url = self.ledger.urls[0]
         with ExitStack() as stack:
             tracked = self.topology.config.ackers > 0
             ledger = stack.enter_context(closing(open_ledger(self.ledger))) if tracked else None
-            inboxes = stack.enter_context(closing(open_inboxes(self.ledger)))
-            book = stack.enter_context(closing(RedisCaseBook(connect_topology(self.ledger.urls[0], name), name)))
-            metrics = stack.enter_context(closing(RedisMetrics(self.ledger.urls[0], name)))
-            around = Around(
+            book = stack.enter_context(closing(RedisCaseBook(connect_topology(url, name), name)))
+            metrics = stack.enter_context(closing(RedisMetrics(url, name)))
+            yield Around(
                 run=self.id,
                 topology=self.topology,
-                inboxes=inboxes,
+                inboxes=stack.enter_context(closing(self.open_inboxes())),
                 ledger=ledger,
                 state=stack.enter_context(closing(RedisStateStore(self.ledger, self.epoch))),
                 counting=Counting(metrics),
-                config={
-                    **self.topology.config.as_mapping(),
-                    "redis_url": self.ledger.urls[0],
-                    "amqp_url": self.amqp_url,
-                },
+                config={**self.topology.config.as_mapping(), "redis_url": url, "amqp_url": self.amqp_url},
                 key=self.key,
                 suspicion=Suspicion(self.id, book, ledger),
+                has_ticks=self.has_ticks,
             )
+
+    def host(self, number: int) -> None:
+        """Run the bolt tasks of one Spark task until the run is over."""
+        with self.opened() as around:
             spare_the_collector()
             try:
                 Host(around, self.hosts[number]).run()

@@ -1,91 +1,136 @@
-"""The engine of the real thing: relay and ledger in Redis, the bolts in a Structured Streaming query."""
+"""The engine of the real thing: inboxes and ledger in Redis, the bolts in long-lived Spark tasks."""
 
 from __future__ import annotations
 
 import secrets
-import tempfile
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 
 from pyspark import cloudpickle
 
 from acker import RedisMetrics, open_ledger
-from queues import Entry, Spout
-from spark_jobs.job import ledger_spec_of
-from spark_jobs.levels import Plan
-from spark_jobs.query import RunningQuery
+from acker.effects import perform_all
+from acker.layout import topology_prefix
+from acker.redis_client import connect_topology, translated
+from queues import Spout
+from queues.inbox.contract import Appended, Parcel, Sender, StaleAttemptError
 from spark_jobs.reasons import reason_of
-from spark_jobs.session import SparkUnit
+from spark_jobs.running.placement import bolt_tasks, spread
+from spark_jobs.running.task import Attempt
+from spark_jobs.spark.context import SparkUnit
+from spark_jobs.spark.long_tasks import LongTasks
+from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.state import RedisStateStore
+from spark_jobs.testing.capture import CAPTURE
 from spark_jobs.testing.errors import LocalClusterError
 from spark_jobs.testing.imports import Imports
-from spark_jobs.testing.seen_store import SeenStore
 from spark_jobs.testing.shared import shared_redis_url, shared_spark
-from spark_jobs.testing.spark_job import WatchedJob
+from spark_jobs.testing.spark_run import WatchedRun
 from spark_jobs.topology import Topology
 
-_LOOK_S = 0.01
+_LOOK_S = 0.005
 _PATIENCE_S = 10.0
-_ATTEMPTS = 3
-"""On a busy machine Spark may give up on a process of its own that is still starting."""
+_DELETED_AT_ONCE = 500
 
 
 class SparkEngine:
-    """``Engine`` on this machine. A name of its own keeps a cluster's keys apart from those of others on the same Redis."""
+    """``Engine`` on this machine. A name of its own keeps a cluster's keys apart from those of others on the same Redis.
 
-    def __init__(self, plan: Plan, redis_url: str | None) -> None:
+    The capturing bolt's task works in this process, all others in Spark.
+    """
+
+    def __init__(self, topology: Topology, slots: int, redis_url: str | None) -> None:
         """Without a ``redis_url`` all clusters of the process share a private server. Raises LocalClusterError."""
         redis_url = redis_url or shared_redis_url()
         name = f"local-cluster-{secrets.token_hex(8)}"
-        plan = replace(plan, topology=replace(plan.topology, name=name))
+        topology = replace(topology, name=name)
         # Time is simulated: what a timeout is to the tuples, it is not to the server.
-        spec = replace(ledger_spec_of(plan, (redis_url,)), message_timeout=None)
+        spec = replace(ledger_spec_of(topology, (redis_url,)), message_timeout=None)
         self.ledger = open_ledger(spec)
         self.metrics = RedisMetrics(redis_url, name)
         self.state = RedisStateStore(spec, epoch=0)
-        self._job = WatchedJob(
-            run=secrets.token_hex(6), plan=_without_spouts(plan), ledger=spec, imports=Imports.of_this_process()
+        tasks = bolt_tasks(topology)
+        capture = topology.task_ids(CAPTURE)[0]
+        self._run = WatchedRun(
+            id=secrets.token_hex(6),
+            topology=topology,
+            hosts=spread([task for task in tasks if task != capture], slots),
+            ledger=spec,
+            has_ticks=False,
+            imports=Imports.of_this_process(),
         )
-        self._seen = SeenStore(redis_url, name)
-        self._relay = self._job.open_relay()
-        self._query: RunningQuery | None = None
+        self._tasks = tasks
+        self._capture_task = capture
+        self._capture: Attempt | None = None
+        self._inboxes = self._run.open_inboxes()
+        self._client = connect_topology(redis_url, name)
+        self._numbers: dict[int, int] = {}
+        self._spark: LongTasks | None = None
         self._open = ExitStack()
-        for part in (self.ledger, self.metrics, self.state, self._relay, self._seen):
+        for part in (self.ledger, self.metrics, self.state, self._inboxes, self._client):
             self._open.callback(part.close)
 
     def start(self) -> None:
-        """Ask Redis first: Spark takes ten seconds to start, once a process."""
-        self._seen.check()
-        _check_travel(self._job.plan.topology)
-        self._open.callback(self._seen.wipe)
+        """Ask Redis first: Spark takes seconds to start, once a process."""
+        with translated("run on Redis"):
+            self._client.ping()
+        _check_travel(self._run.topology)
+        self._open.callback(self._wipe)
+        self._inboxes.adopt(self._run.id, self._tasks)
+        self.ledger.begin(self._run.id)
+        around = self._open.enter_context(replace(self._run, topology=self._run.topology).opened())
+        self._capture = Attempt(around, self._capture_task, threading.Event())
+        shipped = replace(self._run, topology=_without_spouts(self._run.topology))
         spark = shared_spark()
-        scratch = self._open.enter_context(tempfile.TemporaryDirectory(prefix="tiercel-test-kit-", ignore_cleanup_errors=True))
-        self._open.callback(spark.on_each_worker, partial(self._job.clean_up, spark.cores))
         try:
-            for attempt in range(_ATTEMPTS):
-                query = self._query = spark.start(self._job, f"{scratch}/{attempt}")
-                if query.wait_until_ready():
-                    break
+            self._spark = LongTasks(spark.context, shipped)
+            self._spark.start()
         except Exception as error:
             raise LocalClusterError(f"Spark cannot run this topology: {reason_of(error)}") from error
-        self._open.callback(_finish, spark, query)
+        self._open.callback(self._finish, spark, self._spark)
 
-    def run(self, entries: Sequence[Entry]) -> list[bytes]:
-        """The query trims the relay when the micro-batch is over and it looks for the next one."""
-        if self._query is None:
-            raise LocalClusterError("the engine has not been started")
-        self._relay.append(entries)
-        while self._relay.length():
-            if not self._query.active:
-                raise LocalClusterError(f"the Spark query ended: {self._query.fault()}")
-            time.sleep(_LOOK_S)
-        return self._seen.take()
+    def send(self, task: int, parcels: Sequence[Parcel]) -> None:
+        number = self._numbers[task] = self._numbers.get(task, 0) + 1
+        sender = Sender(task=task, attempt=1)
+        while parcels:
+            verdicts = perform_all(self._inboxes.append(self._run.id, sender, number, parcels))
+            parcels = [one for one, verdict in zip(parcels, verdicts, strict=True) if verdict is Appended.FULL]
+
+    def run(self) -> None:
+        """Until all inboxes are empty, in two looks: a tuple is in the next inbox before it leaves the one before."""
+        empty = 0
+        while empty < 2:
+            if self._spark is None or not self._spark.active:
+                fault = self._spark.fault if self._spark else "it has not been started"
+                raise LocalClusterError(f"the Spark job ended: {fault}")
+            while self._capture is not None and self._capture.turn():
+                continue
+            waiting = sum(one.tuples for one in self._inboxes.figures(self._tasks).values())
+            empty = 0 if waiting else empty + 1
+            if waiting:
+                time.sleep(_LOOK_S)
 
     def close(self) -> None:
         self._open.close()
+
+    def _finish(self, spark: SparkUnit, tasks: LongTasks) -> None:
+        with spark.silenced():
+            with suppress(StaleAttemptError):
+                self._inboxes.adopt(f"{self._run.id}-ended", self._tasks)
+            if not tasks.wait(_PATIENCE_S):
+                tasks.cancel()
+                tasks.wait(_PATIENCE_S)
+
+    def _wipe(self) -> None:
+        """Remove every key of the topology, whatever made it."""
+        pattern = topology_prefix(self._run.topology.name).partition("}")[0] + "*"
+        with translated("clear up"):
+            keys = list(self._client.scan_iter(pattern, count=_DELETED_AT_ONCE))
+            for start in range(0, len(keys), _DELETED_AT_ONCE):
+                self._client.unlink(*keys[start : start + _DELETED_AT_ONCE])
 
 
 def _check_travel(topology: Topology) -> None:
@@ -98,13 +143,7 @@ def _check_travel(topology: Topology) -> None:
             raise LocalClusterError(f"{reason}; make what cannot be pickled in prepare, not in __init__") from error
 
 
-def _finish(spark: SparkUnit, query: RunningQuery) -> None:
-    with spark.silenced():
-        query.finish(_PATIENCE_S)
-
-
-def _without_spouts(plan: Plan) -> Plan:
-    """The plan for the workers. Spouts stay in the test, and may hold on to anything there."""
-    topology = plan.topology
+def _without_spouts(topology: Topology) -> Topology:
+    """The topology for the workers. Spouts stay in the test, and may hold on to anything there."""
     spouts = {component: replace(spec, spout=Spout()) for component, spec in topology.spouts.items()}
-    return replace(plan, topology=replace(topology, spouts=spouts))
+    return replace(topology, spouts=spouts)

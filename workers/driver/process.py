@@ -18,7 +18,7 @@ from queues.inbox.contract import Inboxes, StaleAttemptError
 from spark_jobs.errors import TopologyError
 from spark_jobs.patience import REDIS_AWAY
 from spark_jobs.queue_sink import no_address, sinks_of
-from spark_jobs.running.placement import hosts_of
+from spark_jobs.running.placement import bolt_tasks, check_has_bolts, spread
 from spark_jobs.shape import shape_of
 from spark_jobs.spark.context import SparkUnit
 from spark_jobs.spark.long_tasks import LongTasks
@@ -29,13 +29,13 @@ from spark_jobs.suspects.redis_book import RedisCaseBook
 from spark_jobs.topology import Topology
 from workers.control import State
 from workers.driver.around import DriverAround
-from workers.patience import patiently
-from workers.redis_control import RedisControl
-from workers.registry import Registry
 from workers.driver.entering import enter
 from workers.driver.lease import LASTS, Holder, Lease
 from workers.driver.redis_lease import RedisLease
 from workers.driver.watch import Attendance, Ended
+from workers.patience import patiently
+from workers.redis_control import RedisControl
+from workers.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class Driver:
 
         ``amqp_url`` is for bolts that publish. Raises TopologyError if there is such a bolt and no address.
         """
+        check_has_bolts(topology)
         sinks = sinks_of(topology)
         if sinks and not amqp_url:
             raise TopologyError(no_address(sinks[0]))
@@ -128,7 +129,7 @@ class Driver:
         return Run(
             id=secrets.token_hex(6),
             topology=topology,
-            hosts=hosts_of(topology, hosts),
+            hosts=spread(bolt_tasks(topology), hosts),
             ledger=ledger_spec_of(topology, self._redis_urls),
             amqp_url=self._amqp_url,
         )

@@ -1,0 +1,31 @@
+"""What travels to Spark's Python workers when the kit runs a topology: the run, and where the test's own modules are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from queues.inbox.contract import Inboxes
+from spark_jobs.spark.run import Run
+from spark_jobs.testing.capture import CopyingInboxes
+from spark_jobs.testing.imports import Imports
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedRun(Run):
+    """A run of which the kit sees what components emit, and whose ticks come from simulated time."""
+
+    imports: Imports
+
+    def open_inboxes(self) -> Inboxes:
+        return CopyingInboxes(super().open_inboxes(), self.topology)
+
+    def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
+        """The imports come first: when they are unpickled, what follows may name the test's own modules."""
+        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "imports"}
+        return _run, (self.imports, others)
+
+
+def _run(imports: Imports, others: Mapping[str, Any]) -> WatchedRun:
+    return WatchedRun(imports=imports, **others)
