@@ -43,6 +43,8 @@ class Seen:
 class _Capture(BasicBolt):
     """Runs in the process of the test, and shows what it is given to the ``Seen`` there."""
 
+    transient = frozenset({"_seen"})
+
     def __init__(self, seen: Seen | None = None) -> None:
         self._seen = seen
 

@@ -102,7 +102,7 @@ def test_the_tuple_of_another_task_cannot_be_acked(cluster_of):
     builder.set_spout("s", feeding(7))
     builder.set_bolt("giving", Giving()).shuffle_grouping("s")
     builder.set_bolt("taking", Taking()).shuffle_grouping("s")
-    cluster = cluster_of(builder.build(), max_lanes=1)  # one lane: both run in one process, one after the other
+    cluster = cluster_of(builder.build(), slots=1)  # one lane: both run in one process, one after the other
     cluster.settle()
     assert outcome(cluster) == ([], [7], 0)
     expected = "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which this task does not hold"

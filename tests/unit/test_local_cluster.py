@@ -79,7 +79,7 @@ def numbers(*, upto, tracked=True):
 @pytest.mark.parametrize("max_lanes", [1, 2, 7])
 def test_words_are_counted_on_any_number_of_lanes(max_lanes):
     feeder = FeederSpout(fields="sentence string")
-    with LocalCluster(word_count(feeder), max_lanes=max_lanes) as cluster:
+    with LocalCluster(word_count(feeder), slots=max_lanes) as cluster:
         for number in range(20):
             feeder.feed(["the cat and the dog"], number)
         cluster.settle()
@@ -246,7 +246,7 @@ def test_every_spout_is_closed_and_every_bolt_cleaned_up_whatever_one_of_them_ra
 
 
 def test_the_fixture_closes_what_it_has_started(local_cluster, request):
-    cluster = local_cluster(chain(numbers(upto=1), Pass()), Config(message_timeout_secs=1), max_lanes=1)
+    cluster = local_cluster(chain(numbers(upto=1), Pass()), Config(message_timeout_secs=1), slots=1)
     cluster.settle()
     assert cluster.acked("s") == [0]
     assert request.config.getoption("tiercel_engine") == "memory"
