@@ -126,6 +126,9 @@ class Spout:
     def check(self) -> None:
         """Called about once a second, also while nothing may be emitted: raise if only a person can make the source work."""
 
+    def expect(self, tuples: int) -> None:
+        """Hold no more than a small multiple of this many messages; 0: hold nothing that has not been emitted, give it back."""
+
     def ack(self, msg_id: MsgId) -> None:
         """The tree of this message was fully processed."""
 

@@ -6,8 +6,11 @@ monitoring     what people see: depths, top, the page
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                ticker           ticks into the relay
-collector      what its spout emits with               processes        children that are restarted and end with us
-outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run
+filling        from the spout into batches             processes        children that are restarted and end with us
+collector      what its spout emits with               addresses        finds the private servers of tiercel run
+outbox         into the ledger and the relay
+trees          what is in flight, and how it settles
+holding        how many messages the spout may hold
 patience       while Redis is away                     pace           how often it sends, how long it rests
 outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY

@@ -54,11 +54,12 @@ class Limits:
 class _Round:
     """Tuples that are judged together."""
 
-    began: float = float("-inf")
-    until: float = float("-inf")
-    """When the last of them was emitted."""
+    began: float = 0.0
+    until: float = 0.0
+    """When the first and the last of them were emitted."""
     size: int = 0
-    closed: bool = False
+    reached: bool = False
+    """Whether the bound kept one back."""
     done: int = 0
     latency_s: float = 0.0
     """Sum of the latencies of those that are done."""
@@ -69,8 +70,8 @@ class _Round:
 class Admission:
     """The bound and the outcomes by which it is judged, in rounds. One thread; times are seconds on one monotonic clock.
 
-    A round is what was emitted under one bound until it was reached again, as many as the bound at least. It is over
-    when nearly all of that is done: those that are done first say nothing about a task that is slower than the others.
+    A round is what is emitted under one bound that is reached: as many tuples as it allows in flight, or a few more. It is
+    over when nearly all of them are done: those that are done first say nothing about a task that is slower than the others.
 
     * After a round of less than ``quick_s`` the bound grows, eightfold at most.
     * Where they take longer, by themselves or because they wait, a bound half as large again is tried. It stays if the
@@ -131,15 +132,18 @@ class Admission:
 
     def emitted(self, count: int, now: float) -> None:
         """Tuples were emitted."""
-        if not self._fixed and not self._round.closed:
-            self._round.size += count
-            self._round.until = now
+        round_ = self._round
+        if self._fixed or not count or self._is_closed:
+            return
+        if not round_.size:
+            round_.began = now
+        round_.size += count
+        round_.until = now
 
     def reached(self) -> None:
         """The bound kept a tuple back. One that is never reached says nothing about a larger one."""
         self._reached = True
-        if self._round.size >= self._bound:
-            self._round.closed = True
+        self._round.reached = True
 
     def completed(self, emitted: Mapping[float, int], now: float) -> None:
         """Trees completed: how many of those that were emitted at each time."""
@@ -150,13 +154,13 @@ class Admission:
         for then, count in emitted.items():
             if then < self._changed_at:
                 continue
-            if self._round.began <= then <= self._round.until:
+            if self._round.size and self._round.began <= then <= self._round.until:
                 self._round.done += count
                 self._round.latency_s += (now - then) * count
                 self._round.worst_s = max(self._round.worst_s, now - then)
             if now - then > self._limits.slow_s:
                 self.overdue(count, then, now)
-        if self._round.closed:
+        if self._is_closed:
             self._judge(now)
 
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
@@ -183,6 +187,10 @@ class Admission:
             elif self._limits.slow_s == float("inf"):
                 self._change(min(LARGEST_BOUND, _LARGEST_STEP * self._bound), now)
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._round.reached and self._round.size >= self._bound
+
     def _judge(self, now: float) -> None:
         """Draw the conclusion if the round is over."""
         round_, quick_s = self._round, self._limits.quick_s
@@ -195,7 +203,7 @@ class Admission:
             if missing > 1 or round_.size == 1 or round_.worst_s >= quick_s:
                 return
             latency_s = round_.latency_s / round_.done
-        self._begin_round(now)
+        self._begin_round()
         if round_.worst_s < quick_s:
             step = min(largest_step, quick_s / max(round_.worst_s, 0.001))
             if step > 1.05:
@@ -243,10 +251,10 @@ class Admission:
         self._bound = bound
         self._changed_at = now
         self._before = None
-        self._begin_round(now)
+        self._begin_round()
 
-    def _begin_round(self, now: float) -> None:
-        self._round = _Round(began=now)
+    def _begin_round(self) -> None:
+        self._round = _Round()
         self._slow = 0
 
     @property

@@ -15,10 +15,22 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.5
+_WAITING_CHUNKS = 256
+_WAITING_BYTES = 64 * 1024 * 1024
+"""Bounds on what waits in the relay, for tuples that no ledger counts."""
+
+
+class Attendance(enum.Enum):
+    """Who is there to take what is sent."""
+
+    DRIVER = "driver"
+    NO_DRIVER = "no driver"
+    """None, or one of another version of the topology."""
+    REDIS_AWAY = "redis away"
 
 
 class Sent(enum.Enum):
-    """What became of the batch."""
+    """Fate of a batch."""
 
     LATER = "later"
     """Redis does not answer: the batch is held, try again."""
@@ -32,35 +44,60 @@ class Outbox:
 
     def __init__(self, ledger: Ledger, relay: Relay, owner: int, shape: str = "") -> None:
         """``shape`` of the topology, see ``shape_of``: a driver of another one is as good as none."""
-        self._ledger, self._relay, self._owner, self._shape = ledger, relay, owner, shape
+        self._ledger = ledger
+        self._relay = relay
+        self._owner = owner
+        self._shape = shape
         self._batch: Emission | None = None
         self._retry_at = 0.0
         self._registered = False
         self._away = False
-        self._attended: bool | None = None
+        self._attendance: Attendance | None = None
         self._stranger = ""
         self._look_at = 0.0
+        self._untracked = False
+        """Whether the last batch had tuples that no ledger counts."""
+        self._chunk_bytes = 0.0
+
+    def look(self, now: float) -> Attendance:
+        """Return who is there to take what is sent; asks Redis twice per second at most."""
+        if self._attendance is None or now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            found = Attendance.REDIS_AWAY if self._away else self._asked()
+            if found is not self._attendance:
+                there = found is Attendance.DRIVER
+                said = "a driver is there" if there else "waiting for a driver"
+                log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
+            self._attendance = found
+        return self._attendance
 
     def may_fill(self, now: float) -> bool:
-        """Whether to take more from the source: nothing is held, and a driver is there.
+        """Tell whether to take more from the source: nothing is held, a driver is there, and the relay has room.
 
         Without a driver every tuple could only time out, and each time-out counts against its message: an hour without a
         driver would end in the dead-letter queue.
         """
-        if self._batch is None and now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
-            try:
-                attended = self._understood(self._relay.attendant())
-            except RelayUnavailableError:
-                attended = False
-            if attended != self._attended:
-                said = "a driver is there" if attended else "waiting for a driver"
-                log.info("%s", said, extra={"event": "driver_seen" if attended else "driver_missing"})
-            self._attended = attended
-        return self._batch is None and bool(self._attended)
+        if self.look(now) is not Attendance.DRIVER or self._batch is not None:
+            return False
+        return not self._untracked or self._relay_has_room()
+
+    def _relay_has_room(self) -> bool:
+        """Whether what no ledger counts may be appended: its bound is what waits in the relay."""
+        try:
+            waiting = self._relay.length()
+        except RelayUnavailableError:
+            return False
+        return waiting < _WAITING_CHUNKS and waiting * self._chunk_bytes < _WAITING_BYTES
+
+    def _asked(self) -> Attendance:
+        try:
+            understood = self._understood(self._relay.attendant())
+        except RelayUnavailableError:
+            return Attendance.REDIS_AWAY
+        return Attendance.DRIVER if understood else Attendance.NO_DRIVER
 
     def _understood(self, attendant: str | None) -> bool:
-        """Whether a driver is there that reads what we would send."""
+        """Tell whether a driver is there that reads what would be sent."""
         if attendant is None:
             return False
         run, _, shape = attendant.partition(" ")
@@ -79,16 +116,20 @@ class Outbox:
     def holds(self) -> bool:
         return self._batch is not None
 
-    def put(self, batch: Emission) -> None:
-        """Take a batch over; only when none is held."""
+    def put(self, batch: Emission, *, untracked: bool = False) -> None:
+        """Take a batch over; only when none is held. ``untracked``: it has tuples that no ledger counts."""
         self._batch = batch
+        self._untracked = untracked
+        if untracked and batch.entries:
+            largest = max(len(entry.payload) for entry in batch.entries)
+            self._chunk_bytes = max(largest, 0.9 * self._chunk_bytes)
 
     def register_again(self) -> None:
         """The ledger lost its memory: what is held was perhaps in it."""
         self._registered = False
 
     def due(self, now: float) -> bool:
-        """Whether to try to send at ``now``, in monotonic seconds."""
+        """Tell whether to try to send at ``now``, in monotonic seconds."""
         return self._batch is not None and now >= self._retry_at
 
     def send(self, now: float) -> Sent:
@@ -107,11 +148,14 @@ class Outbox:
         except REDIS_AWAY as error:
             if not self._away:
                 log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
-            self._away, self._retry_at = True, now + _RETRY_SECONDS
+            self._away = True
+            self._retry_at = now + _RETRY_SECONDS
             return Sent.LATER
         if self._away:
             log.info("Redis works again", extra={"event": "redis_back"})
-        self._batch, self._away, self._registered = None, False, False
+        self._batch = None
+        self._away = False
+        self._registered = False
         if collided:
             self._forget([root for root in batch.roots if root not in collided])
         return Sent.COLLIDED if collided else Sent.DONE
