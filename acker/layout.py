@@ -88,6 +88,14 @@ class ShardKeys:
     def feed(self, owner: int) -> str:
         return f"{self._prefix}feed:{owner}"
 
+    def reader(self, owner: int) -> str:
+        """The key that names the last one who opened a feed."""
+        return f"{self._prefix}reader:{owner}"
+
+    def registered(self, owner: int) -> str:
+        """The key that counts an owner's calls of ``register``."""
+        return f"{self._prefix}registered:{owner}"
+
     def token(self, token: Token) -> str:
         return f"{self._prefix}t:{token.run}:{token.batch}:{token.level}:{token.partition}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -18,6 +19,9 @@ from acker.scripts import ShardScripts
 from acker.work import Work, canonical
 
 
+_MOST_OWNERS = 65_535
+
+
 def open_ledger(spec: LedgerSpec) -> Ledger:
     """The ledger that ``spec`` describes. Connects on its first call, so it may be opened while Redis is away."""
     return RedisLedger(spec)
@@ -29,13 +33,18 @@ class RedisLedger:
     def __init__(self, spec: LedgerSpec) -> None:
         if not spec.urls or spec.shards < 1 or spec.owners < 1:
             raise ValueError("a ledger needs a server, a shard and an owner at least")
+        if spec.owners > _MOST_OWNERS:
+            raise ValueError(f"a ledger has {_MOST_OWNERS} owners at most, not {spec.owners}")
         self._spec = spec
         self._keys = [ShardKeys(spec, shard) for shard in range(spec.shards)]
         self._clients = [self._connect(shard) for shard in range(spec.shards)]
         self._unchecked = set(range(spec.shards))
         self._lifetimes = lifetimes(spec.message_timeout)
+        # Two workers of one owner, one after the other, do not take each other's roots for their own.
+        incarnation = secrets.token_bytes(2)
         self._scripts = [
-            ShardScripts(client, keys, self._lifetimes) for client, keys in zip(self._clients, self._keys, strict=True)
+            ShardScripts(client, keys, self._lifetimes, incarnation)
+            for client, keys in zip(self._clients, self._keys, strict=True)
         ]
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
@@ -106,7 +115,15 @@ class RedisLedger:
             server = servers.setdefault(
                 id(client.connection_pool), FeedServer(client=client, marks_ms=self._lifetimes.marks_ms)
             )
-            server.shards.append(ShardFeed(feed=keys.feed(owner), mark=keys.mark))
+            server.shards.append(
+                ShardFeed(
+                    feed=keys.feed(owner),
+                    mark=keys.mark,
+                    reader=keys.reader(owner),
+                    registered=keys.registered(owner),
+                    noted=self._scripts[shard].noted(owner),
+                )
+            )
         return RedisFeed(servers.values())
 
     def close(self) -> None:

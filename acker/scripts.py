@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -19,26 +20,45 @@ from acker.work import Work, conflict_of
 _APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING)
 
 
+@dataclass(slots=True)
+class Noted:
+    """What a shard's server has confirmed to one owner, and must know for ever after."""
+
+    calls: int = 0
+    """Calls of ``register``."""
+
+
 class ShardScripts:
     """Runs the scripts on one shard. Every method is one call of a few thousand roots at most, ascending."""
 
-    def __init__(self, client: redis.Redis, keys: ShardKeys, lifetimes: Lifetimes) -> None:
-        self._keys, self._tokens_ms = keys, lifetimes.tokens_ms
+    def __init__(self, client: redis.Redis, keys: ShardKeys, lifetimes: Lifetimes, incarnation: bytes = b"\0\0") -> None:
+        """``incarnation``, two bytes, of the owners that register through this."""
+        self._keys = keys
+        self._tokens_ms = lifetimes.tokens_ms
+        self._marks_ms = lifetimes.marks_ms
+        self._incarnation = incarnation
+        self._noted: dict[int, Noted] = {}
         self._common = (len(keys.feeds), lifetimes.entries_ms)
         prelude = script_source("outcomes")
         self._register, self._apply, self._settle, self._reset_timeout = (
             client.register_script(prelude + script_source(name)) for name in ("register", "apply", "settle", "reset_timeout")
         )
 
+    def noted(self, owner: int) -> Noted:
+        """What the server must know of this owner."""
+        return self._noted.setdefault(owner, Noted())
+
     def register(self, owner: int, roots: Ids, ack_vals: Ids) -> list[int]:
         """Returns the roots that collide."""
         groups = groups_of(roots)
         packed = records(roots, ack_vals).tobytes()
-        args: list[Any] = [*self._common, owner.to_bytes(4), self._tokens_ms]
+        args: list[Any] = [*self._common, self._incarnation + owner.to_bytes(2), self._tokens_ms, self._marks_ms]
         for group in groups:
             args += (group.high, packed[13 * group.start : 13 * group.end])
-        receipt = self._keys.receipt(packed)
-        return unpack_roots(self._call(self._register, [receipt, *self._keys.buckets(groups)], args))
+        counted = [self._keys.receipt(packed), self._keys.registered(owner)]
+        collided, count = self._call(self._register, [*counted, *self._keys.buckets(groups)], args)
+        self.noted(owner).calls = max(self.noted(owner).calls, count)
+        return unpack_roots(collided)
 
     def apply(self, token: Token, digest: bytes, number: int, work: Work) -> Reply:
         """One slice, the ``number``-th, of work with this digest."""

@@ -174,6 +174,66 @@ def test_a_server_that_restarts_with_its_memory_has_lost_nothing(mortal, server)
     feed.close()
 
 
+def test_a_server_that_comes_back_with_an_old_snapshot_has_lost_what_came_after_it(mortal, server):
+    feeds = [mortal.feed(owner) for owner in (1, 2)]
+    mortal.register(1, [OTHER], [A])
+    with connect(server.url) as client:
+        client.save()
+    assert not any(feed.read(NOW) for feed in feeds)
+    mortal.register(1, [ROOT], [A])
+    server.kill()
+    server.start()
+    assert [feed.read(NOW).ledger_lost for feed in feeds] == [True, True], "the other owner's trees have lost updates too"
+    assert not any(feed.read(NOW) for feed in feeds * 2)
+    mortal.register(1, [ROOT], [A])
+    mortal.apply(token(), updates({ROOT: A}))
+    assert said(feeds[0].read(NOW)) == {"acked": [ROOT]}
+    for feed in feeds:
+        feed.close()
+
+
+def test_a_server_that_comes_back_with_a_snapshot_of_everything_has_lost_nothing(mortal, server):
+    feed = mortal.feed(1)
+    mortal.register(1, [ROOT], [A])
+    with connect(server.url) as client:
+        client.save()
+    assert not feed.read(NOW)
+    server.kill()
+    server.start()
+    mortal.apply(token(), updates({ROOT: A}))
+    assert said(feed.read(NOW)) == {"acked": [ROOT]}
+    assert not feed.read(NOW)
+    feed.close()
+
+
+def test_a_reader_goes_on_deleting_after_a_loss_unless_a_later_one_is_there(mortal, server):
+    earlier = mortal.feed(1)
+    later = mortal.feed(1)
+    server.restart(keep_data=False)
+    for number in range(20):
+        mortal.register(1, [ROOT + number], [A])
+        mortal.apply(token(number), updates({ROOT + number: A}))
+    heard: list[int] = []
+    for _ in range(4):
+        earlier.read(NOW)
+        heard += later.read(NOW).acked
+    assert heard == [ROOT + number for number in range(20)]
+    with connect(server.url) as client:
+        assert client.xlen(later._servers[0].shards[0].feed) == 0
+    earlier.close()
+    later.close()
+
+
+def test_a_worker_that_follows_another_does_not_take_a_pending_root_for_its_own(make_spec):
+    spec = make_spec()
+    before, after = RedisLedger(spec), RedisLedger(spec)
+    assert before.register(1, [ROOT], [A]) == []
+    assert before.register(1, [ROOT], [A]) == [], "a repeat"
+    assert after.register(1, [ROOT], [A]) == [ROOT]
+    before.close()
+    after.close()
+
+
 def test_every_owner_hears_of_a_loss_whoever_looks_first(mortal, server):
     feeds = [mortal.feed(owner) for owner in (1, 2, 3)]
     server.restart(keep_data=False)

@@ -50,20 +50,24 @@ def fill(ledger, client):
     ledger.register(1, [ROOT, OTHER, 3], [A, B, 0])
     ledger.apply(token(), updates({ROOT: A}))
     kinds = keys_of(client, ledger)
-    assert {name.partition(":")[0] for name in kinds} == {"mark", "feed", "b", "t", "n"}
+    assert {name.partition(":")[0] for name in kinds} == {"mark", "reader", "registered", "feed", "b", "t", "n"}
     return kinds
 
 
 def test_every_key_expires_a_few_timeouts_later(client, open_one):
     for name, key in fill(open_one(message_timeout=timedelta(seconds=30)), client).items():
         left_s = client.pttl(key) / 1000
-        assert 110 < left_s <= (3720 if name == "mark" else 120), name
+        assert 110 < left_s <= (3720 if _of_readers(name) else 120), name
 
 
 def test_what_dead_spouts_leave_behind_is_gone_without_a_sweeper(client, open_one):
     ledger = open_one(message_timeout=timedelta(milliseconds=500))
     fill(ledger, client)
-    wait_until(lambda: set(keys_of(client, ledger)) == {"mark"})
+    wait_until(lambda: all(map(_of_readers, keys_of(client, ledger))))
+
+
+def _of_readers(name: str) -> bool:
+    return name.partition(":")[0] in {"mark", "reader", "registered"}
 
 
 def test_without_timeouts_entries_outcomes_and_marks_stay(client, open_one):
