@@ -114,7 +114,9 @@ class RedisMetrics:
     def clear(self) -> None:
         with translated("clear the counters"):
             slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
-            self._client.delete(self._counts_key, self._errors_key, self._windows_key, self._since_key, self._reporter_key, *slots)
+            self._client.delete(
+                self._counts_key, self._errors_key, self._windows_key, self._since_key, self._reporter_key, *slots
+            )
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
