@@ -18,7 +18,6 @@ from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
 from acker.scripts import ShardScripts
 from acker.work import Work, canonical
 
-
 _MOST_OWNERS = 65_535
 
 

@@ -145,23 +145,30 @@ class Admission:
         self._reached = True
         self._round.reached = True
 
-    def completed(self, emitted: Mapping[float, int], now: float) -> None:
-        """Trees completed: how many of those that were emitted at each time."""
+    def completed(self, emitted: Mapping[float, int], now: float, counted_from: Mapping[float, int] | None = None) -> None:
+        """Trees completed: how many of those that were emitted at each time.
+
+        ``counted_from``: the same by when their timeout began, if bolts began it again. Such a tuple is slow because its bolt
+        wants it so, and is no sign; a reason to grow it is not either.
+        """
         if self._fixed or not emitted:
             return
         self._note(sum(emitted.values()), now)
         self._youngest = max(self._youngest, *emitted)
         for then, count in emitted.items():
-            if then < self._changed_at:
-                continue
-            if self._round.size and self._round.began <= then <= self._round.until:
-                self._round.done += count
-                self._round.latency_s += (now - then) * count
-                self._round.worst_s = max(self._round.worst_s, now - then)
+            self._count(then, count, now)
+        for then, count in (counted_from or emitted).items():
             if now - then > self._limits.slow_s:
                 self.overdue(count, then, now)
         if self._is_closed:
             self._judge(now)
+
+    def _count(self, then: float, count: int, now: float) -> None:
+        round_ = self._round
+        if round_.size and max(round_.began, self._changed_at) <= then <= round_.until:
+            round_.done += count
+            round_.latency_s += (now - then) * count
+            round_.worst_s = max(round_.worst_s, now - then)
 
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
         """Tuples that were emitted at this time, or before it, timed out, or their outcomes came too late."""

@@ -149,11 +149,12 @@ class Trees:
             self.tell_acked(msg_ids)
             total = 0.0
             # What was sent together has one latency here.
-            for then, count in Counter(emitted_at).items():
+            emitted = Counter(emitted_at)
+            for then, count in emitted.items():
                 total += (now - then) * count
                 self._tally.add(bucket_of((now - then) * 1000), count)
             self._tally.add("complete_us", round(total * 1e6))
-            self._admission.completed(Counter(counted_from), now)
+            self._admission.completed(emitted, now, Counter(counted_from))
         return len(roots) - len(msg_ids)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:

@@ -156,3 +156,11 @@ def test_the_bound_has_an_end():
     for _ in range(100):
         now = round_of(admission, 0.01, now + 1)
     assert admission.bound == LARGEST_BOUND
+
+
+def test_a_tuple_whose_bolt_began_its_timeout_again_is_no_sign_and_no_reason_to_grow():
+    admission = adaptive()
+    admission.emitted(2, 0.0)
+    admission.reached()
+    admission.completed({0.0: 2}, 60.0, {55.0: 2})
+    assert admission.bound == FIRST_BOUND
