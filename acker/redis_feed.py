@@ -143,7 +143,7 @@ class FeedServer:
         script = script_source("mark")
         with self.client.pipeline(transaction=False) as pipeline:
             for shard in shards:
-                pipeline.eval(script, 1, shard.mark, shard.value, fresh, self.marks_ms)  # type: ignore[arg-type]
+                pipeline.eval(script, 1, shard.mark, shard.value, fresh, self.marks_ms)
             found = pipeline.execute()
         for shard, value in zip(shards, found, strict=True):
             shard.value = value

@@ -125,9 +125,11 @@ def test_a_tuple_that_was_overtaken_is_slow_by_itself():
     assert admission.bound < 500, "unless there are many like it"
 
 
-def test_the_bound_never_falls_to_nothing():
-    admission = adaptive(2)
-    for now in range(0, 600, 30):
+def test_the_bound_shrinks_long_before_the_timeout_and_never_to_nothing():
+    admission = adaptive(64)
+    admission.look(21.0, 64, 64, 0.0)
+    assert admission.bound < 64
+    for now in range(30, 900, 30):
         admission.emitted(2, float(now))
         admission.completed({float(now): 1}, now + 20.0)
         admission.overdue(1, float(now), now + 30.0)
