@@ -30,7 +30,7 @@ class Limits:
     """Up to here a larger bound is tried out, and kept if it makes them hardly slower."""
     slow_s: float = float("inf")
     """A tree that takes longer, or is older, is a sign of too many in flight."""
-    silent_s: float = 12.0
+    silent_s: float = 21.0
     """So long nothing completes before the bolts may be waiting for more tuples."""
     reserve_s: float = 5.0
     """Work in flight after a sign."""
@@ -45,7 +45,7 @@ class Limits:
             quick_s=min(2.0, timeout / 6),
             probed_s=0.5 * timeout,
             slow_s=0.7 * timeout,
-            silent_s=0.4 * timeout,
+            silent_s=0.7 * timeout,
             reserve_s=timeout / 6,
         )
 

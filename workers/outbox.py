@@ -7,7 +7,6 @@ import logging
 
 from acker import Ledger, LedgerUnavailableError
 from queues import Relay
-from queues.errors import RelayUnavailableError
 from spark_jobs.emission import Emission
 from spark_jobs.patience import REDIS_AWAY
 
@@ -85,14 +84,14 @@ class Outbox:
         """Whether what no ledger counts may be appended: its bound is what waits in the relay."""
         try:
             waiting = self._relay.length()
-        except RelayUnavailableError:
+        except REDIS_AWAY:
             return False
         return waiting < _WAITING_CHUNKS and waiting * self._chunk_bytes < _WAITING_BYTES
 
     def _asked(self) -> Attendance:
         try:
             understood = self._understood(self._relay.attendant())
-        except RelayUnavailableError:
+        except REDIS_AWAY:
             return Attendance.REDIS_AWAY
         return Attendance.DRIVER if understood else Attendance.NO_DRIVER
 

@@ -204,17 +204,17 @@ def test_a_task_that_is_slow_beside_three_that_are_fast_has_nothing_time_out():
 
 def test_bolts_that_wait_for_more_tuples_are_given_more():
     admission = Admission.for_topology(None, timedelta(seconds=TIMEOUT_S))
-    for now in range(14):
-        admission.look(float(now), admission.bound, 0, 0.0)
+    for now in range(23):
+        admission.look(float(now), admission.bound, 2 if now > 21 else 0, 0.0)
     assert admission.bound == UNPROVEN_BOUND
-    for now in range(14, 60):
+    for now in range(23, 60):
         admission.look(float(now), admission.bound, admission.bound, 0.0)
     assert admission.bound == UNPROVEN_BOUND, "but no more than that: work that slow is finished by no bound"
 
 
 def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want():
     admission = Admission.for_topology(None, None)
-    for now in range(200):
+    for now in range(300):
         admission.look(float(now), admission.bound, 0, 0.0)
     assert admission.bound == LARGEST_BOUND
     assert Limits.within(None).slow_s == float("inf")

@@ -406,7 +406,7 @@ class LossyRelay(MemoryRelay):
             self.appended = entries
             super().append(entries)
         if self.away:
-            raise RelayUnavailableError("reply lost")
+            raise LedgerUnavailableError("reply lost")
 
 
 @pytest.mark.parametrize("timeout", [timedelta(seconds=30), None])
