@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+
+from workers.completions import Completions
 
 FIRST_BOUND = 2
 """Two tuples of ten seconds each are finished by one task within the default timeout; sixteen are not."""
@@ -17,7 +18,6 @@ _STRAGGLERS = 50
 _HELD_S = 60.0
 _HELD_ROUNDS = 20
 _FORGOTTEN_S = 30.0
-_BUCKET_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,7 @@ class Admission:
         self._held_until = float("-inf")
         self._youngest = float("-inf")
         """When the youngest tuple was emitted whose tree is complete."""
-        self._completed_at = float("-inf")
-        self._completed: deque[tuple[float, int]] = deque()
-        """(second, completions) of the last seconds."""
+        self._completions = Completions(2 * self._limits.reserve_s)
         self._peaks = (0, 0)
         self._peak_since = float("-inf")
 
@@ -153,7 +151,7 @@ class Admission:
         """
         if self._fixed or not emitted:
             return
-        self._note(sum(emitted.values()), now)
+        self._completions.add(sum(emitted.values()), now)
         self._youngest = max(self._youngest, *emitted)
         for then, count in emitted.items():
             self._count(then, count, now)
@@ -187,7 +185,7 @@ class Admission:
         self._forget(now, in_flight)
         if old:
             self._weigh(old, max(oldest_at, self._changed_at), now)
-        silent_since = max(self._completed_at, self._changed_at, oldest_at)
+        silent_since = max(self._completions.last_at, self._changed_at, oldest_at)
         if in_flight >= self._bound and now - silent_since >= self._limits.silent_s:
             if self._bound < UNPROVEN_BOUND:
                 self._change(UNPROVEN_BOUND, now)
@@ -215,14 +213,21 @@ class Admission:
             step = min(largest_step, quick_s / max(round_.worst_s, 0.001))
             if step > 1.05:
                 self._grow(step, latency_s, now)
+        elif latency_s < quick_s and _PROBE * round_.worst_s < self._limits.probed_s:
+            # Most are quick, and the slow ones have time enough, also with so many more before them.
+            self._grow(_PROBE, latency_s, now)
         elif latency_s < self._limits.probed_s and now >= self._held_until:
-            if not self._is_in_vain(latency_s):
-                self._grow(_PROBE, latency_s, now)
-                return
-            self._hold(latency_s, now)
-            if self._before is not None and round_.worst_s > _PROBE * quick_s:
-                enough = int(self._bound * quick_s / round_.worst_s)
-                self._change(max(self._before[0], enough), now)
+            self._probe(latency_s, round_.worst_s, now)
+
+    def _probe(self, latency_s: float, worst_s: float, now: float) -> None:
+        """Try a larger bound, or take the last trial back."""
+        if not self._is_in_vain(latency_s):
+            self._grow(_PROBE, latency_s, now)
+            return
+        self._hold(latency_s, now)
+        if self._before is not None and worst_s > _PROBE * self._limits.quick_s:
+            enough = int(self._bound * self._limits.quick_s / worst_s)
+            self._change(max(self._before[0], enough), now)
 
     def _is_in_vain(self, latency_s: float) -> bool:
         """Whether the last growth made trees slower nearly in proportion: no task was free."""
@@ -236,7 +241,7 @@ class Admission:
         overtaken = self._youngest > (emitted_at + now) / 2
         if overtaken and (slow < 2 or 10 * slow < self._bound):
             return
-        per_second = self._completions(now) / self._window_s
+        per_second = self._completions.per_second(now)
         if self._before is not None and now - self._changed_at <= 2 * self._limits.slow_s:
             # The last growth was one too many, unless the work became slower as well.
             self._hold(now - emitted_at, now)
@@ -263,23 +268,6 @@ class Admission:
     def _begin_round(self) -> None:
         self._round = _Round()
         self._slow = 0
-
-    @property
-    def _window_s(self) -> float:
-        return 2 * self._limits.reserve_s
-
-    def _note(self, count: int, now: float) -> None:
-        self._completed_at = now
-        second = now - now % _BUCKET_S
-        if self._completed and self._completed[-1][0] == second:
-            count += self._completed.pop()[1]
-        self._completed.append((second, count))
-        while self._completed[0][0] < now - self._window_s:
-            self._completed.popleft()
-
-    def _completions(self, now: float) -> int:
-        """Completed within the last seconds."""
-        return sum(count for second, count in self._completed if second >= now - self._window_s)
 
     def _forget(self, now: float, in_flight: int) -> None:
         before, lately = self._peaks

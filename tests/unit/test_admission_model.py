@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import random
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
@@ -218,3 +219,12 @@ def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want():
         admission.look(float(now), admission.bound, 0, 0.0)
     assert admission.bound == LARGEST_BOUND
     assert Limits.within(None).slow_s == float("inf")
+
+
+@pytest.mark.parametrize("servers", [1, 4, 16])
+@pytest.mark.parametrize("mean_s", [0.1, 1.0])
+def test_work_that_varies_is_finished_in_time_and_keeps_most_tasks_busy(mean_s, servers):
+    chance = random.Random(servers)
+    model = Model(servers, lambda number, now: chance.expovariate(1 / mean_s)).run(100).run(200)
+    assert model.timeouts == 0
+    assert model.utilised(100) >= 0.75
