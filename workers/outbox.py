@@ -7,9 +7,7 @@ import logging
 
 from acker import Ledger, LedgerUnavailableError
 from queues import Relay
-from queues.errors import RelayUnavailableError
 from spark_jobs.emission import Emission
-from spark_jobs.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ class Outbox:
             self._look_at = now + _LOOK_SECONDS
             try:
                 attended = self._understood(self._relay.attendant())
-            except RelayUnavailableError:
+            except LedgerUnavailableError:
                 attended = False
             if attended != self._attended:
                 said = "a driver is there" if attended else "waiting for a driver"
@@ -104,7 +102,7 @@ class Outbox:
                 self._registered = not collided
             if not collided:
                 self._relay.append(batch.entries)
-        except REDIS_AWAY as error:
+        except LedgerUnavailableError as error:
             if not self._away:
                 log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
             self._away, self._retry_at = True, now + _RETRY_SECONDS

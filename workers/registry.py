@@ -6,7 +6,8 @@ import json
 from contextlib import closing
 from dataclasses import dataclass
 
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from queues import QueueSpout
 from spark_jobs.topology import Topology
 from workers.errors import UsageError

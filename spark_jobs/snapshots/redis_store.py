@@ -8,7 +8,7 @@ from typing import Any, cast
 import redis
 
 from acker.layout import topology_prefix
-from acker.redis_client import translated
+from acker.redis_errors import translated
 from acker.scripts import script_source
 from spark_jobs.snapshots.store import StaleSaveError
 

@@ -10,7 +10,7 @@ import redis
 
 from acker import Token
 from acker.layout import topology_prefix
-from acker.redis_client import translated
+from acker.redis_errors import translated
 from spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
 
 _DOING = ":doing"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from acker import AckerError, Census, Ledger, LedgerSpec, RedisMetrics, Window, open_ledger
-from acker.redis_client import connect_topology
-from queues import QueueDepth, RedisRelay
+from queues import QueueDepth
 from queues.depths import survey
 from queues.errors import QueuesError
+from spark_jobs.relays import relay_on
 from workers.monitoring.overview import Overview, Raw, overview_of
 from workers.monitoring.rates import RateMeter
 from workers.redaction import redact
@@ -53,13 +53,13 @@ class Look:
 
 
 class TopologyReader:
-    """Everything in Redis about one topology. Raises AckerError and QueuesError."""
+    """Everything in Redis about one topology. Raises AckerError."""
 
     def __init__(self, redis_urls: tuple[str, ...], note: TopologyNote) -> None:
         self.note = note
         self.metrics = RedisMetrics(redis_urls[0], note.name)
         self._control = RedisControl(redis_urls[0], note.name)
-        self._relay = RedisRelay(connect_topology(redis_urls[0], note.name), note.name, note.graph.relay_lanes)
+        self._relay = relay_on(redis_urls[0], note.name, note.graph.relay_lanes)
         self._ledger = _ledger_of(redis_urls, note)
         self._meter = RateMeter()
         self._census: Census | None = None
@@ -170,7 +170,7 @@ class Watcher:
             reader = self._readers[name] = TopologyReader(self._servers.redis_urls, note)
         try:
             self._last[name, window] = reader.read(window)
-        except (AckerError, QueuesError) as error:
+        except AckerError as error:
             return redact(str(error))
         return None
 
