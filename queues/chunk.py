@@ -39,8 +39,18 @@ _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 # All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is UnicodeDecodeError too.
-_DAMAGED = (pa.ArrowException, OSError, EOFError, StopIteration, struct.error)
-_DAMAGED += (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+_DAMAGED = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    StopIteration,
+    struct.error,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -256,11 +256,19 @@ def release_leftovers(relay: Relay, ledger: Ledger) -> int:
 
 
 def release_held(snapshots: SnapshotStore, ledger: Ledger) -> int:
-    """Forget the bolts' state and release the roots of the tuples that they held; returns how many were pending."""
+    """Forget the bolts' state and release the roots of the tuples that they held; returns how many were pending.
+
+    What cannot be read is passed over: the messages of the tuples in it time out and come again.
+    """
     released = 0
-    for sealed in snapshots.drain():
+    for name, sealed in snapshots.drain():
         try:
-            released += ledger.release(held_roots(body_of(sealed)))
+            roots = held_roots(body_of(sealed))
         except ValueError as error:
-            log.warning("a bolt's state could not be read: %s", error, extra={"event": "snapshot_unreadable"})
+            log.warning(
+                "passing over the bolt's state %r: %s; whatever it held times out and is delivered again", name, error,
+                extra={"event": "snapshot_unreadable"},
+            )  # fmt: skip
+            continue
+        released += ledger.release(roots)
     return released
