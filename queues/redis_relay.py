@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +14,8 @@ from urllib.parse import quote
 import redis
 
 from queues.relay import Entry
+
+log = logging.getLogger(__name__)
 
 _WRITER_MEMORY = timedelta(minutes=10)
 """Longer than any client goes on repeating a call."""
@@ -68,7 +71,7 @@ class RedisRelay:
     def read(self, lane: int, start: str, end: str) -> list[bytes]:
         with self._translated("read the relay"):
             entries: Any = self._client.xrange(self._lanes[lane], f"({start}", end)
-        return [fields[b"c"] for _, fields in entries]
+        return _payloads(lane, entries)
 
     def seal(self, lane: int, end: str) -> str:
         with self._translated("read the relay"):
@@ -86,9 +89,9 @@ class RedisRelay:
         payloads: list[bytes] = []
         with self._translated("drain the relay"):
             self._client.delete(self._seals)
-            for lane in self._lanes:
+            for number, lane in enumerate(self._lanes):
                 while entries := self._pop(lane):
-                    payloads += entries
+                    payloads += _payloads(number, entries)
         return payloads
 
     def attend(self, run: str, during: timedelta) -> None:
@@ -102,7 +105,7 @@ class RedisRelay:
     def attendant(self) -> str | None:
         with self._translated("look at the relay"):
             run: Any = self._client.get(self._attendance)
-        return None if run is None else run.decode()
+        return None if run is None else run.decode(errors="replace")
 
     def length(self) -> int:
         with self._translated("measure the relay"), self._client.pipeline(transaction=False) as pipeline:
@@ -118,12 +121,22 @@ class RedisRelay:
         ends: Any = self._ends(keys=[self._lanes[lane] for lane in lanes], args=[limit, *(start[lane] for lane in lanes)])
         return {lane: position.decode() for lane, position in zip(lanes, ends, strict=True)}
 
-    def _pop(self, lane: str) -> list[bytes]:
+    def _pop(self, lane: str) -> Any:
         # Read, then delete just what was read: an append in between stays for the new run.
         entries: Any = self._client.xrange(lane, count=_DRAIN_COUNT)
         if entries:
             self._client.xdel(lane, *(position for position, _ in entries))
-        return [fields[b"c"] for _, fields in entries]
+        return entries
+
+
+def _payloads(lane: int, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
+    for position, fields in entries:
+        if b"c" not in fields:
+            log.warning(
+                "passing over entry %s of lane %d of the relay: tiercel did not write it", position.decode(), lane,
+                extra={"event": "entry_foreign"},
+            )  # fmt: skip
+    return [fields[b"c"] for _, fields in entries if b"c" in fields]
 
 
 def _seal_of(lane: int, end: str) -> str:

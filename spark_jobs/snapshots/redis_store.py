@@ -68,7 +68,7 @@ class RedisSnapshots:
         while cursor != 0:
             with translated("take over the bolts' state"):
                 page: Any
-                cursor, page = self._client.hscan(contents, max(cursor, 0), count=_SCAN)  # type: ignore[arg-type]
+                cursor, page = self._client.hscan(contents, max(cursor, 0), count=_SCAN)
             for name, content in page.items():
                 yield f"{_shown(name)} of run {_shown(run)}", content
         with translated("take over the bolts' state"):

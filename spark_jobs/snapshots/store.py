@@ -35,8 +35,8 @@ class SnapshotStore(Protocol):
     def drain(self) -> Iterator[tuple[str, bytes]]:
         """Take out all snapshots, those of other runs of the topology too: for a driver that begins a run, or ends one.
 
-        Each comes with a name, for people, by which it could be found until now. What was saved is given as it lies there: it may
-        have been written by another version of tiercel, or by a stranger.
+        Each comes with a name, for people, of where it was. It is given as it lies there: another version of tiercel may have
+        written it, or a stranger.
         """
         ...
 
