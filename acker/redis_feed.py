@@ -16,7 +16,7 @@ from acker.errors import AckerError
 from acker.layout import unpack_failures, unpack_roots
 from acker.ledger import Failure, Outcomes
 from acker.outcomes import joined
-from acker.redis_client import translated
+from acker.redis_errors import translated
 from acker.scripts import Noted, script_source
 
 _START = "0-0"

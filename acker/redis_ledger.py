@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
 from acker.ledger import Applied, Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
 from acker.redis_census import pending_in, shard_census
-from acker.redis_client import check_version, connect, translated
+from acker.redis_client import check_version, connect
+from acker.redis_errors import translated
 from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
 from acker.scripts import ShardScripts
 from acker.work import Work, canonical

@@ -13,7 +13,8 @@ from typing import Any
 
 from acker.layout import topology_prefix
 from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
-from acker.redis_client import connect_topology, translated
+from acker.redis_client import connect_topology
+from acker.redis_errors import translated
 from acker.scripts import script_source
 from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
 

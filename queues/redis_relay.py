@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib import resources
 from typing import Any
@@ -12,15 +13,15 @@ from urllib.parse import quote
 
 import redis
 
-from queues.errors import RelayError, RelayUnavailableError
 from queues.relay import Entry
+
+log = logging.getLogger(__name__)
 
 _WRITER_MEMORY = timedelta(minutes=10)
 """Longer than any client goes on repeating a call."""
 _DRAIN_COUNT = 100
-_NO_WRITES = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
-_NO_WRITES_CODES = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "UNBLOCKED")
-"""They pass: memory is freed, a disk has room again, a failover ends."""
+Translator = Callable[[str], AbstractContextManager[None]]
+"""Turns the errors of a client into those of whoever opened it, given what is being done: "read the relay"."""
 
 
 class RedisRelay:
@@ -29,8 +30,9 @@ class RedisRelay:
     One instance is one writer: append from one thread. The other calls may come from any.
     """
 
-    def __init__(self, client: redis.Redis, topology: str, lanes: int) -> None:
+    def __init__(self, client: redis.Redis, topology: str, lanes: int, translated: Translator) -> None:
         self._client = client
+        self._translated = translated
         # The hash tag is that of the topology's other keys.
         prefix = f"tiercel:{{{quote(topology, safe='')}}}:relay:"
         self._lanes = [f"{prefix}{lane}" for lane in range(lanes)]
@@ -53,12 +55,12 @@ class RedisRelay:
         self._unsure = entries
         keys = [self._writer, *(self._lanes[entry.lane] for entry in entries)]
         memory_ms = int(_WRITER_MEMORY.total_seconds() * 1000)
-        with _translated("append to"):
+        with self._translated("append to the relay"):
             self._append(keys=keys, args=[self._sequence, memory_ms, *(entry.payload for entry in entries)])
         self._unsure = None
 
     def advance(self, start: Mapping[int, str], limit: int, wait: timedelta) -> dict[int, str]:
-        with _translated("read"):
+        with self._translated("read the relay"):
             ends = self._advanced(start, limit)
             if ends == dict(start) and wait:
                 after = {self._lanes[lane]: position for lane, position in start.items()}
@@ -67,46 +69,46 @@ class RedisRelay:
         return ends
 
     def read(self, lane: int, start: str, end: str) -> list[bytes]:
-        with _translated("read"):
+        with self._translated("read the relay"):
             entries: Any = self._client.xrange(self._lanes[lane], f"({start}", end)
-        return [fields[b"c"] for _, fields in entries]
+        return _payloads(lane, entries)
 
     def seal(self, lane: int, end: str) -> str:
-        with _translated("read"):
+        with self._translated("read the relay"):
             position: Any = self._seal(keys=[self._lanes[lane], self._seals], args=[_seal_of(lane, end), end])
         return str(position.decode())
 
     def finish(self, ends: Mapping[int, str]) -> dict[int, str]:
         keys = [self._seals, *(self._lanes[lane] for lane in ends)]
         args = [part for lane, end in ends.items() for part in (_seal_of(lane, end), end)]
-        with _translated("trim"):
+        with self._translated("trim the relay"):
             positions: Any = self._finish(keys=keys, args=args)
         return {lane: position.decode() for lane, position in zip(ends, positions, strict=True)}
 
     def drain(self) -> list[bytes]:
         payloads: list[bytes] = []
-        with _translated("drain"):
+        with self._translated("drain the relay"):
             self._client.delete(self._seals)
-            for lane in self._lanes:
+            for number, lane in enumerate(self._lanes):
                 while entries := self._pop(lane):
-                    payloads += entries
+                    payloads += _payloads(number, entries)
         return payloads
 
     def attend(self, run: str, during: timedelta) -> None:
-        with _translated("attend"):
+        with self._translated("attend the relay"):
             self._client.set(self._attendance, run, px=max(1, int(during.total_seconds() * 1000)))
 
     def leave(self) -> None:
-        with _translated("leave"):
+        with self._translated("leave the relay"):
             self._client.delete(self._attendance)
 
     def attendant(self) -> str | None:
-        with _translated("look at"):
+        with self._translated("look at the relay"):
             run: Any = self._client.get(self._attendance)
-        return None if run is None else run.decode()
+        return None if run is None else run.decode(errors="replace")
 
     def length(self) -> int:
-        with _translated("measure"), self._client.pipeline(transaction=False) as pipeline:
+        with self._translated("measure the relay"), self._client.pipeline(transaction=False) as pipeline:
             for lane in self._lanes:
                 pipeline.xlen(lane)
             return sum(pipeline.execute())
@@ -119,12 +121,22 @@ class RedisRelay:
         ends: Any = self._ends(keys=[self._lanes[lane] for lane in lanes], args=[limit, *(start[lane] for lane in lanes)])
         return {lane: position.decode() for lane, position in zip(lanes, ends, strict=True)}
 
-    def _pop(self, lane: str) -> list[bytes]:
+    def _pop(self, lane: str) -> Any:
         # Read, then delete just what was read: an append in between stays for the new run.
         entries: Any = self._client.xrange(lane, count=_DRAIN_COUNT)
         if entries:
             self._client.xdel(lane, *(position for position, _ in entries))
-        return [fields[b"c"] for _, fields in entries]
+        return entries
+
+
+def _payloads(lane: int, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
+    for position, fields in entries:
+        if b"c" not in fields:
+            log.warning(
+                "passing over entry %s of lane %d of the relay: tiercel did not write it", position.decode(), lane,
+                extra={"event": "entry_foreign"},
+            )  # fmt: skip
+    return [fields[b"c"] for _, fields in entries if b"c" in fields]
 
 
 def _seal_of(lane: int, end: str) -> str:
@@ -133,20 +145,3 @@ def _seal_of(lane: int, end: str) -> str:
 
 def _source(name: str) -> str:
     return resources.files("queues").joinpath("lua", f"{name}.lua").read_text()
-
-
-@contextmanager
-def _translated(verb: str) -> Iterator[None]:
-    try:
-        yield
-    except (
-        redis.AuthenticationError,
-        redis.exceptions.AuthorizationError,
-    ) as error:  # the client counts them as lost connections
-        raise RelayError(f"cannot {verb} the relay: Redis refuses the login; check the user and password in its URL") from error
-    except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
-        raise RelayUnavailableError(f"cannot {verb} the relay: Redis does not answer ({type(error).__name__})") from error
-    except redis.RedisError as error:
-        if isinstance(error, _NO_WRITES) or str(error).startswith(_NO_WRITES_CODES):
-            raise RelayUnavailableError(f"cannot {verb} the relay: Redis takes no writes now ({error})") from error
-        raise RelayError(f"cannot {verb} the relay: Redis says {error}") from error

@@ -28,6 +28,9 @@ class Relay(Protocol):
 
     Losing it is safe: the roots of lost chunks time out and are requeued. A chunk that came in twice would be too (equal edges
     cancel out, so the root times out), but slow: an append that the client repeats after a lost reply is recognised.
+
+    Raises what the client of its server raises, which for ours are the errors of ``acker.errors``: LedgerUnavailableError (a
+    call may or may not have taken effect, and may be repeated as it is), LedgerRefusedError (a person must act).
     """
 
     def append(self, entries: Sequence[Entry]) -> None:

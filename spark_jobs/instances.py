@@ -15,7 +15,7 @@ from spark_jobs.collector import Record
 from spark_jobs.levels import Plan
 from spark_jobs.reasons import RAISED, reason_of
 from spark_jobs.snapshots.packing import Held, Packed, pack, unpack
-from spark_jobs.snapshots.sealing import seal, unseal
+from spark_jobs.snapshots.sealing import BadSealError, seal, unseal
 from spark_jobs.snapshots.store import SnapshotStore
 from spark_jobs.tuples import OPEN
 
@@ -97,16 +97,26 @@ class Instances:
         if mine is not None and mine.snapshot == newest:
             return mine
         self.drop(task)
-        sealed = self._store.load(task, newest) if newest is not None else None
+        content = self._load(task, newest) if newest is not None else None
         try:
             mine = self._prepared(task)
-            if sealed is not None and newest is not None:
-                content = unseal(self._key, _purpose(task, newest), sealed)
-                mine.held, mine.snapshot, mine.digest = unpack(mine.bolt, content), newest, _digest(content)
+            if content:
+                mine.held, mine.digest = unpack(mine.bolt, content), _digest(content)
         except RAISED as error:
             return error
+        if content is not None:
+            mine.snapshot = newest
         self._ready[task] = mine
         return mine
+
+    def _load(self, task: int, batch: int) -> bytes | None:
+        """The content of a snapshot; None if it is lost, and nothing (``b""``) if somebody else wrote it: it is passed over."""
+        sealed = self._store.load(task, batch)
+        try:
+            return None if sealed is None else unseal(self._key, _purpose(task, batch), sealed)
+        except BadSealError as error:
+            log.warning("%s; the bolt begins anew, as prepare makes it", error, extra={"event": "snapshot_unreadable"})
+            return b""
 
     def _prepared(self, task: int) -> Copy:
         component = self._plan.places[task].component

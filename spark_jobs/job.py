@@ -9,9 +9,10 @@ from functools import lru_cache
 
 from acker import LedgerSpec, RedisMetrics, Token, open_ledger
 from acker.redis_client import connect_topology
-from queues import RedisRelay
+from queues import Relay
 from spark_jobs.garbage import spare_the_collector, task_ended
 from spark_jobs.levels import Plan
+from spark_jobs.relays import relay_on
 from spark_jobs.runner import LevelRunner
 from spark_jobs.shape import shape_of
 from spark_jobs.snapshots.redis_store import RedisSnapshots
@@ -59,7 +60,7 @@ class Job:
         for level in range(1, self.plan.levels + 1):
             _runner(self, level)
 
-    def open_relay(self) -> RedisRelay:
+    def open_relay(self) -> Relay:
         """A relay of its own connection."""
         return open_relay(self.redis_url, self.plan)
 
@@ -74,9 +75,9 @@ class Job:
         return RedisCaseBook(connect_topology(self.redis_url, name), name)
 
 
-def open_relay(redis_url: str, plan: Plan) -> RedisRelay:
+def open_relay(redis_url: str, plan: Plan) -> Relay:
     """The relay of a planned topology on a Redis server."""
-    return RedisRelay(connect_topology(redis_url, plan.topology.name), plan.topology.name, plan.relay_lanes)
+    return relay_on(redis_url, plan.topology.name, plan.relay_lanes)
 
 
 def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:

@@ -15,7 +15,8 @@ from acker import Applied, ErrorReport, Failure, Ledger, LedgerUnavailableError,
 from acker.ids import mix, mix_array
 from acker.ledger import Ids
 from acker.work import canonical, conflict_of
-from queues.chunk import Chunk, Lineage, Route, decode, encode
+from queues.chunk import Chunk, Lineage, Route, encode
+from spark_jobs.arrivals import arrival
 from spark_jobs.arrow_bolt import ArrowBolt
 from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
 from spark_jobs.bolt import BasicBolt
@@ -77,13 +78,19 @@ class LevelRunner:
         """
         rows: list[tuple[int, bytes]] = []
         chunks: list[Chunk] = []
+        released: list[int] = []
         for payload in payloads:
-            chunk = decode(payload)
+            chunk, foreign = arrival(payload, self._plan, self._level)
+            released += foreign
+            if chunk is None:
+                continue
             target = chunk.route.target_task
             if self._plan.places[target].level == self._level:
                 chunks.append(chunk)
             else:
                 rows.append((self._plan.lane_after(self._level, target), payload))
+        if released and self._ledger is not None:
+            self._ledger.release(released)
         if not chunks:
             return rows
         try:

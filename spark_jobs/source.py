@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from acker import Token
-from queues import RedisRelay
+from queues import Relay
 from queues.relay import START
 from spark_jobs.job import Job
 from spark_jobs.patience import patiently
@@ -55,7 +55,7 @@ class RelayReader(DataSourceStreamReader):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._relay: RedisRelay | None = None
+        self._relay: Relay | None = None
         self._wait = _SHORTEST_WAIT
         self._start: dict[int, str] = {}
         """The offset that Spark is at."""
@@ -77,7 +77,7 @@ class RelayReader(DataSourceStreamReader):
         self._wait = _SHORTEST_WAIT if ends else min(2 * self._wait, _LONGEST_WAIT)
         return {str(lane): position for lane, position in {**positions, **ends}.items()}
 
-    def _advanced(self, relay: RedisRelay, start: dict[int, str]) -> dict[int, str]:
+    def _advanced(self, relay: Relay, start: dict[int, str]) -> dict[int, str]:
         """The ends of those lanes that hold something new."""
         if start != self._start:
             self._start, self._reached = start, relay.finish(start)
@@ -104,14 +104,14 @@ class RelayReader(DataSourceStreamReader):
         """Nothing: ``latestOffset`` finishes, one batch earlier than Spark would say so."""
 
 
-def _read(relay: RedisRelay, lane: int, start: str, end: str) -> list[bytes]:
+def _read(relay: Relay, lane: int, start: str, end: str) -> list[bytes]:
     return relay.read(lane, start, relay.seal(lane, end))
 
 
-_relays: dict[str, RedisRelay] = {}
+_relays: dict[str, Relay] = {}
 
 
-def _process_relay(job: Job) -> RedisRelay:
+def _process_relay(job: Job) -> Relay:
     """The connection of this Python worker process, for all its tasks of one run."""
     if job.run not in _relays:
         _relays.clear()

@@ -22,7 +22,7 @@ redis_claims   in Redis
 control        the contract: active, deactivated, killed
 redis_control  in Redis                                steering         what activate, deactivate and kill do
 jvm_output     Spark's stderr as log records           stalls         micro-batches that take long
-progress       what tiercel run says
+progress       what tiercel run says                   unreadable     things in Redis that are passed over
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords
 demo           the demo                                errors, cli_errors  what is raised, in one line
 """

@@ -20,11 +20,9 @@ from pathlib import Path
 from acker import Ledger, LedgerUnavailableError, open_ledger
 from queues import Relay
 from queues.chunk import roots_in
-from queues.errors import RelayUnavailableError
 from spark_jobs.errors import TopologyError
 from spark_jobs.job import Job, ledger_spec_of
 from spark_jobs.levels import Plan, plan_topology
-from spark_jobs.patience import REDIS_AWAY
 from spark_jobs.query import RunningQuery
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.session import SparkUnit
@@ -193,19 +191,19 @@ class Driver:
         """Return when the query has ended: by ``stop`` after the running micro-batch, or by a fault."""
         relay = job.open_relay()
         try:
-            with suppress(RelayUnavailableError):
+            with suppress(LedgerUnavailableError):
                 relay.attend(job.attendance, _ATTENDANCE)
             with closing(open_ledger(job.ledger)) as ledger:
                 stalls = StallWatch(relay, ledger, job.plan.relay_lanes, job.ledger.message_timeout, time.monotonic())
                 self._attend(spark, query, job, relay, stalls)
-            with suppress(RelayUnavailableError):
+            with suppress(LedgerUnavailableError):
                 relay.leave()
         finally:
             relay.close()
         if self._stop.is_set():
             spark.silence()
             query.finish(_PATIENCE_S)
-            with suppress(*REDIS_AWAY):
+            with suppress(LedgerUnavailableError):
                 _release(job)
             return
         log.error("the run ended: %s", query.fault(), extra={"event": "run_failed"})
@@ -215,7 +213,7 @@ def _take_turns(relay: Relay, attendance: str) -> None:
     """Tell the spout workers to go on; when Redis is away they cannot anyway. Two drivers of one topology would cancel each
     other's work out (every tree would time out), so the one that came first gives way.
     """
-    with suppress(RelayUnavailableError):
+    with suppress(LedgerUnavailableError):
         if relay.attendant() not in (None, attendance):
             raise SupersededError("another driver runs this topology now; this one ends")
         relay.attend(attendance, _ATTENDANCE)
@@ -258,11 +256,19 @@ def release_leftovers(relay: Relay, ledger: Ledger) -> int:
 
 
 def release_held(snapshots: SnapshotStore, ledger: Ledger) -> int:
-    """Forget the bolts' state and release the roots of the tuples that they held; returns how many were pending."""
+    """Forget the bolts' state and release the roots of the tuples that they held; returns how many were pending.
+
+    What cannot be read is passed over: the messages of the tuples in it time out and come again.
+    """
     released = 0
-    for sealed in snapshots.drain():
+    for name, sealed in snapshots.drain():
         try:
-            released += ledger.release(held_roots(body_of(sealed)))
+            roots = held_roots(body_of(sealed))
         except ValueError as error:
-            log.warning("a bolt's state could not be read: %s", error, extra={"event": "snapshot_unreadable"})
+            log.warning(
+                "passing over the bolt's state %r: %s; whatever it held times out and is delivered again", name, error,
+                extra={"event": "snapshot_unreadable"},
+            )  # fmt: skip
+            continue
+        released += ledger.release(roots)
     return released

@@ -8,7 +8,6 @@ import logging
 from acker import Ledger, LedgerUnavailableError
 from queues import Relay
 from spark_jobs.emission import Emission
-from spark_jobs.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +83,14 @@ class Outbox:
         """Whether what no ledger counts may be appended: its bound is what waits in the relay."""
         try:
             waiting = self._relay.length()
-        except REDIS_AWAY:
+        except LedgerUnavailableError:
             return False
         return waiting < _WAITING_CHUNKS and waiting * self._chunk_bytes < _WAITING_BYTES
 
     def _asked(self) -> Attendance:
         try:
             understood = self._understood(self._relay.attendant())
-        except REDIS_AWAY:
+        except LedgerUnavailableError:
             return Attendance.REDIS_AWAY
         return Attendance.DRIVER if understood else Attendance.NO_DRIVER
 
@@ -144,7 +143,7 @@ class Outbox:
                 self._registered = not collided
             if not collided:
                 self._relay.append(batch.entries)
-        except REDIS_AWAY as error:
+        except LedgerUnavailableError as error:
             if not self._away:
                 log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
             self._away = True

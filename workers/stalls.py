@@ -10,11 +10,10 @@ import logging
 from collections.abc import Mapping
 from datetime import timedelta
 
-from acker import Ledger
+from acker import Ledger, LedgerUnavailableError
 from queues import Relay
 from queues.chunk import roots_in
 from queues.relay import START
-from spark_jobs.patience import REDIS_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class StallWatch:
                 self._oldest, self._since, self._resets = oldest, now, 0
             elif now - self._since >= (self._resets + 1) * self._timeout_s / 3 and not self.given_up:
                 self._reset(now)
-        except REDIS_AWAY as error:
+        except LedgerUnavailableError as error:
             log.debug("did not look for stalls: %s", error, extra={"event": "stall_not_seen"})
 
     def _reset(self, now: float) -> None:

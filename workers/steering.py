@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from acker.redis_client import connect_topology
-from queues import RedisRelay, Relay
+from queues import Relay
+from spark_jobs.relays import relay_on
 from workers.control import KILL_LASTS, Control, Presence, State
 from workers.redis_control import RedisControl
 from workers.registry import TopologyNote, topology_named
@@ -33,7 +33,7 @@ class Steering:
         """The topology of this name on a Redis server. Raises UsageError if none has run there, LedgerUnavailableError."""
         note = topology_named(redis_url, name)
         # Only the driver's attendance is looked at, which has nothing to do with lanes.
-        relay = RedisRelay(connect_topology(redis_url, name), name, lanes=1)
+        relay = relay_on(redis_url, name, lanes=1)
         return cls(note, RedisControl(redis_url, name), relay, say, stopped)
 
     def turn(self, state: State) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from acker import LedgerUnavailableError
 from queues import Relay
-from queues.errors import RelayUnavailableError
 from queues.relay import START, Entry
 from spark_jobs.ticks import Ticks
 
@@ -29,7 +29,7 @@ class Ticker:
         the same micro-batch or in the next one, where two ticks of a task count as one."""
 
     def look(self, now_s: float) -> None:
-        """Append what is due; while Redis does not answer that waits for a later call. Raises RelayError."""
+        """Append what is due; while Redis does not answer that waits for a later call. Raises LedgerRefusedError."""
         self._owed |= dict.fromkeys(self._ticks.due(now_s))
         if not self._owed:
             return
@@ -37,7 +37,7 @@ class Ticker:
             if not self._waiting():
                 self._append(list(self._owed))
                 self._owed.clear()
-        except RelayUnavailableError as error:
+        except LedgerUnavailableError as error:
             log.debug("ticks wait: %s", error, extra={"event": "ticks_wait"})
 
     def _waiting(self) -> bool:

@@ -71,14 +71,14 @@ def kill(
     redis: Redis = None,
 ) -> None:
     """End all processes of a topology: deactivate it, wait for what is in flight, give the rest back to the broker."""
-    from spark_jobs.patience import REDIS_AWAY  # noqa: PLC0415 - `--help` should not wait for it
+    from acker import LedgerUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
 
     settings, stopped = _settings(redis), threading.Event()
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
     try:
         ended = steering.kill(wait)
-    except REDIS_AWAY:
+    except LedgerUnavailableError:
         # The private servers of a tiercel run end with its topology.
         if not settings.redis or _settings(redis).redis == settings.redis:
             raise

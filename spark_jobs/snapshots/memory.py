@@ -28,10 +28,11 @@ class MemorySnapshots:
             kept = {before[task]: self._kept[task][before[task]]} if task in before else {}
             self._kept[task] = {**kept, batch: content}
 
-    def drain(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[tuple[str, bytes]]:
         kept, self._kept = self._kept, {}
-        for batches in kept.values():
-            yield from batches.values()
+        for task, batches in kept.items():
+            for batch, content in batches.items():
+                yield f"task {task} after micro-batch {batch}", content
 
     def close(self) -> None:
         """Nothing to release."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import redis
 
 from acker.layout import topology_prefix
-from acker.redis_client import translated
+from acker.redis_errors import translated
 from acker.scripts import script_source
 from spark_jobs.snapshots.store import StaleSaveError
 
@@ -35,7 +35,7 @@ class RedisSnapshots:
             pairs: Any = self._client.hmget(self._newest, [str(task) for task in tasks])
         found = {}
         for task, pair in zip(tasks, pairs, strict=True):
-            before = [int(number) for number in (pair or b"").split() if number != b"-" and int(number) < batch]
+            before = [number for number in _numbers(pair or b"") if number < batch]
             if before:
                 found[task] = max(before)
         return found
@@ -55,19 +55,38 @@ class RedisSnapshots:
             if not self._save(keys=[self._runs, self._newest, self._contents], args=arguments):
                 raise StaleSaveError(f"micro-batch {batch} is over")
 
-    def drain(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[tuple[str, bytes]]:
         with translated("take over the bolts' state"):
             runs: Any = self._client.smembers(self._runs)
-            for run in sorted(runs):
-                newest, contents = self._keys(run.decode())
-                for _, content in self._client.hscan_iter(contents, count=_SCAN):
-                    yield content
-                # Afterwards: who is interrupted in between drains again.
-                self._client.delete(newest, contents)
-                self._client.srem(self._runs, run)
+        for run in sorted(runs):
+            yield from self._drain_run(run)
+
+    def _drain_run(self, run: bytes) -> Iterator[tuple[str, bytes]]:
+        # Only a stranger names a run by what is no text; his name stays one key.
+        newest, contents = (key.encode(errors="surrogateescape") for key in self._keys(run.decode(errors="surrogateescape")))
+        cursor = -1
+        while cursor != 0:
+            with translated("take over the bolts' state"):
+                page: Any
+                cursor, page = self._client.hscan(contents, max(cursor, 0), count=_SCAN)
+            for name, content in page.items():
+                yield f"{_shown(name)} of run {_shown(run)}", content
+        with translated("take over the bolts' state"):
+            # Afterwards: a driver that is interrupted in between drains again.
+            self._client.delete(newest, contents)
+            self._client.srem(self._runs, run)
 
     def close(self) -> None:
         self._client.close()
 
     def _keys(self, run: str) -> tuple[str, str]:
         return f"{self._prefix}{run}:newest", f"{self._prefix}{run}:contents"
+
+
+def _numbers(pair: bytes) -> list[int]:
+    """The newest two micro-batches; what is no number was not written by us, and there is no snapshot of that name."""
+    return [int(number) for number in pair.split() if number.isdigit()]
+
+
+def _shown(name: bytes) -> str:
+    return name[:50].decode(errors="backslashreplace")

@@ -32,8 +32,12 @@ class SnapshotStore(Protocol):
         """
         ...
 
-    def drain(self) -> Iterator[bytes]:
-        """Take out all snapshots, those of other runs of the topology too: for a driver that begins a run, or ends one."""
+    def drain(self) -> Iterator[tuple[str, bytes]]:
+        """Take out all snapshots, those of other runs of the topology too: for a driver that begins a run, or ends one.
+
+        Each comes with a name, for people, of where it was. It is given as it lies there: another version of tiercel may have
+        written it, or a stranger.
+        """
         ...
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.redis_client import connect_topology, translated
+from acker.redis_client import connect_topology
+from acker.redis_errors import translated
 
 _DELETED_AT_ONCE = 500
 _MEETING_S = 1.0

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 import redis
 
+from acker import LedgerUnavailableError
 from acker.redis_client import connect
-from queues.errors import RelayUnavailableError
 from queues.memory_relay import MemoryRelay
-from queues.redis_relay import RedisRelay
 from queues.relay import START, Entry
+from spark_jobs.relays import relay_on
 
 NOW = timedelta(0)
 BEGINNING = {0: START, 1: START}
@@ -22,7 +22,7 @@ def relay(request):
     if request.param == "memory":
         made = MemoryRelay(lanes=2)
     else:
-        made = RedisRelay(connect(request.getfixturevalue("redis_url")), f"relay-{uuid.uuid4().hex}", lanes=2)
+        made = relay_on(request.getfixturevalue("redis_url"), f"relay-{uuid.uuid4().hex}", lanes=2)
     yield made
     made.close()
 
@@ -158,11 +158,11 @@ def test_a_payload_of_sixteen_mebibytes_passes(relay):
 
 def test_a_server_out_of_memory_takes_nothing_and_gives_out_what_it_has(redis):
     server = redis()
-    relay, client = RedisRelay(connect(server.url), "full", lanes=2), connect(server.url)
+    relay, client = relay_on(server.url, "full", lanes=2), connect(server.url)
     relay.append(entries((0, b"a")))
     client.config_set("maxmemory", 1)
     for refused in (lambda: relay.append(entries((0, b"b"))), lambda: relay.attend("run", timedelta(seconds=60))):
-        with pytest.raises(RelayUnavailableError, match="takes no writes now"):
+        with pytest.raises(LedgerUnavailableError, match="takes no writes now"):
             refused()
     assert relay.attendant() is None
     relay.leave()
@@ -182,7 +182,7 @@ def test_the_same_entries_appended_by_two_calls_stand_twice(relay):
 
 def test_an_append_whose_reply_was_lost_is_recognised_when_it_is_repeated(redis_url):
     topology = f"relay-{uuid.uuid4().hex}"
-    relay = RedisRelay(connect(redis_url), topology, lanes=2)
+    relay = relay_on(redis_url, topology, lanes=2)
     append = relay._append
 
     def reply_lost(**call):
@@ -190,7 +190,7 @@ def test_an_append_whose_reply_was_lost_is_recognised_when_it_is_repeated(redis_
         raise redis.ConnectionError("reply lost")
 
     relay._append = reply_lost
-    with pytest.raises(RelayUnavailableError):
+    with pytest.raises(LedgerUnavailableError):
         relay.append(entries((0, b"a"), (1, b"b")))
     relay._append = append
     relay.append(entries((0, b"a"), (1, b"b")))
@@ -201,7 +201,7 @@ def test_an_append_whose_reply_was_lost_is_recognised_when_it_is_repeated(redis_
 
 
 def test_a_server_that_is_not_there_is_one_clear_line():
-    relay = RedisRelay(connect("redis://:secret@127.0.0.1:1/0"), "nowhere", lanes=1)
-    with pytest.raises(RelayUnavailableError, match="Redis does not answer") as caught:
+    relay = relay_on("redis://:secret@127.0.0.1:1/0", "nowhere", lanes=1)
+    with pytest.raises(LedgerUnavailableError, match="Redis does not answer") as caught:
         relay.append(entries((0, b"a")))
     assert "secret" not in str(caught.value)

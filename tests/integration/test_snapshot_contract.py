@@ -1,5 +1,6 @@
 """What ``SnapshotStore`` promises, held against both backends."""
 
+import re
 import uuid
 
 import pytest
@@ -70,9 +71,16 @@ def test_any_bytes_come_back_as_they_were(store):
 def test_a_driver_takes_out_what_is_there(store):
     store.save(1, {7: b"a"})
     store.save(2, {7: b"b", 8: b"c"})
-    assert sorted(store.drain()) == [b"a", b"b", b"c"]
+    assert sorted(content for _, content in store.drain()) == [b"a", b"b", b"c"]
     assert store.find([7, 8], 9) == {}
     assert list(store.drain()) == []
+
+
+def test_what_is_taken_out_has_a_name_that_says_where_it_was(store):
+    store.save(1, {7: b"a"})
+    ((name, content),) = store.drain()
+    assert content == b"a"
+    assert re.search(r"\b7\b.*\b1\b", name)
 
 
 def test_a_driver_takes_out_what_other_runs_left_and_runs_do_not_meet(redis_url):
@@ -81,7 +89,7 @@ def test_a_driver_takes_out_what_other_runs_left_and_runs_do_not_meet(redis_url)
     first.save(8, {7: b"left"})
     assert second.find([7], 9) == {}
     second.save(0, {7: b"new"})
-    assert sorted(second.drain()) == [b"left", b"new"]
+    assert sorted(content for _, content in second.drain()) == [b"left", b"new"]
     client = connect(redis_url)
     assert list(client.scan_iter(f"tiercel:{{{topology}}}:*")) == []
     for each in (first, second, client):

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from acker.redis_client import connect
-from queues import Entry, MemoryRelay, RedisRelay
+from acker import LedgerUnavailableError
+from queues import Entry, MemoryRelay
 from queues.chunk import decode
-from queues.errors import RelayUnavailableError
 from queues.relay import START
 from spark_jobs import BasicBolt, Config, TopologyBuilder
 from spark_jobs.levels import plan_topology
+from spark_jobs.relays import relay_on
 from spark_jobs.ticks import Ticks
 from tests.pump import Source
 from workers.ticker import Ticker
@@ -33,7 +33,7 @@ def relay(request):
     if request.param == "memory":
         made = MemoryRelay(lanes=3)
     else:
-        made = RedisRelay(connect(request.getfixturevalue("redis_url")), f"relay-{uuid.uuid4().hex}", lanes=3)
+        made = relay_on(request.getfixturevalue("redis_url"), f"relay-{uuid.uuid4().hex}", lanes=3)
     yield made
     made.close()
 
@@ -86,7 +86,7 @@ def test_while_redis_is_away_they_do_not_pile_up():
 
         def append(self, entries):
             if self.away:
-                raise RelayUnavailableError("away")
+                raise LedgerUnavailableError("away")
             super().append(entries)
 
     relay = Away(lanes=3)

@@ -117,6 +117,18 @@ def test_a_third_party_library_is_imported_only_where_it_belongs(path: Path) -> 
 
 
 @every_module
+def test_errors_of_redis_are_judged_in_one_place(path: Path) -> None:
+    """A second translator would disagree with the first: "retry" for one store, "refuse" for another."""
+    if name_of(path).startswith("acker/redis_"):
+        return
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "redis":
+            assert node.attr != "exceptions", f"line {node.lineno}"
+            assert not node.attr.endswith("Error"), f"line {node.lineno}"
+    assert not {module for module in imports_of(parsed(path)) if module.startswith("redis.exceptions")}
+
+
+@every_module
 def test_the_environment_is_read_in_one_module_only(path: Path) -> None:
     if name_of(path) in READS_ENVIRONMENT:
         return

@@ -12,7 +12,6 @@ import pytest
 from acker import Failure, LedgerSpec, LedgerUnavailableError, MemoryLedger, MemoryMetrics, Token, Updates
 from queues import MemoryRelay, Spout, SpoutContext
 from queues.chunk import decode
-from queues.errors import RelayUnavailableError
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
@@ -517,7 +516,7 @@ class Away:
     def append(self, entries):
         if self.away:
             self.tries += 1
-            raise RelayUnavailableError("away")
+            raise LedgerUnavailableError("away")
         self.relay.append(entries)
 
 

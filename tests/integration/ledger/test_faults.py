@@ -8,7 +8,8 @@ import pytest
 import redis.exceptions
 
 from acker import Applied, LedgerRefusedError, LedgerUnavailableError, RedisLedger
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from tests.ledgers import NOW, OTHER, ROOT, A, B, C, failure, said, token, updates
 from tests.proxy import Proxy
 from tests.waiting import wait_until
