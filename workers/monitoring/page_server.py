@@ -63,8 +63,8 @@ def serve(servers: Servers, lock: Lock, hosts: AllowedHosts, listener: socket.so
 
 
 def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
-    """Put the gate in front. Pages are compressed last: SafeHeaders looks into them."""
-    return Gate(GZipMiddleware(SafeHeaders(app)), hosts)
+    """Put the gate in front. Answers are compressed last: SafeHeaders looks into pages."""
+    return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
 
 
 def _app(servers: Servers, station: Station, lock: Lock) -> FastAPI:
