@@ -41,7 +41,8 @@ def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
 def chromium(*arguments):
     """``open_page(url, width=…, dark=…)``; what the pages complain about, and each foreign request, fails the test.
 
-    So does whatever the page's content security policy forbids: our own page does nothing of it.
+    So does whatever the page's content security policy forbids: our own page does nothing of it. A test that provokes
+    such things finds them in ``open_page.wrong``.
     """
     install_missing("chromium")
     # Its five seconds are as long as what it waits for: the monitor's look, and the page's.
@@ -63,9 +64,16 @@ def chromium(*arguments):
             page.goto(url)
             return page
 
+        open_page.wrong = wrong
         yield open_page
         browser.close()
         assert not [each for each in wrong if not each.startswith(("data:", "blob:"))]
+
+
+def give_token(page, token=TOKEN):
+    """What the page asks for before it shows bodies or changes anything."""
+    page.get_by_label("token").fill(token)
+    page.get_by_role("button", name="OK", exact=True).click()
 
 
 def rows(page, title):

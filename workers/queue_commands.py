@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from workers.audit import log_action, this_user
 from workers.config import Settings
 from workers.errors import UsageError
 from workers.options import Amqp, load_settings
@@ -112,6 +113,7 @@ def requeue(
 
     url = settings.amqp or ""
     moved = letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
+    log_action("requeue", queue, f"put {moved} messages back", this_user())
     say(f"put {moved} messages back into {queue}")
 
 
@@ -128,7 +130,9 @@ def purge(
 
     if not yes:
         typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
-    say(f"deleted {delete(settings.amqp or '', queue)} dead letters of {queue}")
+    deleted = delete(settings.amqp or "", queue)
+    log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
+    say(f"deleted {deleted} dead letters of {queue}")
 
 
 def _with_broker(amqp: str | None, **given: str | None) -> Settings:

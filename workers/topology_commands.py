@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workers.audit import log_action, this_user
 from workers.config import Settings
 from workers.options import Redis, load_settings, on_signals
 from workers.redaction import redact
@@ -54,6 +55,7 @@ def activate(topology: Name, *, redis: Redis = None) -> None:
     from workers.control import State  # noqa: PLC0415 - `--help` should not wait for it
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.ACTIVE)
+    log_action("activate", topology, "ordered", this_user())
 
 
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
@@ -61,6 +63,7 @@ def deactivate(topology: Name, *, redis: Redis = None) -> None:
     from workers.control import State  # noqa: PLC0415 - `--help` should not wait for it
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
+    log_action("deactivate", topology, "ordered", this_user())
 
 
 def kill(
@@ -77,6 +80,7 @@ def kill(
     settings, stopped = _settings(redis), threading.Event()
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
+    log_action("kill", topology, "ordered", this_user())
     try:
         ended = steering.kill(wait)
     except REDIS_AWAY:
