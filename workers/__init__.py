@@ -24,5 +24,6 @@ redis_control  in Redis                                steering         what act
 jvm_output     Spark's stderr as log records           stalls         micro-batches that take long
 progress       what tiercel run says                   unreadable     things in Redis that are passed over
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords
+audit          what operators did                      printable, terminal  no escape sequence reaches a terminal
 demo           the demo                                errors, cli_errors  what is raised, in one line
 """

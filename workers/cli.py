@@ -15,6 +15,7 @@ from workers.config import Settings, use_this_python_for_spark
 from workers.errors import UsageError
 from workers.jvm_output import as_log_records
 from workers.options import Amqp, Conf, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
+from workers.terminal import say
 
 app = typer.Typer(
     name="tiercel",
@@ -106,7 +107,7 @@ def prepare() -> None:
 
     with as_log_records():
         path = make_class_archive()
-    typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.0f} MB)")
+    say(f"wrote {path} ({path.stat().st_size / 1e6:.0f} MB)")
 
 
 @app.command()

@@ -33,7 +33,7 @@ def name(redis_url):
 def tiercel(redis_url):
     def run(*arguments):
         result = CliRunner().invoke(app, [*arguments, "--redis", redis_url])
-        return result.exit_code, result.output
+        return result.exit_code, result.stdout
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,8 @@ def test_the_files_that_it_mounts_are_there():
 def test_prometheus_scrapes_the_monitor_by_its_name():
     scrape = yaml.safe_load((ROOT / "compose/prometheus.yml").read_text())["scrape_configs"]
     assert scrape[0]["static_configs"] == [{"targets": ["monitor:8710"]}]
-    assert "monitor" in SERVICES
+    command = SERVICES["monitor"]["command"]
+    assert "monitor" in [name for option, name in pairwise(command) if option == "--allowed-host"], "and is let in by it"
 
 
 def test_grafana_asks_prometheus_by_its_name():

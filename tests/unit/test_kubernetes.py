@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def test_what_is_set_is_a_setting() -> None:
         for variable in environment(name):
             if variable.startswith("TIERCEL_") and variable != "TIERCEL_TOPOLOGY":
                 assert variable.removeprefix("TIERCEL_").lower() in Settings.model_fields
+
+
+def test_the_monitor_may_be_called_as_its_service_is() -> None:
+    (command,) = (command for name, command in commands() if name == "tiercel-monitor")
+    (service,) = (
+        each for each in of_kind("Service") if each["spec"]["selector"]["app.kubernetes.io/name"] == "tiercel-monitor"
+    )
+    assert service["metadata"]["name"] in [name for option, name in pairwise(command) if option == "--allowed-host"]
 
 
 def test_no_more_spout_workers_than_there_are_tasks() -> None:

@@ -53,6 +53,7 @@ ONLY_IN = {
         "workers/monitor_commands.py",
         "workers/options.py",
         "workers/queue_commands.py",
+        "workers/terminal.py",
         "workers/topology_commands.py",
     ),
     "nicegui": ("workers/monitoring/page",),

@@ -11,6 +11,7 @@ from queues import QueueDepth
 from queues.dead_letters import DeadLetter
 from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
 from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, when
+from workers.printable import printable
 
 _TEXTS = {"spout", "bolt", "queue", "last error", "component", "reason", "body", "time"}
 _LONG = {"last error", "reason", "body"}
@@ -41,7 +42,10 @@ class TableKind:
 
     def rows(self, cells: Sequence[Sequence[str]]) -> list[Cells]:
         """Each with a key, which is its number."""
-        return [{"key": str(number), **dict(zip(self.columns, row, strict=True))} for number, row in enumerate(cells)]
+        return [
+            {"key": str(number), **dict(zip(self.columns, map(printable, row), strict=True))}
+            for number, row in enumerate(cells)
+        ]
 
 
 SPOUTS = TableKind(
