@@ -197,7 +197,7 @@ class Ledger(Protocol):
         """Prepare ``apply``, to leave together with calls of other stores; see ``acker.effects``.
 
         One effect per shard and slice, in any order; ``total`` of their replies is what ``apply``
-        returns. Looks at the version of a server on its first use, and so may raise what ``apply`` does.
+        returns.
         """
         ...
 

@@ -135,6 +135,14 @@ class RedisServer:
             self._checked = True
 
     def _send(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        replies = self._send_once(commands)
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            replies = self._send_once(commands)
+        return replies
+
+    def _send_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         pipeline: Any = self._client.pipeline(transaction=False)
         with pipeline:
             for command in commands:

@@ -183,9 +183,9 @@ def test_all_keys_of_a_call_lie_in_one_slot_and_shards_in_several(open_one, monk
     calls: list[set[int]] = []
     run = ShardScripts._call
 
-    def recorded(self, script, keys, args):
+    def recorded(self, script, keys, *rest):
         calls.append({key_slot(key.encode()) for key in [*self._keys.feeds, *keys]})
-        return run(self, script, keys, args)
+        return run(self, script, keys, *rest)
 
     monkeypatch.setattr(ShardScripts, "_call", recorded)
     everything(open_one(shards=4))
