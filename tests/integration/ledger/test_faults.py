@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 import redis.exceptions
@@ -384,6 +385,22 @@ def test_a_primary_that_becomes_a_replica_takes_no_writes_until_it_is_one_again(
             mortal.apply(token(), updates({ROOT: A}))
         client.replicaof("NO", "ONE")
     assert mortal.apply(token(), updates({ROOT: A})).completed == 1
+
+
+def test_a_new_connection_is_made_when_the_primary_became_a_replica(server, redis, make_spec):
+    """The name in the URL leads to the new primary, and the old one keeps its connections."""
+    new = redis()
+    with connect(new.url) as client:
+        client.config_set("requirepass", urlsplit(server.url).password)
+    with Proxy(server.url) as name:
+        ledger = RedisLedger(make_spec(urls=(name.url,)))
+        ledger.register(1, [ROOT], [A])
+        with connect(server.url) as client:
+            client.replicaof("127.0.0.1", 1)
+        name.retarget(new.url, cut=False)
+        assert ledger.register(1, [ROOT], [A]) == []
+        assert ledger.apply(token(), updates({ROOT: A})).completed == 1
+        ledger.close()
 
 
 @pytest.mark.parametrize("password", ["wr0ng", "x://y:wr0ng"])
