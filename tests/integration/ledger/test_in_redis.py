@@ -10,9 +10,11 @@ import pytest
 import redis.exceptions
 from redis.crc import key_slot
 
-from acker import LedgerSpec, RedisLedger, RootIds, Updates, open_ledger
+from acker import LedgerSpec, RedisLedger, RootIds, Updates, open_ledger, total
+from acker.effects import perform_all
 from acker.ids import mix_array
 from acker.redis_client import connect
+from acker.redis_effects import RedisServer
 from acker.scripts import ShardScripts
 from compose.ports import free_port
 from tests.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, updates
@@ -191,6 +193,27 @@ def test_all_keys_of_a_call_lie_in_one_slot_and_shards_in_several(open_one, monk
     everything(open_one(shards=4))
     assert {len(slots) for slots in calls} == {1}
     assert len(set().union(*calls)) == 4
+
+
+def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_stores(open_one, redis_url, monkeypatch):
+    trips: list[int] = []
+    send = RedisServer._send_once
+
+    def counted(self, commands):
+        trips.append(len(commands))
+        return send(self, commands)
+
+    ledger = open_one(shards=4)
+    roots = RootIds(timedelta(seconds=30)).draw(2000)
+    every = updates(dict.fromkeys(roots, A))
+    ledger.register(1, roots, [A] * len(roots))
+    ledger.apply(token(1), updates({ROOT: A}))
+    monkeypatch.setattr(RedisServer, "_send_once", counted)
+    other_store = RedisServer(redis_url).command("PING", read=bool, verb="ping")
+    *replies, pong = perform_all([*ledger.applying(token(), every), other_store])
+    assert pong
+    assert total(replies).completed == 2000
+    assert trips == [5]
 
 
 def test_roots_spread_evenly_over_the_shards(open_one, client):
