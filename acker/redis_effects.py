@@ -167,7 +167,7 @@ class RedisServers:
         place = (number, _tag(key) if self._by_key[number] else "")
         found = self._servers.get(place)
         if found is None:
-            found = self._servers.setdefault(place, RedisServer(self._urls[number], key))
+            found = self._servers.setdefault(place, RedisServer(self._urls[number], place[1]))
         return found
 
     def close(self) -> None:
@@ -177,4 +177,6 @@ class RedisServers:
 
 
 def _tag(key: str) -> str:
-    return key.partition("{")[2].partition("}")[0] or key
+    """Return a key that all keys with the same hash tag share."""
+    tag = key.partition("{")[2].partition("}")[0]
+    return f"{{{tag}}}" if tag else key
