@@ -10,19 +10,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Generic, TypeVar
 
-from queues.inbox.contract import (
-    Appended,
-    Bounds,
-    Covered,
-    Effect,
-    Entry,
-    InboxFigures,
-    Opened,
-    Parcel,
-    Sender,
-    StaleAttemptError,
-)
+from queues.inbox.contract import Effect
 from queues.inbox.memory_box import Box, Known, figures_of, number_of
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender, StaleAttemptError
 from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, check_append, digest_of, stale, unfinished, unsealed
 
 T = TypeVar("T")
@@ -45,16 +35,13 @@ class MemoryInboxes:
         self._bounds = bounds or Bounds()
         self._clock = clock
         self._boxes: dict[int, Box] = {}
-        self._forgotten = 0
         self._changed = threading.Condition()
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         with self._changed:
             for task in {*tasks, *self._boxes}:
-                box = self._boxes.get(task) or Box("", last=self._forgotten)
-                if task not in tasks and not box.entries:
-                    # Positions never come again.
-                    self._forgotten = max(self._forgotten, box.last)
+                box = self._boxes.get(task, Box(""))
+                if task not in tasks and not box.entries and not box.left:
                     del self._boxes[task]
                 elif box.run != run:
                     self._boxes[task] = box.adopted(run)
@@ -72,6 +59,14 @@ class MemoryInboxes:
             box = self._of(run, task)
             gone = box.remove(positions)
             box.free(sum(entry.tuples for entry in gone), sum(len(entry.payload) for entry in gone))
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        with self._changed:
+            return [(task, one) for task in sorted(self._boxes) for one in self._of(run, task).left]
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        with self._changed:
+            self._of(run, task).left.clear()
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         with self._changed:
@@ -100,7 +95,14 @@ class MemoryInboxes:
             box.attempt = attempt
             # An older attempt that waits finds out.
             self._changed.notify_all()
-            opened = Opened(step=box.step, sealed=box.sealed, done=dict(box.done), taken=box.taken, ticks=box.ticks)
+            opened = Opened(
+                step=box.step,
+                sealed=box.sealed,
+                done=dict(box.done),
+                taken=box.taken,
+                ticks=box.ticks,
+                snapshot=box.snapshot,
+            )
         return MemoryInbox(self, self._changed, (run, task, attempt), opened)
 
     def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
@@ -195,8 +197,8 @@ class MemoryInbox:
             entries = self._box().entries
             return [entries[number][1] for number in map(number_of, positions) if number in entries]
 
-    def seal(self, covered: Covered) -> Effect[bool]:
-        return _Call(lambda: self._seal(covered))
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
+        return _Call(lambda: self._seal(covered, snapshot))
 
     def finish(self, step: int) -> Effect[bool]:
         return _Call(lambda: self._finish(step))
@@ -215,7 +217,7 @@ class MemoryInbox:
             raise stale(self._attempt[1])
         return box
 
-    def _seal(self, covered: Covered) -> bool:
+    def _seal(self, covered: Covered, snapshot: bytes | None) -> bool:
         with self._changed:
             try:
                 box = self._box()
@@ -223,6 +225,9 @@ class MemoryInbox:
                 return False
             if box.sealed is None and covered.step > box.step:
                 box.sealed = covered
+                box.sealed_snapshot = snapshot
+            elif box.sealed is not None and covered.step == box.sealed.step:
+                box.sealed_snapshot = snapshot
             elif box.sealed is not None and covered.step > box.sealed.step:
                 raise unfinished(covered.step)
             return True
@@ -244,4 +249,7 @@ class MemoryInbox:
             box.step = step
             box.ticks = covered.ticks
             box.sealed = None
+            if box.sealed_snapshot is not None:
+                box.snapshot = box.sealed_snapshot
+            box.sealed_snapshot = None
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from queues.inbox.contract import Covered, Entry, InboxFigures
+from queues.inbox.records import Covered, Entry, InboxFigures
 
 
 @dataclass(slots=True)
@@ -27,6 +27,10 @@ class Box:
     attempt: int = 0
     step: int = 0
     sealed: Covered | None = None
+    snapshot: bytes | None = None
+    sealed_snapshot: bytes | None = None
+    left: list[bytes] = field(default_factory=list)
+    """Snapshots of earlier runs."""
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None
@@ -48,6 +52,7 @@ class Box:
             size=self.size,
             last=self.last,
             entries=self.entries,
+            left=[*self.left, *(one for one in (self.snapshot, self.sealed_snapshot) if one is not None)],
         )
 
     def add(self, payload: bytes, tuples: int, now: float) -> None:

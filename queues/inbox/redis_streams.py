@@ -6,6 +6,7 @@ Keys of one inbox share the hash tag ``{topology:inbox:TASK}``:
     entries    stream   one entry per chunk: field = its tuples, value = its payload
     senders    hash     sender's task: its attempt, last number, digest of that parcel
     progress   hash     position: bitmap in hex of what is done of the entry; "sealed": see ``covered``
+    snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left
     wake       list     holds something while entries came that were not looked for
 
 Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so that the
@@ -22,7 +23,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from queues.inbox.contract import Appended, Bounds, Covered, Effect, Entry, InboxFigures, Opened, Parcel, Sender
+from queues.inbox.contract import Effect
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
 from queues.inbox.rules import DRAINED_BYTES, check_append
 from queues.inbox.scripts import InboxScripts
 from queues.inbox.server import Server, Servers
@@ -47,11 +49,10 @@ class RedisInboxes:
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         wanted = {(self._home(task), task) for task in tasks}
-        found = set(self._places())
         # Named first: an inbox that the set lacks would never be drained.
-        for number, task in sorted(wanted - found):
-            self._index(number, "SADD", task)
-        places = sorted(wanted | found)
+        for number in sorted({number for number, _ in wanted}):
+            self._index(number, "SADD", *sorted(task for home, task in wanted if home == number))
+        places = sorted(wanted | set(self._places()))
         kept = self._each(places, lambda box, place: box.adopt(run, known=place in wanted))
         for (number, task), is_kept in zip(places, kept, strict=True):
             if not is_kept:
@@ -77,6 +78,15 @@ class RedisInboxes:
             number, _, own = position.rpartition(_ELSEWHERE)
             there.setdefault((int(number) if number else self._home(task), task), []).append(own)
         self._each(list(there), lambda box, place: box.discard(run, there[place]))
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        places = self._places()
+        found = self._each(places, lambda box, _: box.snapshots(run))
+        return [(place[1], one) for place, ones in zip(places, found, strict=True) for one in ones]
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        places = [place for place in self._places() if place[1] == task]
+        self._each(places, lambda box, _: box.forget(run))
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         found = self._each(self._homes(tasks), lambda box, _: box.figures())
@@ -177,8 +187,8 @@ class RedisInbox:
     def read(self, positions: Sequence[str]) -> list[Entry]:
         return self._box.read(*self._attempt, positions).perform()
 
-    def seal(self, covered: Covered) -> Effect[bool]:
-        return self._box.seal(*self._attempt, covered)
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
+        return self._box.seal(*self._attempt, covered, snapshot)
 
     def finish(self, step: int) -> Effect[bool]:
         return self._box.finish(*self._attempt, step)

@@ -8,18 +8,9 @@ from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
-from queues.inbox.contract import (
-    Appended,
-    Bounds,
-    Covered,
-    Effect,
-    Entry,
-    InboxFigures,
-    Opened,
-    Parcel,
-    Sender,
-)
+from queues.inbox.contract import Effect
 from queues.inbox.covered import decode, encode
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
 from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, unfinished, unsealed
 from queues.inbox.server import Script, Server
 
@@ -40,11 +31,12 @@ class InboxScripts:
         self._senders = f"{prefix}senders"
         self._progress = f"{prefix}progress"
         self._wake = f"{prefix}wake"
+        self._snapshots = f"{prefix}snapshots"
         self._prepared: dict[str, Script] = {}
 
     def adopt(self, run: str, *, known: bool) -> Effect[bool]:
         """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``."""
-        keys = (self._meta, self._entries, self._senders, self._progress, self._wake)
+        keys = (self._meta, self._entries, self._senders, self._progress, self._wake, self._snapshots)
         return self._call("adopt", keys, (run, int(known)), bool, "adopt")
 
     def drain(self, run: str) -> Effect[list[Entry]]:
@@ -56,6 +48,20 @@ class InboxScripts:
         """Delete entries, or raise."""
         keys = (self._meta, self._entries, self._progress)
         return self._call("discard", keys, (run, *positions), self._done_or_raise, "discard entries of")
+
+    def snapshots(self, run: str) -> Effect[list[bytes]]:
+        """Read the snapshots of earlier runs, or raise."""
+
+        def read(reply: list[bytes] | None) -> list[bytes]:
+            self._done_or_raise(reply is not None)
+            return list(reply or ())
+
+        return self._call("snapshots", (self._meta, self._snapshots), (run,), read, "look for snapshots in")
+
+    def forget(self, run: str) -> Effect[None]:
+        """Forget the snapshots of earlier runs, or raise."""
+        keys = (self._meta, self._snapshots)
+        return self._call("forget", keys, (run,), self._done_or_raise, "forget snapshots in")
 
     def figures(self) -> Effect[InboxFigures]:
         """Look at the inbox."""
@@ -77,7 +83,7 @@ class InboxScripts:
 
     def open(self, run: str, attempt: int) -> Effect[Opened]:
         """Take the inbox over, or raise."""
-        keys = (self._meta, self._progress, self._wake)
+        keys = (self._meta, self._progress, self._wake, self._snapshots)
         return self._call("open", keys, (run, attempt), self._read_opened, "open")
 
     def beat(self, run: str, attempt: int) -> Effect[bool]:
@@ -103,16 +109,19 @@ class InboxScripts:
         args = (run, attempt, *positions)
         return self._call("read", (self._meta, self._entries), args, self._read_entries, "read")
 
-    def seal(self, run: str, attempt: int, covered: Covered) -> Effect[bool]:
+    def seal(self, run: str, attempt: int, covered: Covered, snapshot: bytes | None) -> Effect[bool]:
         """Seal a step; False if the attempt is stale."""
-        args = (run, attempt, covered.step, encode(covered))
+        args: list[Any] = [run, attempt, covered.step, encode(covered)]
+        if snapshot is not None:
+            args.append(snapshot)
 
         def read(reply: int) -> bool:
             if reply == 2:
                 raise unfinished(covered.step)
             return bool(reply)
 
-        return self._call("seal", (self._meta, self._progress), args, read, "seal a step of")
+        keys = (self._meta, self._progress, self._snapshots)
+        return self._call("seal", keys, args, read, "seal a step of")
 
     def finish(self, run: str, attempt: int, step: int) -> Effect[bool]:
         """Finish the sealed step; False if the attempt is stale."""
@@ -122,7 +131,7 @@ class InboxScripts:
                 raise unsealed(step)
             return bool(reply)
 
-        keys = (self._meta, self._entries, self._progress)
+        keys = (self._meta, self._entries, self._progress, self._snapshots)
         return self._call("finish", keys, (run, attempt, step), read, "finish a step of")
 
     def wait(self, most: timedelta) -> None:
@@ -156,7 +165,7 @@ class InboxScripts:
 
     def _read_opened(self, reply: Any) -> Opened:
         self._done_or_raise(reply)
-        step, ticks, taken, progress = reply
+        step, ticks, taken, progress, snapshot = reply
         done = dict(zip(progress[::2], progress[1::2], strict=True))
         sealed = done.pop(_SEALED, None)
         return Opened(
@@ -165,6 +174,7 @@ class InboxScripts:
             done={position.decode(): bytes.fromhex(rows.decode()) for position, rows in done.items()},
             taken=None if taken is None else taken.decode(),
             ticks=int(ticks),
+            snapshot=snapshot,
         )
 
 

@@ -10,8 +10,9 @@ from datetime import timedelta
 import pytest
 
 from acker.redis_effects import RedisServers
-from queues.inbox.contract import LARGEST, Appended, Bounds, Covered, Parcel, Sender, StaleAttemptError
+from queues.inbox.contract import LARGEST
 from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Appended, Bounds, Covered, Parcel, Sender, StaleAttemptError
 from queues.inbox.redis_streams import RedisInboxes
 from tests.inboxes import (
     FIRST,

@@ -14,7 +14,7 @@ from acker import LedgerUnavailableError
 from acker.effects import perform_all
 from acker.redis_client import connect
 from acker.redis_effects import RedisServer, RedisServers
-from queues.inbox.contract import Appended, Bounds, StaleAttemptError
+from queues.inbox.records import Appended, Bounds, StaleAttemptError
 from queues.inbox.redis_streams import RedisInboxes
 from tests.inboxes import FIRST, ONE, RUN, SOON, TWO, commit, covering, opened, parcel, payloads, put, take
 from tests.proxy import Proxy

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from acker.redis_effects import RedisServers
-from queues.inbox.contract import Bounds, Covered, Sender, StaleAttemptError
 from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Bounds, Covered, Sender, StaleAttemptError
 from queues.inbox.redis_streams import RedisInboxes
 from tests.inboxes import ONE, TWO, parcel, take
 

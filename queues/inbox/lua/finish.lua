@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Forget what the sealed step covers.
 --
--- KEYS   1 meta   2 entries   3 progress
+-- KEYS   1 meta   2 entries   3 progress   4 snapshots
 -- ARGV   1 run   2 attempt   3 step
 -- Reply  0 stale, 1 finished, 2 this step was never sealed
 --
@@ -31,6 +31,11 @@ for position in whole:gmatch('%S+') do
 end
 forget()
 redis.call('HDEL', KEYS[3], 'sealed')
+local snapshot = redis.call('HGET', KEYS[4], 'sealed')
+if snapshot then
+  redis.call('HSET', KEYS[4], 'kept', snapshot)
+  redis.call('HDEL', KEYS[4], 'sealed')
+end
 
 tuples, size = tonumber(meta[4] or 0) - tuples, tonumber(meta[5] or 0) - size
 if redis.call('XLEN', KEYS[2]) == 0 then tuples, size = 0, 0 end
