@@ -15,7 +15,8 @@ this contract and pass one suite.
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large.
 * **Every call may be repeated** as it is, at any time after: a repeat has no effect of its own.
-* Attempts, steps, numbers and ticks are above 0 and at most ``LARGEST``.
+  But ``draw`` draws another number.
+* Attempts, steps and numbers are above 0 and at most ``LARGEST``.
 * Errors of the server are raised as the server's owner raises them: LedgerUnavailableError (the call
   may have taken effect; repeat it) and LedgerRefusedError (an operator must act).
 
@@ -26,7 +27,8 @@ server came back empty its inboxes belong to no run, and every call of the old r
     seal, finish        False
     take, read          StaleAttemptError
     draw, fence, open   StaleAttemptError
-    drain, discard      StaleAttemptError (``drain`` for the whole topology if one server is empty)
+    discard             StaleAttemptError
+    drain               leaves the inboxes of that server out
     beat                returns the tasks
     figures             an inbox with ``adopted`` False, by which the driver notices
 
@@ -99,7 +101,10 @@ class Inbox(Protocol):
         ...
 
     def wake(self) -> None:
-        """Make the ``take`` that waits, or else the next one that would, return soon. Thread-safe."""
+        """Make the ``take`` that waits, or else the next one that would, return soon. Thread-safe.
+
+        Should the server be away, ``take`` ends within some seconds by itself.
+        """
         ...
 
     def close(self) -> None:

@@ -35,13 +35,16 @@ class MemoryInboxes:
         self._bounds = bounds or Bounds()
         self._clock = clock
         self._boxes: dict[int, Box] = {}
+        self._forgotten = 0
         self._changed = threading.Condition()
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         with self._changed:
             for task in {*tasks, *self._boxes}:
-                box = self._boxes.get(task, Box(""))
+                box = self._boxes.get(task) or Box("", last=self._forgotten)
                 if task not in tasks and not box.entries and not box.left:
+                    # Positions never come again.
+                    self._forgotten = max(self._forgotten, box.last)
                     del self._boxes[task]
                 elif box.run != run:
                     self._boxes[task] = box.adopted(run)

@@ -49,10 +49,11 @@ class RedisInboxes:
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         wanted = {(self._home(task), task) for task in tasks}
+        found = set(self._places())
         # Named first: an inbox that the set lacks would never be drained.
-        for number in sorted({number for number, _ in wanted}):
-            self._index(number, "SADD", *sorted(task for home, task in wanted if home == number))
-        places = sorted(wanted | set(self._places()))
+        for number, task in sorted(wanted - found):
+            self._index(number, "SADD", task)
+        places = sorted(wanted | found)
         kept = self._each(places, lambda box, place: box.adopt(run, known=place in wanted))
         for (number, task), is_kept in zip(places, kept, strict=True):
             if not is_kept:
