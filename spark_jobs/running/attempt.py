@@ -164,13 +164,13 @@ class Attempt:
             done = step.execute(None if sealed or watch else self._slices.may, watch)
         finally:
             self.doing = None
+        self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked:
             self._leave(covered, done, states)
         self._step = number
         if done.ticked:
             self._ticks.ticked(around.clock())
-        self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
 
     def _covered(self, number: int, shares: Sequence[Share], done: Done) -> Covered:
         executed = list(_first(shares, done.executed))
