@@ -4,7 +4,9 @@ Everything of one shard shares a hash tag, ``tiercel:{topology:shard}:``, and so
 
     b:GGRRRR    hash      a bucket: the roots whose 24 high bits (generation and run, see ``RootIds``) are these;
                           field = the 40 low bits (5 bytes), value = ack-val (8 bytes) + owner (4 bytes)
-    t:RUN:…     string    a token: digest (16 bytes), then the numbers of the slices that were applied (2 bytes each)
+    tokens      hash      run: the current run; over: marks of the runs before it;
+                          RUN:TASK: the newest attempt at the task (4 bytes), and its last step (8), with the digest (16)
+                          and the numbers of the slices that were applied (2 each); kept until the next run begins
     n:DIGEST    string    a receipt: this call of register has completed its roots with an ack-val of 0
     feed:OWNER  stream    outcomes; fields a, r, t: roots (8 bytes each), f: failures (root, length (4 bytes), JSON)
     mark        string    random; gone when the server lost its memory
@@ -28,13 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acker.ids import mix_array
-from acker.ledger import Failure, Ids, LedgerSpec, Token
+from acker.ledger import Failure, Ids, LedgerSpec
 from acker.work import LIFETIMES, REASON_LENGTH, Work
 
 SLICE = 3000
 """Roots a call: two to four milliseconds, and a third of what Lua can unpack."""
 _HOUR_MS = 3_600_000
-"""How long tokens are kept when messages never time out: longer than a micro-batch and its retries."""
+"""How long receipts are kept when messages never time out."""
 _HIGH_SHIFT = np.uint64(40)
 Bytes = NDArray[np.uint8]
 
@@ -44,16 +46,16 @@ class Lifetimes:
     """What is handed to the scripts, in milliseconds; 0 stands for ever."""
 
     entries_ms: int
-    tokens_ms: int
+    receipts_ms: int
     marks_ms: int
 
 
 def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
     """How long everything is kept."""
     if message_timeout is None:
-        return Lifetimes(entries_ms=0, tokens_ms=_HOUR_MS, marks_ms=0)
+        return Lifetimes(entries_ms=0, receipts_ms=_HOUR_MS, marks_ms=0)
     kept_ms = max(1, int(LIFETIMES * message_timeout.total_seconds() * 1000))
-    return Lifetimes(entries_ms=kept_ms, tokens_ms=kept_ms, marks_ms=kept_ms + _HOUR_MS)
+    return Lifetimes(entries_ms=kept_ms, receipts_ms=kept_ms, marks_ms=kept_ms + _HOUR_MS)
 
 
 def shards_of(roots: Ids, shards: int) -> Ids:
@@ -83,6 +85,7 @@ class ShardKeys:
         self._prefix = shard_prefix(spec.topology, shard)
         self.mark = self._prefix + "mark"
         self.feeds = [self.feed(owner) for owner in range(1, spec.owners + 1)]
+        self.tokens = self._prefix + "tokens"
         self.bucket_pattern = self._prefix + "b:*"
 
     def feed(self, owner: int) -> str:
@@ -95,9 +98,6 @@ class ShardKeys:
     def registered(self, owner: int) -> str:
         """The key that counts an owner's calls of ``register``."""
         return f"{self._prefix}registered:{owner}"
-
-    def token(self, token: Token) -> str:
-        return f"{self._prefix}t:{token.run}:{token.batch}:{token.level}:{token.partition}"
 
     def receipt(self, packed: bytes) -> str:
         """The receipt of one call of ``register``, named by what it brings."""

@@ -17,6 +17,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from acker.effects import Effect
+
 Ids = NDArray[np.uint64]
 
 
@@ -26,20 +28,27 @@ class Applied(enum.Enum):
     FRESH = "fresh"
     """The updates took effect now."""
     REPEATED = "repeated"
-    """This token had the same updates before: nothing was applied again."""
+    """This step had the same updates before: nothing was applied again."""
     CONFLICTING = "conflicting"
-    """This token had other updates before: the roots of these updates were failed instead."""
+    """This step had other updates before: the roots of these updates were failed instead."""
+    STALE = "stale"
+    """A later step, attempt or run has taken over: nothing was applied. The caller must stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """Names the work of one Spark task, the same for every attempt at it."""
+    """Names the work of one step of one bolt task.
+
+    It is the same for every attempt at the step, but for ``attempt``.
+    """
 
     run: str
-    """Drawn by the driver at each start, so that batch numbers of two runs never meet."""
-    batch: int
-    level: int
-    partition: int
+    """Drawn by the driver at each start, so that steps of two runs never meet."""
+    task: int
+    step: int
+    """Grows from step to step of the task within a run; below 2 to the power of 53."""
+    attempt: int = 0
+    """Grows from attempt to attempt at the task within a run; below 2 to the power of 32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,13 +179,51 @@ class Ledger(Protocol):
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
         """XOR each update into its root; a root that comes to 0 is acked; each failed root is failed at once.
 
-        Takes effect once a token, however often it is called. The digest covers the whole call: the updates and which roots
-        fail, whatever their order, but not the reasons. Same token and same digest: what took effect before is not
-        applied again (what an attempt that died halfway left undone is applied now). Same token and another digest: all
-        roots named in this call are failed, as component "__acker", with the reason "a retried task did other work", also
-        where the earlier attempt died halfway. With several shards each decides for its own roots. A root in both updates
-        and failures is failed; of several failures of one root the first counts. A call that names no root does nothing.
-        The ledger remembers a token for several message timeouts.
+        Takes effect once per step, however often it is called. The digest covers the whole call: the
+        updates and which roots fail, whatever their order, but not the reasons.
+
+        * Same step, same digest: what took effect before is not applied again. What an attempt that
+          died halfway left undone is applied now.
+        * Same step, another digest: all roots named in this call are failed, as component "__acker",
+          with the reason "a retried task did other work", also where the earlier attempt died halfway.
+        * A step that is older than one that the task has applied, an attempt that is older than one
+          that the ledger has heard of (here or by ``fence``), another run than the current one (see
+          ``begin``): STALE, nothing is applied.
+
+        The last step of each task is remembered until a later one of the task comes, never by a
+        clock: Spark may repeat a step hours after it was applied. With several shards each decides
+        for its own roots; the reply is STALE if one of them says so. A root in both updates and
+        failures is failed; of several failures of one root the first counts. A call that names no
+        root does nothing.
+        """
+        ...
+
+    def applying(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> list[Effect[Reply]]:
+        """Prepare ``apply``, to leave together with calls of other stores; see ``acker.effects``.
+
+        One effect per shard and slice, in any order; ``total`` of their replies is what ``apply``
+        returns.
+        """
+        ...
+
+    def begin(self, run: str) -> bool:
+        """Make ``run`` the current run, and forget the steps and attempts of all others.
+
+        From now on tokens of other runs are STALE. False: ``run`` was the current one once, and a
+        later run has begun since; nothing was changed, and the caller must stop. So a late repeat of
+        an older driver takes nothing away from its successor. (The last 64 runs are remembered.)
+
+        Where no run has begun, tokens of any run are applied. So after a server has restarted empty
+        the run goes on, and that is safe: a call of an older run or attempt names only roots that
+        were registered before the restart, and these are unknown.
+        """
+        ...
+
+    def fence(self, run: str, task: int, attempt: int) -> bool:
+        """Make older attempts at the task STALE from now on; its last step stays known.
+
+        False: this attempt is older than another one that the ledger has heard of, or the run is not
+        the current one; nothing was changed, and the caller must stop.
         """
         ...
 

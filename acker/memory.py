@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
+from acker.effects import Effect, LocalEffect, perform_all
 from acker.ledger import Applied, Census, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
-from acker.outcomes import joined
+from acker.memory_steps import MemorySteps
+from acker.outcomes import joined, total
 from acker.work import LIFETIMES, REASON_LENGTH, conflict_of
 
 _ROOT_BYTES = 27
@@ -24,7 +27,7 @@ class _Entry:
 
 
 class MemoryLedger:
-    """``Ledger`` within one process; thread-safe. Tokens are kept for good."""
+    """``Ledger`` within one process; thread-safe."""
 
     def __init__(self, spec: LedgerSpec, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds."""
@@ -33,7 +36,7 @@ class MemoryLedger:
         self._clock = clock
         self._changed = threading.Condition()
         self._entries: dict[int, _Entry] = {}
-        self._tokens: dict[Token, object] = {}
+        self._steps = MemorySteps()
         self._completed_at_once: set[tuple[int, int]] = set()
         self._feeds: dict[int, MemoryFeed] = {}
 
@@ -54,24 +57,25 @@ class MemoryLedger:
         return collided
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
+        return total(perform_all(self.applying(token, updates, failures)))
+
+    def applying(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> list[Effect[Reply]]:
         failing = {failure.root: failure for failure in reversed(failures)}
         xors: dict[int, int] = {}
         for root, xor in zip(updates.roots.tolist(), updates.xors.tolist(), strict=True):
             if root not in failing:
                 xors[root] = xors.get(root, 0) ^ xor
-        work = (frozenset(xors.items()), frozenset(failing))
         if not (xors or failing):
-            return Reply(applied=Applied.FRESH)
+            return []
+        return [LocalEffect(partial(self._apply, token, xors, failing))]
+
+    def begin(self, run: str) -> bool:
         with self._changed:
-            known = self._tokens.setdefault(token, work)
-            if known is work:
-                completed, late = self._update(xors)
-                failed = self._fail(failing.values())
-                return Reply(applied=Applied.FRESH, completed=completed, failed=failed, late=late + len(failing) - failed)
-            if known == work:
-                return Reply(applied=Applied.REPEATED)
-            failed = self._fail([conflict_of(root) for root in sorted({*xors, *failing})])
-            return Reply(applied=Applied.CONFLICTING, failed=failed, late=len(xors) + len(failing) - failed)
+            return self._steps.begin(run)
+
+    def fence(self, run: str, task: int, attempt: int) -> bool:
+        with self._changed:
+            return self._steps.fence(run, task, attempt)
 
     def fail(self, failures: Sequence[Failure]) -> int:
         with self._changed:
@@ -121,12 +125,25 @@ class MemoryLedger:
         """Forget everything, as a server that restarts empty does, and tell the feeds."""
         with self._changed:
             self._entries.clear()
-            self._tokens.clear()
+            self._steps = MemorySteps()
             for owner in self._feeds:
                 self._tell(owner, Outcomes(ledger_lost=True))
 
     def close(self) -> None:
         pass
+
+    def _apply(self, token: Token, xors: dict[int, int], failing: dict[int, Failure]) -> Reply:
+        with self._changed:
+            applied = self._steps.judge(token, (frozenset(xors.items()), frozenset(failing)))
+            if applied is Applied.FRESH:
+                completed, late = self._update(xors)
+                failed = self._fail(failing.values())
+                late += len(failing) - failed
+                return Reply(applied=applied, completed=completed, failed=failed, late=late)
+            if applied is Applied.CONFLICTING:
+                failed = self._fail([conflict_of(root) for root in sorted({*xors, *failing})])
+                return Reply(applied=applied, failed=failed, late=len(xors) + len(failing) - failed)
+            return Reply(applied=applied)
 
     def _update(self, xors: dict[int, int]) -> tuple[int, int]:
         completed = late = 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acker.ledger import Outcomes
+from acker.ledger import Applied, Outcomes, Reply
+
+# The first of these that a part of a call got is the verdict on the whole call.
+_VERDICTS = (Applied.STALE, Applied.CONFLICTING, Applied.FRESH, Applied.REPEATED)
 
 
 def joined(parts: Sequence[Outcomes]) -> Outcomes:
@@ -17,4 +20,15 @@ def joined(parts: Sequence[Outcomes]) -> Outcomes:
         released=[root for part in parts for root in part.released],
         reset=[root for part in parts for root in part.reset],
         ledger_lost=any(part.ledger_lost for part in parts),
+    )
+
+
+def total(replies: Sequence[Reply]) -> Reply:
+    """The reply to a whole ``apply``, from those of its parts."""
+    verdicts = {reply.applied for reply in replies} or {Applied.FRESH}
+    return Reply(
+        applied=next(verdict for verdict in _VERDICTS if verdict in verdicts),
+        completed=sum(reply.completed for reply in replies),
+        failed=sum(reply.failed for reply in replies),
+        late=sum(reply.late for reply in replies),
     )

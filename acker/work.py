@@ -14,7 +14,7 @@ from acker.ledger import Failure, Ids, Updates
 REASON_LENGTH = 500
 """Characters of a failure's reason that are kept."""
 LIFETIMES = 4
-"""Message timeouts for which entries, tokens and feeds are kept."""
+"""Message timeouts for which entries and feeds are kept."""
 LEDGER_COMPONENT = "__acker"
 """The component under which the ledger itself fails roots; Storm's name for it."""
 OTHER_WORK = "a retried task did other work"

@@ -71,12 +71,12 @@ def bytes_a_root(url: str, pending: int, tuples: int) -> float:
     ledger = RedisLedger(spec_of(url))
     # Scripts, connection and its buffers are there before the measurement.
     warm = register(ledger, _REGISTERED_AT_ONCE, 1)
-    ledger.apply(Token(run="warm", batch=0, level=0, partition=0), Updates(roots=warm, xors=np.ones_like(warm)))
+    ledger.apply(Token(run="warm", task=0, step=0), Updates(roots=warm, xors=np.ones_like(warm)))
     before = int(client.info("memory")["used_memory"])
     roots = register(ledger, pending, 1)
     # However many tuples of a tree one task acks, its update is their XOR: the ledger cannot tell 10 from 100,000.
     edges = np.bitwise_xor.reduce(mix_array(np.arange(tuples - 1, dtype=np.uint64)))
-    ledger.apply(Token(run="tree", batch=0, level=0, partition=0), Updates(roots=roots, xors=np.full(roots.size, edges)))
+    ledger.apply(Token(run="tree", task=0, step=0), Updates(roots=roots, xors=np.full(roots.size, edges)))
     after = int(client.info("memory")["used_memory"])
     ledger.close()
     client.close()
@@ -91,7 +91,7 @@ def _write(spec: LedgerSpec, shares: list[Ids], writer: int, barrier: Barrier, s
     began = time.time()
     for (batch, roots), level in itertools.product(enumerate(shares), range(2)):
         change = mix_array(roots) if level == 0 else mix_array(roots) ^ np.uint64(1)
-        token = Token(run="bench", batch=batch, level=level, partition=writer)
+        token = Token(run="bench", task=_WRITERS * level + writer, step=batch)
         reply = ledger.apply(token, Updates(roots=roots, xors=change))
         if reply.completed != level * roots.size:
             raise RuntimeError(f"{reply} for {roots.size} roots")

@@ -134,7 +134,7 @@ def measure(
         with profile if profile is not None and batch else nullcontext():
             for level, step in ((1, "split"), (2, "count")):
                 began = time.process_time()
-                rows = runners[level - 1].run(Token(run="bench", batch=batch, level=level, partition=0), payloads)
+                rows = runners[level - 1].run(Token(run="bench", task=level, step=batch), payloads)
                 times[step].append(time.process_time() - began)
                 payloads = [payload for _, payload in rows]
     return {step: statistics.median(found) for step, found in times.items()}

@@ -14,6 +14,7 @@ from acker.ledger import Ids
 from queues import Entry
 from queues.chunk import Chunk, Lineage, Route, encode
 from queues.errors import SchemaError
+from queues.inbox.records import Parcel
 from spark_jobs.errors import BadValuesError
 from spark_jobs.fold import Rows
 from spark_jobs.levels import Plan
@@ -29,6 +30,8 @@ class Emission:
     """What a spout task emitted since the last time. Register the roots first, then append the entries."""
 
     entries: list[Entry]
+    parcels: list[Parcel]
+    """The same chunks, by the inbox that they are for."""
     roots: list[int]
     ack_vals: list[int]
     """XOR of the edges of each root's copies; 0 where nobody receives the tuple."""
@@ -92,6 +95,7 @@ class SpoutEmitter:
     def take(self) -> Emission:
         """Everything since the last call."""
         roots, entries, lineages = self._roots, [], []
+        packed: dict[int, tuple[list[bytes], list[int]]] = {}
         for outgoing in self._outputs.outgoing:
             parts = self._whole.get(outgoing, [])
             if outgoing.values:
@@ -102,9 +106,13 @@ class SpoutEmitter:
                 payload = self._encode(outgoing, values, lineage)
                 lineages.append(lineage)
                 entries.append(Entry(lane=self._plan.relay_lane(outgoing.target), payload=payload))
+                chunks, counts = packed.setdefault(outgoing.target, ([], []))
+                chunks.append(payload)
+                counts.append(values.num_rows)
         self._outputs.clear()
         self._roots, self._whole = [], {}
-        return Emission(entries=entries, roots=roots, ack_vals=_ack_vals(roots, lineages))
+        parcels = [Parcel(target=target, chunks=each, tuples=counts) for target, (each, counts) in packed.items()]
+        return Emission(entries=entries, parcels=parcels, roots=roots, ack_vals=_ack_vals(roots, lineages))
 
     def _batch(self, outlet: Outlet, stream: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         if any(len(row) != outlet.width for row in rows):

@@ -46,12 +46,12 @@ class Job:
         """What the driver says of itself: the run, and the shape that spout workers must have too."""
         return f"{self.run} {shape_of(self.plan.topology)}"
 
-    def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
-        """Run the bolts that the token's partition hosts at its level; returns (lane, chunk) rows for the next level.
+    def run_level(self, level: int, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
+        """Run the bolts that a lane hosts at its level; returns (lane, chunk) rows for the next level.
 
         ``attempt`` is 0 at the first one.
         """
-        rows = _runner(self, token.level).run(token, payloads, attempt)
+        rows = _runner(self, level).run(token, payloads, attempt)
         task_ended()
         return rows
 

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from spark_jobs.errors import TopologyError
 from spark_jobs.topology import Topology, bolt_levels
 
+_LANES = 1 << 16
+
+
+def share_number(level: int, lane: int) -> int:
+    """The number by which the ledger knows a lane of a level: to it, that is one task."""
+    return level * _LANES + lane
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:

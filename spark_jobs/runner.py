@@ -23,6 +23,7 @@ from spark_jobs.bolt import BasicBolt
 from spark_jobs.collector import Record
 from spark_jobs.counts import ACKER, ACKER_TASK, acker_counts, sources_of, task_counts
 from spark_jobs.departures import Departure, departures
+from spark_jobs.errors import StaleTurnError
 from spark_jobs.execution import execute_bolt, fail_all
 from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds
 from spark_jobs.instances import Copy, Instances
@@ -38,6 +39,8 @@ from spark_jobs.suspects.watchdog import Watchdog
 from spark_jobs.task_states import TaskStates
 from spark_jobs.ticks import without_old_ticks
 from spark_jobs.tuples import Tuple, tuples_of
+
+_STALE = "micro-batch %d of run %s is over for level %d: a later one, or a later run, has begun"
 
 
 class LevelRunner:
@@ -72,9 +75,11 @@ class LevelRunner:
     def run(self, token: Token, payloads: Iterable[bytes], attempt: int = 0) -> list[tuple[int, bytes]]:
         """Run the bolts on these chunks; returns (lane, chunk) rows for the next level.
 
-        The updates take effect in the ledger once a token, however often this is called with it, and each call begins with
-        what the bolts were before the token's micro-batch. Raises AckerError if the ledger cannot be reached; the whole call
-        may then be repeated. From the second ``attempt`` on, tuples that kill the process are looked for.
+        The updates take effect in the ledger once per token, however often this is called with it,
+        and each call begins with what the bolts were before the token's micro-batch. Raises AckerError
+        if the ledger cannot be reached: the whole call may then be repeated. Raises StaleTurnError if
+        the ledger has heard of a later micro-batch or run. From the second ``attempt`` on, tuples that
+        kill the process are looked for.
         """
         rows: list[tuple[int, bytes]] = []
         chunks: list[Chunk] = []
@@ -130,7 +135,7 @@ class _Work:
         by_task: dict[int, list[Chunk]] = {}
         for chunk in chunks:
             by_task.setdefault(chunk.route.target_task, []).append(chunk)
-        self._copies = self._instances.take(sorted(by_task), token.batch)
+        self._copies = self._instances.take(sorted(by_task), token.step)
         held = {task_id: copy.held for task_id, copy in self._copies.items() if isinstance(copy, Copy)}
         self._sources = {task_id: sources_of(its_chunks) for task_id, its_chunks in by_task.items()}
         self._held_rows = sum(len(each.tuples) for each in held.values())
@@ -138,7 +143,7 @@ class _Work:
         self._seeds = row_seeds(self._lineage)
         self._children: list[Lineage] = []
         self._records = self._load({task_id: each.tuples for task_id, each in held.items()}, chunks)
-        self._states = TaskStates(runner._state, self._plan.topology, token.batch)  # noqa: SLF001 - its other half
+        self._states = TaskStates(runner._state, self._plan.topology, token.step)  # noqa: SLF001 - its other half
         roots = partial(roots_of, self._lineage)
         self.lookout = Lookout(token, self._runner.book, self._ledger, roots)
         self._guard = Guard(book, token, self._ledger, roots) if book and self._ledger else None
@@ -153,7 +158,7 @@ class _Work:
                 self._guard.rest()
         rows = [row for task_id, record in self._records.items() for row in self._emit(task_id, record)]
         worked = {task_id: record for task_id, record in self._records.items() if not record.aborted}
-        self._instances.keep(self._token.batch, worked, self._lineage)
+        self._instances.keep(self._token.step, worked, self._lineage)
         self._settle()
         return rows
 
@@ -249,6 +254,8 @@ class _Work:
         if ledger is not None:
             began = time.perf_counter_ns()
             reply = ledger.apply(self._token, updates, failures)
+            if reply.applied is Applied.STALE:
+                raise StaleTurnError(_STALE % (self._token.step, self._token.run, self._level))
             if reply.applied is not Applied.FRESH:
                 return
             counts[ACKER, ACKER_TASK] = acker_counts(reply, len(updates.roots), time.perf_counter_ns() - began)
@@ -283,6 +290,6 @@ class _Work:
 def _salt(token: Token) -> int:
     """What tells the untracked tuples of one task of one micro-batch from those of others; the same at a retry."""
     salt = zlib.crc32(token.run.encode())
-    for number in (token.batch, token.level, token.partition):
+    for number in (token.step, token.task):
         salt = mix(salt ^ number)
     return salt

@@ -18,6 +18,7 @@ from acker import Token
 from queues import Relay
 from queues.relay import START
 from spark_jobs.job import Job
+from spark_jobs.levels import share_number
 from spark_jobs.patience import patiently
 
 FORMAT = "tiercel-relay"
@@ -42,8 +43,8 @@ def run_level(job: Job, level: int, lane: int, payloads: Iterable[bytes]) -> Ite
     number = context.getLocalProperty("streaming.sql.batchId") if context else None
     if context is None or number is None:
         raise RuntimeError("this Spark task does not belong to a micro-batch")
-    token = Token(run=job.run, batch=int(number), level=level, partition=lane)
-    yield from row_batches(patiently(job.run_level, token, list(payloads), context.attemptNumber()))
+    token = Token(run=job.run, task=share_number(level, lane), step=int(number))
+    yield from row_batches(patiently(job.run_level, level, token, list(payloads), context.attemptNumber()))
 
 
 class RelayReader(DataSourceStreamReader):

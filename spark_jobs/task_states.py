@@ -27,6 +27,11 @@ class TaskStates:
         self._store, self._topology, self._batch = store, topology, batch
         self._begun: dict[int, KeyValueState] = {}
 
+    @property
+    def begun(self) -> bool:
+        """Whether a state is in use, so that there is something to commit."""
+        return bool(self._begun)
+
     @contextmanager
     def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
         """The bolt has its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.

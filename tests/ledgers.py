@@ -14,8 +14,8 @@ A, B, C = 0xA111_0000_0000_0001, 0xB222_0000_0000_0002, 0x0C33_0000_0000_0003
 ROOT, OTHER, THIRD = 0xFFEE_DDCC_BBAA_9988, 0x0102_0304_0506_0708, 0x8000_0000_0000_0001
 
 
-def token(level: int = 0, *, batch: int = 0, partition: int = 0, run: str = "run") -> Token:
-    return Token(run=run, batch=batch, level=level, partition=partition)
+def token(task: int = 0, *, step: int = 0, attempt: int = 0, run: str = "run") -> Token:
+    return Token(run=run, task=task, step=step, attempt=attempt)
 
 
 def updates(xors: dict[int, int] | None = None) -> Updates:

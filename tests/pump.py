@@ -9,7 +9,7 @@ from typing import Any
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds, Token
 from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.levels import plan_topology
+from spark_jobs.levels import plan_topology, share_number
 from spark_jobs.runner import LevelRunner
 from spark_jobs.snapshots.memory import MemorySnapshots
 from spark_jobs.state import MemoryStateStore, StateStore
@@ -97,7 +97,7 @@ class Pump:
         return rows
 
     def token(self, level: int, lane: int) -> Token:
-        return Token(run="run", batch=self.batch, level=level, partition=lane)
+        return Token(run="run", task=share_number(level, lane), step=self.batch)
 
     def level(self, level: int, rows: list[Row], shuffled: Callable[[list[bytes]], list[bytes]] = list) -> list[Row]:
         """One stage of a micro-batch: each lane a task."""

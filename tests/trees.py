@@ -72,8 +72,11 @@ class Run:
         return value
 
 
-def make_run(random: Random, *, roots: int, temper: float) -> Run:
-    """``temper``: how likely an attempt does other work than the one before; 0 makes every bolt deterministic."""
+def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run:
+    """Make up one step of each task.
+
+    ``temper``: how likely an attempt does other work than the one before; 0 makes every bolt deterministic.
+    """
     ids = [mix(random.getrandbits(64)) for _ in range(roots)]
     spout = [
         Copy(name_of("spout", root, target), target % PARTITIONS, {root: edge(seed(root, 0), 0, target)})
@@ -88,7 +91,7 @@ def make_run(random: Random, *, roots: int, temper: float) -> Run:
             for _ in range(random.choice((1, 1, 2, 3))):
                 read = _input(random, run, level, partition)
                 own_salt = random.getrandbits(32) if random.random() < temper else salt
-                attempts.append(_attempt(token(level, partition=partition), read, salt, own_salt))
+                attempts.append(_attempt(token(PARTITIONS * level + partition, step=step), read, salt, own_salt))
             # The surviving attempt reads what survived.
             read = _input(None, run, level, partition)
             if {tup.name for tup in attempts[-1].read} != {tup.name for tup in read}:
@@ -116,7 +119,7 @@ def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attemp
             attempt.xors.setdefault(root, 0)
         other_work = Random(f"{own_salt} {tup.name}").random() < 0.3
         choice = Random(f"{own_salt if other_work else salt} {tup.name}")
-        for position in range(0 if token.level == LEVELS - 1 else choice.choice((0, 1, 1, 2))):
+        for position in range(0 if token.task >= PARTITIONS * (LEVELS - 1) else choice.choice((0, 1, 1, 2))):
             others = [other for other in attempt.read if other is not tup and choice.random() < 0.3]
             _emit(attempt, [tup, *others], position + (choice.getrandbits(16) << 8 if choice.random() < 0.1 else 0))
         verdict = choice.random()
@@ -167,14 +170,18 @@ class Expectation:
     def deliver(self, attempt: Attempt, first: int | None = None) -> None:
         """The call arrives, or breaks off after its ``first`` roots."""
         for root in sorted(attempt.roots)[:first]:
-            token = (attempt.token, self.shard_of(root))
-            known = self._known.setdefault(token, attempt)
-            applied = self._applied.setdefault(token, set())
-            if known.work != attempt.work:
-                self.outcomes.setdefault(root, "failed")
-            elif root not in applied:
-                applied.add(root)
-                self._apply(attempt, root)
+            self.deliver_root(attempt, root)
+
+    def deliver_root(self, attempt: Attempt, root: int) -> None:
+        """The part of the call that names this root arrives."""
+        token = (attempt.token, self.shard_of(root))
+        known = self._known.setdefault(token, attempt)
+        applied = self._applied.setdefault(token, set())
+        if known.work != attempt.work:
+            self.outcomes.setdefault(root, "failed")
+        elif root not in applied:
+            applied.add(root)
+            self._apply(attempt, root)
 
     def _apply(self, attempt: Attempt, root: int) -> None:
         if root in attempt.failed:

@@ -53,6 +53,7 @@ _ATTENDANCE = timedelta(seconds=10)
 _KEEP_WARM_S = 20.0
 _PATIENCE_S = 3.0
 _LONGEST_PAUSE_S = 10.0
+_SUPERSEDED = "another driver runs this topology now; this one ends"
 _HEALTHY_S = 30.0
 """A run that lasted this long starts the pauses between runs anew."""
 
@@ -196,6 +197,8 @@ class Driver:
             with closing(open_ledger(job.ledger)) as ledger:
                 stalls = StallWatch(relay, ledger, job.plan.relay_lanes, job.ledger.message_timeout, time.monotonic())
                 self._attend(spark, query, job, relay, stalls)
+                if not self._stop.is_set():
+                    _check_run(ledger, job.run)
             with suppress(LedgerUnavailableError):
                 relay.leave()
         finally:
@@ -215,12 +218,34 @@ def _take_turns(relay: Relay, attendance: str) -> None:
     """
     with suppress(LedgerUnavailableError):
         if relay.attendant() not in (None, attendance):
-            raise SupersededError("another driver runs this topology now; this one ends")
+            raise SupersededError(_SUPERSEDED)
         relay.attend(attendance, _ATTENDANCE)
 
 
+def _begin_run(ledger: Ledger, run: str) -> None:
+    """Make it the ledger's run. A repeat changes nothing, unless another driver has begun a run since."""
+    if not ledger.begin(run):
+        raise SupersededError(_SUPERSEDED)
+
+
+def _check_run(ledger: Ledger, run: str) -> None:
+    """Find out why a run ended by itself.
+
+    When another driver begins a run, the ledger refuses this one's work and its query ends by that
+    fault. This driver must not begin one in turn, or the two would go on like that for ever.
+    """
+    with suppress(LedgerUnavailableError):
+        _begin_run(ledger, run)
+
+
 def _enter(job: Job) -> Job:
-    """The job as it may run."""
+    """The job as it may run.
+
+    Its run begins in the ledger before anything is released: what tasks of an earlier run still
+    apply from here on is refused.
+    """
+    with closing(open_ledger(job.ledger)) as ledger:
+        _begin_run(ledger, job.run)
     _release(job)
     return replace(job, epoch=draw_epoch(job.ledger))
 

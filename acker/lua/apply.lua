@@ -1,31 +1,23 @@
--- Apply one slice of a Spark task's work, once. Begins with outcomes.lua.
+-- Apply one slice of a step's work, once. Begins with outcomes.lua and steps.lua.
 --
--- KEYS   owners + 1: the token   then one bucket a group
--- ARGV   3 digest of the whole task's work, 16 bytes   4 number of this slice, 2 bytes   5 milliseconds that the token is kept
---        6 groups   then a group: its 3 high bytes; records of field (5) and XOR (8); records of field (5) and reason (2)
+-- KEYS   owners + 1: the tokens   then one bucket per group
+-- ARGV   3 the run   4 the task   5 the attempt (4 bytes) and the step (8)   6 digest of the whole step's work, 16 bytes
+--        7 number of this slice, 2 bytes   8 groups
+--        then per group: its 3 high bytes; records of field (5) and XOR (8); records of field (5) and reason (2)
 --        then the reasons: the first is the conflict's, reason number n is the (n + 1)th
--- Reply  0 fresh, 1 repeated, 2 conflicting; completed; failed; late
+-- Reply  0 fresh, 1 repeated, 2 conflicting, 3 stale; completed; failed; late
 --
--- Must never apply a slice twice, nor a slice of work that is not the token's: such roots fail.
+-- Must never apply a slice twice, nor a slice of work that is not the step's (such roots fail), nor anything that is stale.
 
-local token, digest, slice = KEYS[OWNERS + 1], ARGV[3], ARGV[4]
-local first_reason = 7 + 3 * ARGV[6]
+local verdict = judge(KEYS[OWNERS + 1], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+if verdict == REPEATED or verdict == STALE then return {verdict, 0, 0, 0} end
+local conflict, first_reason = verdict == CONFLICTING, 9 + 3 * ARGV[8]
 local completed, failed, late = 0, 0, 0
 
-local known = redis.call('GET', token)
-local conflict = known and known:sub(1, 16) ~= digest
-if known and not conflict then
-  for at = 17, #known, 2 do
-    if known:sub(at, at + 1) == slice then return {1, 0, 0, 0} end
-  end
-end
--- The first write, before any entry changes: a server that is out of memory refuses here and leaves all as it was.
-if not conflict then redis.call('SET', token, (known or digest) .. slice, 'PX', ARGV[5]) end
-
 local call, sub, bxor, parse, form = redis.call, string.sub, bit.bxor, struct.unpack, struct.pack
-for group = 1, tonumber(ARGV[6]) do
-  local key, high = KEYS[OWNERS + 1 + group], ARGV[4 + 3 * group]
-  local updates, failures = ARGV[5 + 3 * group], ARGV[6 + 3 * group]
+for group = 1, tonumber(ARGV[8]) do
+  local key, high = KEYS[OWNERS + 1 + group], ARGV[6 + 3 * group]
+  local updates, failures = ARGV[7 + 3 * group], ARGV[8 + 3 * group]
   local fields, set, gone = {}, {}, {}
   for at = 1, #updates, 13 do fields[#fields + 1] = sub(updates, at, at + 4) end
   local updated = #fields
@@ -55,4 +47,4 @@ for group = 1, tonumber(ARGV[6]) do
   if #set > 0 then call('HSET', key, unpack(set)) end
 end
 append_outcomes()
-return {conflict and 2 or 0, completed, failed, late}
+return {verdict, completed, failed, late}

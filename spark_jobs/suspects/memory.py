@@ -15,8 +15,8 @@ class MemoryCaseBook:
         self._cases: dict[Token, Case] = {}
 
     def load(self, token: Token) -> Case:
-        now = (token.run, token.batch)
-        self._cases = {each: case for each, case in self._cases.items() if (each.run, each.batch) == now}
+        now = (token.run, token.step)
+        self._cases = {each: case for each, case in self._cases.items() if (each.run, each.step) == now}
         return self._cases.get(token, Case())
 
     def begin(self, token: Token, case: Case) -> None:

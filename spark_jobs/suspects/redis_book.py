@@ -29,7 +29,7 @@ class RedisCaseBook:
         self._key = topology_prefix(topology) + "suspects"
 
     def load(self, token: Token) -> Case:
-        now = f"{token.run}:{token.batch}:".encode()
+        now = f"{token.run}:{token.step}:".encode()
         with translated("look for suspects"):
             cases: Any = self._client.hgetall(self._key)
             old = [field for field in cases if not field.startswith(now)]
@@ -67,7 +67,7 @@ class RedisCaseBook:
 
 
 def _field(token: Token) -> str:
-    return f"{token.run}:{token.batch}:{token.level}:{token.partition}"
+    return f"{token.run}:{token.step}:{token.task}"
 
 
 def _case(cases: Mapping[bytes, bytes], field: str) -> Case:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from acker import MemoryLedger, MemoryMetrics, Token
 from queues import Entry
 from spark_jobs.job import ledger_spec_of
-from spark_jobs.levels import Plan
+from spark_jobs.levels import Plan, share_number
 from spark_jobs.runner import LevelRunner
 from spark_jobs.state import MemoryStateStore
 from spark_jobs.testing.capture import is_watched
@@ -50,7 +50,7 @@ class MemoryEngine:
             following: dict[int, list[bytes]] = {}
             for lane, payloads in sorted(lanes.items()):
                 seen += (payload for payload in payloads if is_watched(self._plan, level, payload))
-                token = Token(run=_RUN, batch=self._batch, level=level, partition=lane)
+                token = Token(run=_RUN, task=share_number(level, lane), step=self._batch)
                 for target, payload in self._runners[level, lane].run(token, payloads):
                     following.setdefault(target, []).append(payload)
             lanes = following

@@ -29,8 +29,8 @@ class SeenStore:
         with translated("run on Redis"):
             self._client.ping()
 
-    def put(self, task: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
-        """Keep what a task (micro-batch, level, lane) was given."""
+    def put(self, task: tuple[int, int], payloads: Sequence[bytes]) -> None:
+        """Keep what a task (micro-batch, lane of a level) was given."""
         if payloads:
             name = ":".join(map(str, task))
             with translated("keep what was emitted"):

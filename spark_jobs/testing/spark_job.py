@@ -20,12 +20,12 @@ class WatchedJob(Job):
 
     imports: Imports
 
-    def run_level(self, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
+    def run_level(self, level: int, token: Token, payloads: Iterable[bytes], attempt: int) -> list[tuple[int, bytes]]:
         given = list(payloads)
-        rows = super().run_level(token, given, attempt)
+        rows = super().run_level(level, token, given, attempt)
         _seen_store(self.redis_url, self.plan.topology.name).put(
-            (token.batch, token.level, token.partition),
-            [payload for payload in given if is_watched(self.plan, token.level, payload)],
+            (token.step, token.task),
+            [payload for payload in given if is_watched(self.plan, level, payload)],
         )
         return rows
 

@@ -54,7 +54,7 @@ from workers.registry import Registry
 
 NAME = "errors"
 NOW = timedelta(0)
-TOKEN = Token(run="r", batch=1, level=1, partition=0)
+TOKEN = Token(run="r", task=1, step=1)
 Calls = dict[str, Callable[[], object]]
 
 

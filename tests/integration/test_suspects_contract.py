@@ -25,7 +25,7 @@ def book(request):
 
 
 def token(batch=1, partition=0, run="run"):
-    return Token(run=run, batch=batch, level=1, partition=partition)
+    return Token(run=run, task=partition, step=batch)
 
 
 def test_what_was_noted_last_is_found(book):

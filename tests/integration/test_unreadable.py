@@ -159,7 +159,7 @@ CASES = {
 @pytest.mark.parametrize("content", CASES.values(), ids=CASES)
 def test_suspects_that_cannot_be_read_are_passed_over(client, redis_url, name, lines, content):
     key = topology_prefix(name) + "suspects"
-    token = Token(run="r", batch=1, level=1, partition=0)
+    token = Token(run="r", task=1, step=1)
     ledger = MemoryLedger(LedgerSpec(topology=name, urls=(), shards=1, owners=1, message_timeout=None))
     ledger.register(1, [7], [1])
     guilty = json.dumps([{**SUSPECT, "deaths": 2}])

@@ -122,7 +122,7 @@ def bolts(topology, redis_url, done):
             payloads = [payload for lane, end in ends.items() for payload in relay.read(lane, positions[lane], end)]
             positions = ends
             for level, runner in enumerate(runners, 1):
-                token = Token(run="run", batch=batch, level=level, partition=0)
+                token = Token(run="run", task=level, step=batch)
                 payloads = [payload for _, payload in runner.run(token, payloads)]
             batch += 1
 

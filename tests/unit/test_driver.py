@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from acker import LedgerSpec, MemoryLedger
+from acker import LedgerSpec, LedgerUnavailableError, MemoryLedger
 from queues import Entry, MemoryRelay
 from tests.chunks import chunk
-from workers.driver import _take_turns, release_leftovers
+from workers.driver import _begin_run, _check_run, _take_turns, release_leftovers
 from workers.errors import SupersededError
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
@@ -42,3 +42,22 @@ def test_a_driver_gives_way_to_one_that_came_later():
     with pytest.raises(SupersededError, match="another driver"):
         _take_turns(relay, "mine")
     assert relay.attendant() == "other"
+
+
+def test_a_driver_whose_run_was_ended_by_another_one_does_not_begin_the_next():
+    ledger = MemoryLedger(SPEC)
+    _begin_run(ledger, "mine")
+    _check_run(ledger, "mine")
+    _begin_run(ledger, "its")
+    for _ in range(2):
+        with pytest.raises(SupersededError, match="another driver"):
+            _check_run(ledger, "mine")
+    _check_run(ledger, "its")
+
+
+def test_a_driver_whose_run_ended_while_redis_was_away_begins_the_next():
+    class Away(MemoryLedger):
+        def begin(self, run):
+            raise LedgerUnavailableError(run)
+
+    _check_run(Away(SPEC), "mine")

@@ -41,6 +41,7 @@ ONLY_IN = {
     "pyspark": (
         "spark_jobs/class_archive.py",
         "spark_jobs/query.py",
+        "spark_jobs/spark/",
         "spark_jobs/session.py",
         "spark_jobs/source.py",
         "spark_jobs/testing/spark_engine.py",

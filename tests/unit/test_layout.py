@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from acker import Failure, LedgerSpec, Token, Updates
+from acker import Failure, LedgerSpec, Updates
 from acker.layout import ShardKeys, fields, groups_of, lifetimes, pack_failure, records, slices, unpack_failures, unpack_roots
 from acker.work import canonical
 
@@ -19,8 +19,7 @@ def keys(topology="words", shard=0):
 
 
 def names(shard_keys):
-    token = shard_keys.token(Token(run="r", batch=1, level=2, partition=3))
-    return [shard_keys.mark, *shard_keys.feeds, token, shard_keys.receipt(b"")]
+    return [shard_keys.mark, *shard_keys.feeds, shard_keys.tokens, shard_keys.receipt(b"")]
 
 
 @given(st.text(min_size=1), st.integers(0, 8))
@@ -78,5 +77,5 @@ def test_everything_outlives_the_longest_wait_for_a_timeout():
     # A tree may take twice the timeout in a rotating map of two buckets.
     kept = lifetimes(timedelta(seconds=30))
     assert kept.entries_ms >= 2 * 30_000
-    assert kept.tokens_ms >= kept.entries_ms
+    assert kept.receipts_ms >= kept.entries_ms
     assert lifetimes(None).entries_ms == 0

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from acker import LedgerSpec, MemoryLedger
-from tests.ledgers import NOW, OTHER, ROOT, A, B, said, token, updates
+from acker import Applied, LedgerSpec, MemoryLedger
+from tests.ledgers import NOW, OTHER, ROOT, A, B, C, said, token, updates
 
 
 class Clock:
@@ -61,6 +61,32 @@ def test_a_lost_memory_is_told_once():
     ledger.register(1, [OTHER], [B])
     ledger.apply(token(), updates({OTHER: B}))
     assert said(feed.read(NOW)) == {"acked": [OTHER]}
+
+
+def test_a_step_is_known_however_long_it_was_ago():
+    clock = Clock()
+    ledger = ledger_at(clock)
+    feed = ledger.feed(1)
+    ledger.register(1, [ROOT], [A])
+    ledger.apply(token(1), updates({ROOT: A ^ C}))
+    for _ in range(1000):
+        clock.now += 60
+        ledger.reset_timeout([ROOT])
+    assert ledger.apply(token(1), updates({ROOT: A ^ C})).applied is Applied.REPEATED
+    assert ledger.apply(token(2), updates({ROOT: C})).completed == 1
+    assert feed.read(NOW).acked == [ROOT]
+
+
+def test_a_run_goes_on_after_a_lost_memory():
+    ledger = ledger_at(Clock())
+    ledger.begin("old")
+    ledger.begin("run")
+    ledger.lose()
+    ledger.register(1, [ROOT], [A])
+    assert ledger.apply(token(1), updates({ROOT: A})).completed == 1
+    assert ledger.begin("run")
+    assert ledger.apply(token(1), updates({ROOT: A})).applied is Applied.REPEATED
+    assert ledger.apply(token(run="old"), updates({ROOT: A})).applied is Applied.STALE
 
 
 def test_as_many_ack_vals_as_roots():

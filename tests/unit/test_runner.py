@@ -11,6 +11,7 @@ import pytest
 from acker import LedgerUnavailableError
 from queues.chunk import decode
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, Config, Topology, TopologyBuilder
+from spark_jobs.errors import StaleTurnError
 from tests.pump import Pump, Source
 
 
@@ -460,6 +461,39 @@ def test_a_retry_that_does_other_work_fails_its_roots_and_no_other() -> None:
     others = pump.feed(["b"])
     pump.run()
     assert pump.acked == others
+
+
+def test_an_attempt_of_an_earlier_micro_batch_ends_with_one_clear_error_and_counts_nowhere() -> None:
+    pump = Pump(word_count())
+    roots = pump.feed(["a b"], ["c"])
+    rows = pump.take()
+    zombie = pump.runner(1)
+    second = pump.level(1, rows)
+    assert pump.level(2, second) == []
+    pump.batch += 1
+    more = pump.feed(["d e"], ["f"])
+    pump.level(2, pump.level(1, pump.take()))
+    counted = pump.metrics.totals()
+    pump.batch -= 1
+    pump.runners[0] = zombie
+    with pytest.raises(StaleTurnError):
+        pump.level(1, rows)
+    pump.read()
+    assert everything_acked(pump, [*roots, *more])
+    assert pump.metrics.totals() == counted
+
+
+def test_what_tasks_of_an_earlier_run_did_is_refused_whatever_they_do() -> None:
+    pump = Pump(word_count())
+    roots = pump.feed(["a b"], ["c"])
+    rows = pump.take()
+    pump.ledger.begin("another run")
+    for _ in range(2):
+        with pytest.raises(StaleTurnError, match="micro-batch 0 of run run is over for level 1"):
+            pump.level(1, rows)
+    pump.read()
+    assert (pump.acked, pump.failed, pump.metrics.totals()) == ([], {}, {})
+    assert pump.ledger.pending() == len(roots)
 
 
 class Sum(BasicBolt):

@@ -161,7 +161,7 @@ class Bench:
     def ack(self, *tuples):
         roots, xors = zip(*sorted((root, edge) for _, root, edge in tuples), strict=True)
         updates = Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64))
-        self.ledger.apply(Token(run="r", batch=roots[0] % 1000, level=1, partition=0), updates)
+        self.ledger.apply(Token(run="r", task=roots[0] % 1000, step=0), updates)
 
 
 SETTINGS = SpoutSettings(

@@ -140,7 +140,7 @@ def test_the_first_work_stays_known_after_a_conflict(ledger):
     assert ledger.apply(token(), updates({ROOT: B})).applied is Applied.REPEATED
 
 
-@pytest.mark.parametrize("other", [token(1), token(batch=1), token(partition=1), token(run="next")])
+@pytest.mark.parametrize("other", [token(1), token(step=1), token(run="next")])
 def test_another_token_is_other_work_altogether(ledger, feed, other):
     ledger.register(1, [ROOT], [A ^ B])
     ledger.apply(token(), updates({ROOT: A}))

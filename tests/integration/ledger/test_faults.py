@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 import redis.exceptions
@@ -73,6 +74,29 @@ def test_updates_whose_reply_was_lost_count_once(flaky, proxy):
     feed.close()
 
 
+def test_steps_whose_replies_were_lost_go_on_in_order(flaky, proxy):
+    feed = flaky.feed(1)
+    for step, (xor, verdict) in enumerate([(A ^ C, Applied.REPEATED), (C, Applied.REPEATED)]):
+        proxy.lose_next()
+        assert flaky.apply(token(step=step), updates({ROOT: xor})).applied is verdict
+    assert flaky.apply(token(step=0), updates({ROOT: A ^ C})).applied is Applied.STALE
+    assert proxy.lost == 2
+    assert said(feed.read(NOW)) == {"acked": [ROOT]}
+    feed.close()
+
+
+def test_a_run_and_an_attempt_whose_replies_were_lost_are_begun_and_fenced_once(flaky, proxy):
+    flaky.begin("a")
+    flaky.fence("a", 1, 1)
+    proxy.lose_next()
+    assert flaky.begin("b")
+    proxy.lose_next()
+    assert flaky.fence("b", 1, 2)
+    assert proxy.lost == 2
+    assert flaky.apply(token(1, attempt=1, run="b"), updates({ROOT: A})).applied is Applied.STALE
+    assert not flaky.begin("a")
+
+
 @pytest.mark.parametrize("call", ["fail", "release", "reset_timeout", "forget"])
 def test_what_is_said_of_a_root_is_said_once_though_the_reply_was_lost(flaky, proxy, call):
     feed = flaky.feed(1)
@@ -118,6 +142,8 @@ def test_scripts_that_the_server_forgot_are_sent_again(mortal, server):
             lambda: mortal.reset_timeout([ROOT]),
             lambda: mortal.release([OTHER]),
             lambda: mortal.apply(token(1), updates({ROOT: B})),
+            lambda: mortal.fence("run", 0, 0),
+            lambda: mortal.begin("run"),
         ):
             client.script_flush()
             call()
@@ -151,6 +177,31 @@ def test_a_server_that_restarts_empty_is_told_of_once_and_everything_goes_on(mor
     server.restart(keep_data=False)
     assert feed.read(NOW).ledger_lost
     feed.close()
+
+
+def test_a_run_goes_on_on_a_server_that_restarted_empty(mortal, server):
+    mortal.begin("old")
+    mortal.begin("run")
+    mortal.fence("run", 0, 1)
+    mortal.register(1, [ROOT], [A])
+    server.restart(keep_data=False)
+    assert mortal.apply(token(attempt=1, run="old"), updates({ROOT: A})).late == 1
+    assert mortal.apply(token(attempt=1), updates({ROOT: A})).late == 1
+    mortal.register(1, [OTHER], [B])
+    assert mortal.apply(token(step=1, attempt=1), updates({OTHER: B ^ C})).applied is Applied.FRESH
+    assert mortal.begin("run")
+    assert mortal.apply(token(step=1, attempt=1), updates({OTHER: B ^ C})).applied is Applied.REPEATED
+    assert mortal.apply(token(step=2, attempt=1), updates({OTHER: C})).completed == 1
+
+
+def test_steps_survive_a_restart_with_its_memory(mortal, server):
+    mortal.begin("run")
+    mortal.register(1, [ROOT], [A])
+    mortal.apply(token(attempt=1), updates({ROOT: B}))
+    server.restart(keep_data=True)
+    assert mortal.apply(token(attempt=1), updates({ROOT: B})).applied is Applied.REPEATED
+    assert mortal.apply(token(), updates({ROOT: B})).applied is Applied.STALE
+    assert mortal.apply(token(run="old"), updates({ROOT: B})).applied is Applied.STALE
 
 
 def test_an_outcome_decided_between_a_loss_and_its_discovery_is_returned_once(mortal, server):
@@ -362,6 +413,19 @@ def test_a_server_out_of_memory_takes_no_writes_and_leaves_everything_as_it_was(
     feed.close()
 
 
+def test_a_run_begins_on_a_server_that_is_out_of_memory(mortal, server):
+    mortal.begin("old")
+    mortal.register(1, [ROOT], [A])
+    with connect(server.url) as client:
+        client.config_set("maxmemory", 1)
+        assert mortal.begin("run")
+        with pytest.raises(LedgerUnavailableError, match="raise its maxmemory"):
+            mortal.fence("run", 0, 1)
+        client.config_set("maxmemory", 0)
+    assert mortal.apply(token(run="old"), updates({ROOT: A})).applied is Applied.STALE
+    assert mortal.apply(token(), updates({ROOT: A})).completed == 1
+
+
 def test_what_a_server_out_of_memory_holds_can_be_given_back(mortal, server):
     feed = mortal.feed(1)
     mortal.register(1, [ROOT, OTHER], [A, B])
@@ -382,6 +446,22 @@ def test_a_primary_that_becomes_a_replica_takes_no_writes_until_it_is_one_again(
             mortal.apply(token(), updates({ROOT: A}))
         client.replicaof("NO", "ONE")
     assert mortal.apply(token(), updates({ROOT: A})).completed == 1
+
+
+def test_a_new_connection_is_made_when_the_primary_became_a_replica(server, redis, make_spec):
+    """The name in the URL leads to the new primary, and the old one keeps its connections."""
+    new = redis()
+    with connect(new.url) as client:
+        client.config_set("requirepass", urlsplit(server.url).password)
+    with Proxy(server.url) as name:
+        ledger = RedisLedger(make_spec(urls=(name.url,)))
+        ledger.register(1, [ROOT], [A])
+        with connect(server.url) as client:
+            client.replicaof("127.0.0.1", 1)
+        name.retarget(new.url, cut=False)
+        assert ledger.register(1, [ROOT], [A]) == []
+        assert ledger.apply(token(), updates({ROOT: A})).completed == 1
+        ledger.close()
 
 
 @pytest.mark.parametrize("password", ["wr0ng", "x://y:wr0ng"])

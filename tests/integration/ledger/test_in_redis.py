@@ -10,9 +10,11 @@ import pytest
 import redis.exceptions
 from redis.crc import key_slot
 
-from acker import LedgerSpec, RedisLedger, RootIds, Token, Updates, open_ledger
+from acker import LedgerSpec, RedisLedger, RootIds, Updates, open_ledger, total
+from acker.effects import perform_all
 from acker.ids import mix_array
 from acker.redis_client import connect
+from acker.redis_effects import RedisServer
 from acker.scripts import ShardScripts
 from compose.ports import free_port
 from tests.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, updates
@@ -50,12 +52,15 @@ def fill(ledger, client):
     ledger.register(1, [ROOT, OTHER, 3], [A, B, 0])
     ledger.apply(token(), updates({ROOT: A}))
     kinds = keys_of(client, ledger)
-    assert {name.partition(":")[0] for name in kinds} == {"mark", "reader", "registered", "feed", "b", "t", "n"}
+    assert {name.partition(":")[0] for name in kinds} == {"mark", "reader", "registered", "feed", "b", "tokens", "n"}
     return kinds
 
 
-def test_every_key_expires_a_few_timeouts_later(client, open_one):
+def test_every_key_expires_a_few_timeouts_later_but_the_steps_never_do(client, open_one):
     for name, key in fill(open_one(message_timeout=timedelta(seconds=30)), client).items():
+        if name == "tokens":
+            assert client.pttl(key) == -1
+            continue
         left_s = client.pttl(key) / 1000
         assert 110 < left_s <= (3720 if _of_readers(name) else 120), name
 
@@ -63,7 +68,7 @@ def test_every_key_expires_a_few_timeouts_later(client, open_one):
 def test_what_dead_spouts_leave_behind_is_gone_without_a_sweeper(client, open_one):
     ledger = open_one(message_timeout=timedelta(milliseconds=500))
     fill(ledger, client)
-    wait_until(lambda: all(map(_of_readers, keys_of(client, ledger))))
+    wait_until(lambda: all(name == "tokens" or _of_readers(name) for name in keys_of(client, ledger)))
 
 
 def _of_readers(name: str) -> bool:
@@ -72,7 +77,7 @@ def _of_readers(name: str) -> bool:
 
 def test_without_timeouts_entries_outcomes_and_marks_stay(client, open_one):
     for name, key in fill(open_one(message_timeout=None), client).items():
-        assert client.pttl(key) == -1 or (name[0] in "tn" and client.pttl(key) > 3_000_000)
+        assert client.pttl(key) == -1 or (name.startswith("n:") and client.pttl(key) > 3_000_000)
 
 
 def test_resetting_a_timeout_keeps_the_entry_as_long(client, open_one):
@@ -107,7 +112,7 @@ def test_a_tree_takes_the_same_memory_however_big_it_is(client, open_one):
     for task in range(100):
         edges = mix_array(np.arange(1000 * task, 1000 * (task + 1), dtype=np.uint64))
         xor = np.array([np.bitwise_xor.reduce(edges)], np.uint64)
-        ledger.apply(token(run="tree", partition=task), Updates(roots=np.array([OTHER], np.uint64), xors=xor))
+        ledger.apply(token(task, run="tree"), Updates(roots=np.array([OTHER], np.uint64), xors=xor))
     assert client.memory_usage(bucket) == before
 
 
@@ -150,8 +155,23 @@ def test_outcomes_of_an_owner_that_a_smaller_ledger_does_not_know_are_dropped(op
     feed.close()
 
 
+def test_the_steps_of_a_shard_lie_in_one_small_hash_however_many_there_were(client, open_one):
+    ledger = open_one()
+    for step in range(50):
+        for task in range(8):
+            ledger.apply(token(task, step=step), updates({ROOT: A}))
+    hash_key = keys_of(client, ledger)["tokens"]
+    assert client.hlen(hash_key) == 8
+    assert client.object("ENCODING", hash_key) == b"listpack"
+    assert client.memory_usage(hash_key) < 8 * 60
+    ledger.begin("next")
+    assert client.hkeys(hash_key) == [b"run", b"over"]
+
+
 def everything(ledger) -> None:
     """Every script, over all shards and several slices."""
+    ledger.begin("run")
+    ledger.fence("run", 0, 0)
     drawn = RootIds(timedelta(seconds=30)).draw(5000)
     roots = np.sort(np.array(drawn, np.uint64))
     ledger.register(1, [*drawn, 5], [*mix_array(np.array(drawn, np.uint64)).tolist(), 0])
@@ -159,7 +179,7 @@ def everything(ledger) -> None:
     half = roots[::2]
     failures = [failure(int(root)) for root in roots[1:100:2]]
     for _ in range(2):
-        ledger.apply(Token(run="r", batch=1, level=0, partition=0), Updates(roots=half, xors=mix_array(half)), failures)
+        ledger.apply(token(), Updates(roots=half, xors=mix_array(half)), failures)
     ledger.fail([failure(int(root)) for root in roots[101:201:2]])
     assert ledger.release(roots[201::2].tolist()) == 2400
     ledger.forget(drawn)
@@ -169,14 +189,35 @@ def test_all_keys_of_a_call_lie_in_one_slot_and_shards_in_several(open_one, monk
     calls: list[set[int]] = []
     run = ShardScripts._call
 
-    def recorded(self, script, keys, args):
+    def recorded(self, script, keys, *rest):
         calls.append({key_slot(key.encode()) for key in [*self._keys.feeds, *keys]})
-        return run(self, script, keys, args)
+        return run(self, script, keys, *rest)
 
     monkeypatch.setattr(ShardScripts, "_call", recorded)
     everything(open_one(shards=4))
     assert {len(slots) for slots in calls} == {1}
     assert len(set().union(*calls)) == 4
+
+
+def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_stores(open_one, redis_url, monkeypatch):
+    trips: list[int] = []
+    send = RedisServer._send_once
+
+    def counted(self, commands):
+        trips.append(len(commands))
+        return send(self, commands)
+
+    ledger = open_one(shards=4)
+    roots = RootIds(timedelta(seconds=30)).draw(2000)
+    every = updates(dict.fromkeys(roots, A))
+    ledger.register(1, roots, [A] * len(roots))
+    ledger.apply(token(1), updates({ROOT: A}))
+    monkeypatch.setattr(RedisServer, "_send_once", counted)
+    other_store = RedisServer(redis_url).command("PING", read=bool, verb="ping")
+    *replies, pong = perform_all([*ledger.applying(token(), every), other_store])
+    assert pong
+    assert total(replies).completed == 2000
+    assert trips == [5]
 
 
 def test_roots_spread_evenly_over_the_shards(open_one, client):

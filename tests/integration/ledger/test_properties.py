@@ -12,14 +12,14 @@ from datetime import timedelta
 from random import Random
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import acker.layout
-from acker import LedgerSpec, LedgerUnavailableError, MemoryLedger, RedisLedger
+from acker import Applied, LedgerSpec, MemoryLedger, RedisLedger
+from acker.effects import perform_all
 from acker.layout import shards_of
-from tests.ledgers import NOW
+from tests.ledgers import NOW, token, updates
 from tests.trees import Attempt, Expectation, make_run
 
 UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -120,19 +120,6 @@ def test_in_several_shards_a_root_is_acked_if_and_only_if_its_tree_is_processed(
     ledger.close()
 
 
-class BreaksOff:
-    """Lets a few slices through, then the connection is gone."""
-
-    def __init__(self, apply, slices: int) -> None:
-        self._apply, self._left = apply, slices
-
-    def __call__(self, *args):
-        if not self._left:
-            raise LedgerUnavailableError("gone")
-        self._left -= 1
-        return self._apply(*args)
-
-
 @settings(UNHURRIED, max_examples=100)
 @given(seed=SEEDS, temper=st.sampled_from((0, 0.2, 0.8)))
 def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(redis_url, monkeypatch, seed, temper):
@@ -141,14 +128,10 @@ def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(redis_ur
     run = make_run(random, roots=random.randint(2, 6), temper=temper)
     ledger, expected = RedisLedger(spec_of(redis_url, 1)), Expectation(run)
     feed = begin(ledger, run)
-    scripts = ledger._scripts[0]
     for attempt in deliveries(random, expected):
         if len(attempt.roots) > 1 and random.random() < 0.4:
             slices = random.randint(1, len(attempt.roots) - 1)
-            with monkeypatch.context() as broken:
-                broken.setattr(scripts, "apply", BreaksOff(scripts.apply, slices))
-                with pytest.raises(LedgerUnavailableError):
-                    ledger.apply(*attempt.arguments())
+            perform_all(ledger.applying(*attempt.arguments())[:slices])
             expected.deliver(attempt, slices)
         # What survives is repeated until it got through.
         ledger.apply(*attempt.arguments())
@@ -158,3 +141,88 @@ def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(redis_ur
         assert expected.outcomes == expected.survivors()
     feed.close()
     ledger.close()
+
+
+class Steps:
+    """Several steps of each task, one after the other, and zombies of the steps before."""
+
+    def __init__(self, random: Random, temper: float, shards: int) -> None:
+        self._shard_of = lambda root: int(shards_of(np.array([root], np.uint64), shards)[0])
+        runs = [make_run(random, roots=random.randint(1, 4), temper=temper, step=step) for step in range(3)]
+        self.expected = [Expectation(run, self._shard_of) for run in runs]
+        self._last: dict[tuple[int, int], int] = {}
+        """The last step that a shard has heard of, by task and shard."""
+
+    def deliver(self, attempt: Attempt) -> bool:
+        """Tell the expectation; whether the reply should be that the call is stale."""
+        task, step = attempt.token.task, attempt.token.step
+        last = {root: self._last.get((task, self._shard_of(root)), 0) for root in attempt.roots}
+        for root in sorted(attempt.roots):
+            if last[root] <= step:
+                self._last[task, self._shard_of(root)] = step
+                self.expected[step].deliver_root(attempt, root)
+        return any(found > step for found in last.values())
+
+    def calls(self, random: Random) -> list[Attempt]:
+        """Each step's calls after those of the step before, of which some come again at any later time."""
+        calls: list[Attempt] = []
+        for expected in self.expected:
+            new = deliveries(random, expected)
+            zombies = random.sample(calls, min(len(calls), random.randint(0, 4)))
+            for zombie in zombies:
+                new.insert(random.randint(0, len(new)), zombie)
+            calls += new
+        return calls
+
+
+@settings(UNHURRIED, max_examples=100)
+@given(seed=SEEDS, temper=st.sampled_from((0, 0.2, 0.8)), shards=st.sampled_from((0, 1, 3)))
+def test_zombies_of_earlier_steps_change_nothing(redis_url, seed, temper, shards):
+    """``shards`` 0: in memory."""
+    random = Random(seed)
+    steps = Steps(random, temper, shards or 1)
+    spec = spec_of(redis_url, shards or 1)
+    ledger = RedisLedger(spec) if shards else MemoryLedger(spec)
+    feed = ledger.feed(1)
+    for expected in steps.expected:
+        ledger.register(1, expected.run.roots, [expected.run.ack_val(root) for root in expected.run.roots])
+    for attempt in steps.calls(random):
+        stale = steps.deliver(attempt)
+        assert (ledger.apply(*attempt.arguments()).applied is Applied.STALE) == stale
+    every = {root: outcome for expected in steps.expected for root, outcome in expected.outcomes.items()}
+    assert outcomes_of(feed) == every
+    if temper == 0:
+        assert every == {root: fate for expected in steps.expected for root, fate in expected.survivors().items()}
+    feed.close()
+    ledger.close()
+
+
+RUNS, TASKS = st.sampled_from("abc"), st.integers(0, 1)
+APPLY = st.tuples(
+    st.just("apply"), RUNS, TASKS, st.integers(0, 3), st.integers(0, 2), st.dictionaries(st.integers(1, 3), st.integers(0, 3))
+)
+FENCE = st.tuples(st.just("fence"), RUNS, TASKS, st.integers(0, 2))
+BEGIN = st.tuples(st.just("begin"), RUNS)
+
+
+@settings(UNHURRIED, max_examples=200)
+@given(calls=st.lists(st.one_of(APPLY, APPLY, FENCE, BEGIN), max_size=30))
+def test_whatever_is_begun_fenced_and_applied_redis_answers_as_memory_does(redis_url, calls):
+    spec = spec_of(redis_url, 1)
+    memory, redis = MemoryLedger(spec), RedisLedger(spec)
+    feeds = [memory.feed(1), redis.feed(1)]
+    for ledger in (memory, redis):
+        ledger.register(1, [1, 2, 3], [1, 2, 3])
+    for name, *given_ in calls:
+        replies = []
+        for ledger in (memory, redis):
+            if name == "apply":
+                run, task, step, attempt, xors = given_
+                replies.append(ledger.apply(token(task, step=step, attempt=attempt, run=run), updates(xors)))
+            else:
+                replies.append(getattr(ledger, name)(*given_))
+        assert replies[0] == replies[1], (name, given_)
+    assert memory.pending() == redis.pending()
+    assert outcomes_of(feeds[0]) == outcomes_of(feeds[1])
+    feeds[1].close()
+    redis.close()

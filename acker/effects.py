@@ -1,0 +1,71 @@
+"""Calls of several stores that are sent together: one round trip per server for a whole commit.
+
+A store that takes part in a commit hands out *effects*: calls that are prepared and not yet made.
+``perform_all`` makes them, in the order given for each server. Memory twins hand out ``LocalEffect``,
+stores in Redis ``ScriptEffect``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Effect(Protocol[T_co]):
+    """One prepared call. It may be repeated as it is: its server recognises a repeat."""
+
+    def perform(self) -> T_co:
+        """Make this call alone, and return its reply. Raises what its store raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEffect(Generic[T]):
+    """An effect within this process."""
+
+    call: Callable[[], T]
+
+    def perform(self) -> T:
+        return self.call()
+
+
+class Batch(Protocol):
+    """A connection's way to make several prepared calls in one round trip."""
+
+    def perform(self, effects: Sequence[Any]) -> list[Any]:
+        """Make the calls in order; the first error is raised when all were made."""
+        ...
+
+
+class BatchedEffect(Protocol[T_co]):
+    """An effect that can travel with others of the same ``batch``."""
+
+    @property
+    def batch(self) -> Batch: ...
+
+    def perform(self) -> T_co: ...
+
+
+def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
+    """Make all calls, those of one server in one round trip; returns the replies in order.
+
+    Calls of one server take effect in the order given; calls of several servers in no order. If one
+    of them raises, the others may have taken effect or not: repeat all of them.
+    """
+    replies: list[Any] = [None] * len(effects)
+    together: dict[Batch, list[int]] = {}
+    for at, effect in enumerate(effects):
+        batch = getattr(effect, "batch", None)
+        if batch is None:
+            replies[at] = effect.perform()
+        else:
+            together.setdefault(batch, []).append(at)
+    for batch, positions in together.items():
+        found = batch.perform([effects[at] for at in positions])
+        for at, reply in zip(positions, found, strict=True):
+            replies[at] = reply
+    return replies

@@ -1,0 +1,36 @@
+-- Make a run the current one.
+--
+-- KEYS   1 the tokens
+-- ARGV   1 the run
+-- Reply  1 it is the current one; 0 it was, and a later run has begun since
+--
+-- Must never bring back a run that is over: an older driver may repeat this call long after its successor's.
+
+local REMEMBERED = 64 -- runs
+
+local function mark(run)
+  return ' ' .. redis.sha1hex(run):sub(1, 16)
+end
+
+local tokens, run = KEYS[1], ARGV[1]
+local found = redis.call('HMGET', tokens, 'run', 'over')
+local current, over = found[1], found[2] or ''
+if current == run then
+  return 1
+end
+if over:find(mark(run), 1, true) then
+  return 0
+end
+if current then
+  over = (mark(current) .. over):sub(1, REMEMBERED * #mark(''))
+end
+-- The first write is one that a server that is out of memory takes: a driver may always begin. Steps of this very run
+-- can be known already: it went on without its ``begin`` if the server restarted empty.
+redis.call('HDEL', tokens, 'run')
+for _, field in ipairs(redis.call('HKEYS', tokens)) do
+  if field:sub(1, #run + 1) ~= run .. ':' then
+    redis.call('HDEL', tokens, field)
+  end
+end
+redis.call('HSET', tokens, 'run', run, 'over', over)
+return 1

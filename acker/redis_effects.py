@@ -1,0 +1,191 @@
+"""Redis as a place for effects: prepared scripts and commands that leave alone or together.
+
+A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or by
+``perform_all`` they take the same way: one pipeline per server, in the order given. Effects of several
+stores travel together where their servers share a connection pool, that is where their URLs are equal
+(in a cluster: URL and hash tag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha1
+from typing import Any, Generic, TypeVar
+
+from redis import exceptions
+
+from acker.redis_address import Form, RedisAddress
+from acker.redis_client import check_version, connect
+from acker.redis_errors import translated
+
+T = TypeVar("T")
+Reader = Callable[[Any], T]
+
+# Longest wait for a push in one call. A connection that died without a word is noticed after the other.
+_LONGEST_WAIT = timedelta(seconds=5)
+_WAITING_TIMEOUT = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisEffect(Generic[T]):
+    """One prepared call of one server. ``read`` turns the server's reply into the effect's.
+
+    It may be sent more than once on its way to one reply, so its script must recognise a repeat.
+    """
+
+    batch: RedisServer
+    command: tuple[Any, ...]
+    read: Reader[T]
+    verb: str
+    """For errors: "cannot ``verb``: …"."""
+    text: str | None = None
+    """The script, if ``command`` names one by its digest."""
+
+    def perform(self) -> T:
+        """Make the call alone. Raises LedgerUnavailableError, LedgerRefusedError, and what ``read`` raises."""
+        reply: T = self.batch.perform([self])[0]
+        return reply
+
+    def in_full(self) -> tuple[Any, ...]:
+        """Return the call with the script's text instead of its digest."""
+        return self.command if self.text is None else ("EVAL", self.text, *self.command[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class RedisScript:
+    """A script on one server; a call of it is an effect."""
+
+    server: RedisServer
+    text: str
+    digest: str
+
+    def __call__(self, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str) -> RedisEffect[T]:
+        command = ("EVALSHA", self.digest, len(keys), *keys, *args)
+        return RedisEffect(self.server, command, read, verb, self.text)
+
+
+class RedisServer:
+    """One server, or one hash slot of a cluster. Thread-safe; connects on its first call.
+
+    Servers with the same connections are equal, so that effects of several stores form one batch.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        """``url`` and ``key`` as in ``connect``, which raises LedgerRefusedError and ValueError."""
+        self._client = connect(url, key)
+        self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
+        self._checked = False
+        # Texts of the scripts that were sent; None stands for the plain commands.
+        self._known: set[str | None] = {None}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RedisServer) and self._pool is other._pool
+
+    def __hash__(self) -> int:
+        return hash(id(self._pool))
+
+    def script(self, text: str) -> RedisScript:
+        """Prepare a script. It is sent when the server turns out not to know it."""
+        return RedisScript(self, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    def command(self, *words: Any, read: Reader[T], verb: str) -> RedisEffect[T]:
+        """Prepare a plain command that may be repeated."""
+        return RedisEffect(self, words, read, verb)
+
+    def perform(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        """Make the calls in order, in one round trip; returns their replies.
+
+        The first error is raised when all calls were made. A script goes by its digest once it was sent
+        from here. Should the server have forgotten it since, the whole batch is repeated with the texts:
+        the calls behind it have then taken effect before it.
+        """
+        if not effects:
+            return []
+        with translated(effects[0].verb):
+            self._check()
+            known = self._known
+            replies = self._send([e.command if e.text in known else e.in_full() for e in effects])
+            if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
+                replies = self._send([effect.in_full() for effect in effects])
+            known.update(effect.text for effect in effects)
+        for effect, reply in zip(effects, replies, strict=True):
+            if isinstance(reply, exceptions.RedisError):
+                with translated(effect.verb):
+                    raise reply
+        return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
+
+    def wait(self, key: str, most: timedelta, verb: str) -> bool:
+        """Wait until something is in a list, and take it out; False after ``most``, or after some seconds.
+
+        A wait whose connection breaks may take something and return after all its time. Each thread that
+        waits has a connection of its own.
+        """
+        seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
+        with translated(verb):
+            return self._waiting.blpop([key], timeout=seconds) is not None
+
+    def close(self) -> None:
+        """Release the connections that no other server shares. Idempotent."""
+        self._client.close()
+        self._waiting.close()
+
+    @property
+    def _pool(self) -> object:
+        return self._client.connection_pool
+
+    def _check(self) -> None:
+        if not self._checked:
+            check_version(self._client)
+            self._checked = True
+
+    def _send(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        replies = self._send_once(commands)
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            replies = self._send_once(commands)
+        return replies
+
+    def _send_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        pipeline: Any = self._client.pipeline(transaction=False)
+        with pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+            return replies
+
+
+class RedisServers:
+    """The servers of one store, by number: one object per server, or per hash tag in a cluster."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Raises LedgerRefusedError for a malformed URL."""
+        if not urls:
+            raise ValueError("a store in Redis needs a server at least")
+        self._urls = tuple(urls)
+        self._by_key = [RedisAddress.parse(url).form is Form.CLUSTER for url in urls]
+        self._servers: dict[tuple[int, str], RedisServer] = {}
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def at(self, number: int, key: str) -> RedisServer:
+        """Return the server that holds a key: number ``number``, or in a cluster what has its hash tag."""
+        place = (number, _tag(key) if self._by_key[number] else "")
+        found = self._servers.get(place)
+        if found is None:
+            found = self._servers.setdefault(place, RedisServer(self._urls[number], place[1]))
+        return found
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        for server in list(self._servers.values()):
+            server.close()
+
+
+def _tag(key: str) -> str:
+    """Return a key that all keys with the same hash tag share."""
+    tag = key.partition("{")[2].partition("}")[0]
+    return f"{{{tag}}}" if tag else key

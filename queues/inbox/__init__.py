@@ -1,0 +1,12 @@
+"""What bolt tasks are sent.
+
+contract       appending, taking, sealing and finishing
+records        what travels through them
+rules          what both backends check alike
+memory         within one process
+memory_box       one of them
+redis_streams  one stream per bolt task, in Redis
+scripts          its Lua scripts as typed functions, in lua/
+covered          a seal as text
+server           the servers that it is given
+"""

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- Give one inbox to a run, or forget it if it is empty and the topology has no such task any more.
+--
+-- KEYS   1 meta   2 entries   3 senders   4 progress   5 wake   6 snapshots
+-- ARGV   1 run   2 whether the topology has the task: 1 or 0
+-- Reply  0 forgotten, 1 adopted
+--
+-- Must never touch entries or snapshots: their roots are released first. Attempts go on counting, so that a process of
+-- an earlier run is never taken for one of this.
+
+if ARGV[2] == '0' and redis.call('XLEN', KEYS[2]) == 0 and redis.call('EXISTS', KEYS[6]) == 0 then
+  redis.call('DEL', unpack(KEYS))
+  return 0
+end
+local run, drawn, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'drawn', 'attempt'))
+if run == ARGV[1] then return 1 end
+for _, kind in ipairs({'kept', 'sealed'}) do
+  local snapshot = redis.call('HGET', KEYS[6], kind)
+  if snapshot then redis.call('HSET', KEYS[6], 'left ' .. kind .. ' ' .. run, snapshot) end
+end
+redis.call('HDEL', KEYS[6], 'kept', 'sealed')
+redis.call('DEL', KEYS[3], KEYS[4])
+redis.call('HDEL', KEYS[1], 'taken', 'seen')
+redis.call('HSET', KEYS[1], 'run', ARGV[1], 'drawn', drawn or 0, 'before', drawn or 0,
+  'attempt', attempt or 0, 'step', 0, 'ticks', 0)
+-- An attempt of the earlier run that waits finds out.
+if redis.call('EXISTS', KEYS[5]) == 0 then redis.call('RPUSH', KEYS[5], '') end
+return 1

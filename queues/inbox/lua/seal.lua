@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Note what a step covers.
+--
+-- KEYS   1 meta   2 progress   3 snapshots
+-- ARGV   1 run   2 attempt   3 step   4 what it covers, as finish.lua reads it
+--        5 the snapshot, if there is one
+-- Reply  0 stale, 1 sealed (now, before, or finished), 2 another step is sealed and not finished
+--
+-- Must never replace a seal: effects of its step may have left.
+
+local run, attempt, finished = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step'))
+if run ~= ARGV[1] or attempt ~= ARGV[2] then return 0 end
+local step = tonumber(ARGV[3])
+if step <= tonumber(finished) then return 1 end
+redis.call('HSETNX', KEYS[2], 'sealed', ARGV[4])
+local sealed = redis.call('HGET', KEYS[2], 'sealed')
+if step > tonumber(sealed:match('^%d+')) then return 2 end
+if ARGV[5] then
+  redis.call('HSET', KEYS[3], 'sealed', ARGV[5])
+else
+  redis.call('HDEL', KEYS[3], 'sealed')
+end
+return 1

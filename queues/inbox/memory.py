@@ -1,0 +1,258 @@
+"""Inboxes within one process: the oracle of the contract's suite, and the engine of the test kit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Generic, TypeVar
+
+from queues.inbox.contract import Effect
+from queues.inbox.memory_box import Box, Known, figures_of, number_of
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender, StaleAttemptError
+from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, check_append, digest_of, stale, unfinished, unsealed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call(Generic[T]):
+    """An effect within this process."""
+
+    call: Callable[[], T]
+
+    def perform(self) -> T:
+        return self.call()
+
+
+class MemoryInboxes:
+    """``Inboxes`` within one process. ``clock`` gives seconds; nothing here waits for it to go on."""
+
+    def __init__(self, bounds: Bounds | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bounds = bounds or Bounds()
+        self._clock = clock
+        self._boxes: dict[int, Box] = {}
+        self._forgotten = 0
+        self._changed = threading.Condition()
+
+    def adopt(self, run: str, tasks: Sequence[int]) -> None:
+        with self._changed:
+            for task in {*tasks, *self._boxes}:
+                box = self._boxes.get(task) or Box("", last=self._forgotten)
+                if task not in tasks and not box.entries and not box.left:
+                    # Positions never come again.
+                    self._forgotten = max(self._forgotten, box.last)
+                    del self._boxes[task]
+                elif box.run != run:
+                    self._boxes[task] = box.adopted(run)
+            self._changed.notify_all()
+
+    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
+        with self._changed:
+            for task in self._boxes:
+                self._of(run, task)
+            found = [(task, box.after(0, DRAINED_TUPLES, DRAINED_BYTES)) for task, box in sorted(self._boxes.items())]
+            return [(task, entries) for task, entries in found if entries]
+
+    def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
+        with self._changed:
+            box = self._of(run, task)
+            gone = box.remove(positions)
+            box.free(sum(entry.tuples for entry in gone), sum(len(entry.payload) for entry in gone))
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        with self._changed:
+            return [(task, one) for task in sorted(self._boxes) for one in self._of(run, task).left]
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        with self._changed:
+            self._of(run, task).left.clear()
+
+    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
+        with self._changed:
+            now = self._clock()
+            return {task: figures_of(self._boxes.get(task) or Box(""), now) for task in tasks}
+
+    def draw(self, run: str, task: int) -> int:
+        with self._changed:
+            box = self._of(run, task)
+            box.drawn += 1
+            return box.drawn
+
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        with self._changed:
+            for target in targets:
+                known = self._of(run, target).senders.setdefault(sender.task, Known(sender.attempt))
+                if known.attempt > sender.attempt:
+                    raise stale(sender.task)
+                known.attempt = sender.attempt
+
+    def open(self, run: str, task: int, attempt: int) -> MemoryInbox:
+        with self._changed:
+            box = self._of(run, task)
+            if box.attempt > attempt:
+                raise stale(task)
+            box.attempt = attempt
+            # An older attempt that waits finds out.
+            self._changed.notify_all()
+            opened = Opened(
+                step=box.step,
+                sealed=box.sealed,
+                done=dict(box.done),
+                taken=box.taken,
+                ticks=box.ticks,
+                snapshot=box.snapshot,
+            )
+        return MemoryInbox(self, self._changed, (run, task, attempt), opened)
+
+    def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
+        with self._changed:
+            lost = []
+            for task, attempt in attempts.items():
+                box = self._boxes.get(task)
+                if box is None or box.run != run or box.attempt > attempt:
+                    lost.append(task)
+                else:
+                    box.seen = self._clock()
+            return lost
+
+    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
+        check_append(number, parcels)
+        return [_Call(partial(self._append, run, sender, number, parcel)) for parcel in parcels]
+
+    def close(self) -> None:
+        pass
+
+    def attended(self, run: str, task: int, attempt: int) -> Box | None:
+        """Return the inbox if it belongs to this attempt. Hold the lock."""
+        box = self._boxes.get(task)
+        return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
+
+    def _append(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Appended:
+        with self._changed:
+            box = self._boxes.get(parcel.target)
+            if box is None or box.run != run:
+                return Appended.STALE
+            known = box.senders.get(sender.task, Known(sender.attempt))
+            if known.attempt > sender.attempt:
+                return Appended.STALE
+            if number <= known.number:
+                same = number < known.number or digest_of(parcel) == known.digest
+                return Appended.REPEATED if same else Appended.DIFFERENT
+            if parcel.bounded and box.entries and not self._has_room(box, parcel):
+                return Appended.FULL
+            box.senders[sender.task] = Known(sender.attempt, number, digest_of(parcel))
+            for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
+                box.add(bytes(chunk), tuples, self._clock())
+            self._changed.notify_all()
+            return Appended.DONE
+
+    def _has_room(self, box: Box, parcel: Parcel) -> bool:
+        tuples = box.tuples + sum(parcel.tuples)
+        return tuples <= self._bounds.tuples and box.size + sum(map(len, parcel.chunks)) <= self._bounds.bytes
+
+    def _of(self, run: str, task: int) -> Box:
+        box = self._boxes.get(task)
+        if box is None or box.run != run:
+            raise stale(task)
+        return box
+
+
+class MemoryInbox:
+    """``Inbox`` within one process."""
+
+    def __init__(
+        self,
+        inboxes: MemoryInboxes,
+        changed: threading.Condition,
+        attempt: tuple[str, int, int],
+        opened: Opened,
+    ) -> None:
+        self._inboxes = inboxes
+        self._changed = changed
+        self._attempt = attempt
+        self._opened = opened
+        self._after = 0
+        self._woken = False
+
+    @property
+    def opened(self) -> Opened:
+        return self._opened
+
+    def take(self, tuples: int, size: int, wait: timedelta) -> list[Entry]:
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._woken or self._box().last > self._after, wait.total_seconds())
+            self._woken = False
+            box = self._box()
+            entries = box.after(self._after, tuples, size)
+            if entries:
+                box.taken = entries[-1].position
+            # What was drained away in the meantime is not waited for.
+            self._after = number_of(entries[-1].position) if entries else box.last
+            return entries
+
+    def read(self, positions: Sequence[str]) -> list[Entry]:
+        with self._changed:
+            entries = self._box().entries
+            return [entries[number][1] for number in map(number_of, positions) if number in entries]
+
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
+        return _Call(lambda: self._seal(covered, snapshot))
+
+    def finish(self, step: int) -> Effect[bool]:
+        return _Call(lambda: self._finish(step))
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        pass
+
+    def _box(self) -> Box:
+        box = self._inboxes.attended(*self._attempt)
+        if box is None:
+            raise stale(self._attempt[1])
+        return box
+
+    def _seal(self, covered: Covered, snapshot: bytes | None) -> bool:
+        with self._changed:
+            try:
+                box = self._box()
+            except StaleAttemptError:
+                return False
+            if box.sealed is None and covered.step > box.step:
+                box.sealed = covered
+                box.sealed_snapshot = snapshot
+            elif box.sealed is not None and covered.step == box.sealed.step:
+                box.sealed_snapshot = snapshot
+            elif box.sealed is not None and covered.step > box.sealed.step:
+                raise unfinished(covered.step)
+            return True
+
+    def _finish(self, step: int) -> bool:
+        with self._changed:
+            try:
+                box = self._box()
+            except StaleAttemptError:
+                return False
+            if step <= box.step:
+                return True
+            covered = box.sealed
+            if covered is None or covered.step != step:
+                raise unsealed(step)
+            box.done.update(covered.part)
+            box.remove(covered.whole)
+            box.free(covered.tuples, covered.bytes)
+            box.step = step
+            box.ticks = covered.ticks
+            box.sealed = None
+            if box.sealed_snapshot is not None:
+                box.snapshot = box.sealed_snapshot
+            box.sealed_snapshot = None
+            return True

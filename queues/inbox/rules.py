@@ -1,0 +1,49 @@
+"""Rules that both kinds of inboxes keep in the same way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from queues.inbox.contract import LARGEST
+from queues.inbox.records import Parcel, StaleAttemptError
+
+# Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
+DRAINED_TUPLES = 10_000
+DRAINED_BYTES = 4 * 1024 * 1024
+
+
+def check_append(number: int, parcels: Sequence[Parcel]) -> None:
+    """Raise ValueError for a call that breaks the contract."""
+    if not 0 < number <= LARGEST:
+        raise ValueError(f"number {number} of an append is not between 1 and {LARGEST}")
+    if len({parcel.target for parcel in parcels}) != len(parcels):
+        raise ValueError("one append has two parcels for one inbox")
+    for parcel in parcels:
+        if not parcel.chunks or len(parcel.chunks) != len(parcel.tuples):
+            counts = f"{len(parcel.chunks)} chunks with {len(parcel.tuples)} counts of tuples"
+            raise ValueError(f"a parcel for the inbox of task {parcel.target} has {counts}")
+
+
+def digest_of(parcel: Parcel) -> str:
+    """Return 16 hexadecimal digits of the parcel's content, by which a repeat is compared."""
+    content = blake2b(digest_size=8)
+    for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
+        content.update(b"%d %d " % (len(chunk), tuples))
+        content.update(chunk)
+    return content.hexdigest()
+
+
+def stale(task: int) -> StaleAttemptError:
+    """Return the error for a caller that another attempt or run has replaced at a task."""
+    return StaleAttemptError(f"task {task} belongs to a newer attempt or another run; this one ends")
+
+
+def unfinished(step: int) -> ValueError:
+    """Return the error for a seal that would forget another one."""
+    return ValueError(f"cannot seal step {step}: another step is sealed and not finished")
+
+
+def unsealed(step: int) -> ValueError:
+    """Return the error for a finish of nothing."""
+    return ValueError(f"cannot finish step {step}: it was never sealed")

@@ -1,0 +1,199 @@
+"""The Lua scripts of one inbox, each as one typed function that returns an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from typing import Any, TypeVar
+
+from queues.inbox.contract import Effect
+from queues.inbox.covered import decode, encode
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
+from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, unfinished, unsealed
+from queues.inbox.server import Script, Server
+
+T = TypeVar("T")
+_APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
+_SEALED = b"sealed"
+
+
+class InboxScripts:
+    """One inbox on one server. "Or raise" below is: StaleAttemptError if the caller is not the one."""
+
+    def __init__(self, server: Server, prefix: str, task: int) -> None:
+        """``prefix`` holds a hash tag of the task's own."""
+        self.server = server
+        self.task = task
+        self._meta = f"{prefix}meta"
+        self._entries = f"{prefix}entries"
+        self._senders = f"{prefix}senders"
+        self._progress = f"{prefix}progress"
+        self._wake = f"{prefix}wake"
+        self._snapshots = f"{prefix}snapshots"
+        self._prepared: dict[str, Script] = {}
+
+    def adopt(self, run: str, *, known: bool) -> Effect[bool]:
+        """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``."""
+        keys = (self._meta, self._entries, self._senders, self._progress, self._wake, self._snapshots)
+        return self._call("adopt", keys, (run, int(known)), bool, "adopt")
+
+    def drain(self, run: str) -> Effect[list[Entry]]:
+        """Read the first entries, or raise."""
+        keys = (self._meta, self._entries)
+        return self._call("drain", keys, (run, DRAINED_TUPLES, DRAINED_BYTES), self._read_entries, "drain")
+
+    def discard(self, run: str, positions: Sequence[str]) -> Effect[None]:
+        """Delete entries, or raise."""
+        keys = (self._meta, self._entries, self._progress)
+        return self._call("discard", keys, (run, *positions), self._done_or_raise, "discard entries of")
+
+    def snapshots(self, run: str) -> Effect[list[bytes]]:
+        """Read the snapshots of earlier runs, or raise."""
+
+        def read(reply: list[bytes] | None) -> list[bytes]:
+            self._done_or_raise(reply is not None)
+            return list(reply or ())
+
+        return self._call("snapshots", (self._meta, self._snapshots), (run,), read, "look for snapshots in")
+
+    def forget(self, run: str) -> Effect[None]:
+        """Forget the snapshots of earlier runs, or raise."""
+        keys = (self._meta, self._snapshots)
+        return self._call("forget", keys, (run,), self._done_or_raise, "forget snapshots in")
+
+    def figures(self) -> Effect[InboxFigures]:
+        """Look at the inbox."""
+        return self._call("figures", (self._meta, self._entries), (), _read_figures, "look at")
+
+    def draw(self, run: str) -> Effect[int]:
+        """Draw a number, or raise."""
+        return self._call("draw", (self._meta,), (run,), self._read_draw, "draw a number at")
+
+    def fence(self, run: str, sender: Sender) -> Effect[None]:
+        """Fence off older attempts of a sender, or raise."""
+        args = (run, sender.task, sender.attempt)
+
+        def read(reply: int) -> None:
+            if not reply:
+                raise stale(sender.task)
+
+        return self._call("fence", (self._meta, self._senders), args, read, "fence a sender at")
+
+    def open(self, run: str, attempt: int) -> Effect[Opened]:
+        """Take the inbox over, or raise."""
+        keys = (self._meta, self._progress, self._wake, self._snapshots)
+        return self._call("open", keys, (run, attempt), self._read_opened, "open")
+
+    def beat(self, run: str, attempt: int) -> Effect[bool]:
+        """Note that the attempt lives; False if it is stale."""
+        return self._call("beat", (self._meta,), (run, attempt), bool, "say that a process attends")
+
+    def append(self, run: str, sender: Sender, number: int, parcel: Parcel, bounds: Bounds) -> Effect[Appended]:
+        """Append a parcel."""
+        most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
+        args: list[Any] = [run, sender.task, sender.attempt, number, digest_of(parcel), *most]
+        for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
+            args += (tuples, chunk)
+        keys = (self._meta, self._entries, self._senders, self._wake)
+        return self._call("append", keys, args, _APPENDED.__getitem__, "append to")
+
+    def take(self, run: str, attempt: int, after: str, most: tuple[int, int]) -> Effect[list[Entry]]:
+        """Read entries beyond a position and note it, or raise."""
+        keys = (self._meta, self._entries, self._wake)
+        return self._call("take", keys, (run, attempt, after, *most), self._read_entries, "take from")
+
+    def read(self, run: str, attempt: int, positions: Sequence[str]) -> Effect[list[Entry]]:
+        """Read entries, or raise."""
+        args = (run, attempt, *positions)
+        return self._call("read", (self._meta, self._entries), args, self._read_entries, "read")
+
+    def seal(self, run: str, attempt: int, covered: Covered, snapshot: bytes | None) -> Effect[bool]:
+        """Seal a step; False if the attempt is stale."""
+        args: list[Any] = [run, attempt, covered.step, encode(covered)]
+        if snapshot is not None:
+            args.append(snapshot)
+
+        def read(reply: int) -> bool:
+            if reply == 2:
+                raise unfinished(covered.step)
+            return bool(reply)
+
+        keys = (self._meta, self._progress, self._snapshots)
+        return self._call("seal", keys, args, read, "seal a step of")
+
+    def finish(self, run: str, attempt: int, step: int) -> Effect[bool]:
+        """Finish the sealed step; False if the attempt is stale."""
+
+        def read(reply: int) -> bool:
+            if reply == 2:
+                raise unsealed(step)
+            return bool(reply)
+
+        keys = (self._meta, self._entries, self._progress, self._snapshots)
+        return self._call("finish", keys, (run, attempt, step), read, "finish a step of")
+
+    def wait(self, most: timedelta) -> None:
+        """Wait for a wake-up: an append, a newer attempt, another run, ``wake``."""
+        self.server.wait(self._wake, most, self._verb("wait at"))
+
+    def wake(self) -> Effect[None]:
+        """Wake whoever waits."""
+        return self.server.command("RPUSH", self._wake, "", read=_nothing, verb=self._verb("wake"))
+
+    def _call(self, name: str, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str) -> Effect[T]:
+        script = self._prepared.get(name)
+        if script is None:
+            script = self._prepared[name] = self.server.script(_source(name))
+        return script(keys, args, read, self._verb(verb))
+
+    def _verb(self, verb: str) -> str:
+        return f"{verb} the inbox of task {self.task}"
+
+    def _done_or_raise(self, reply: Any) -> None:
+        if not reply:
+            raise stale(self.task)
+
+    def _read_draw(self, reply: int | None) -> int:
+        self._done_or_raise(reply is not None)
+        return int(reply or 0)
+
+    def _read_entries(self, reply: Any) -> list[Entry]:
+        self._done_or_raise(reply is not None)
+        return [Entry(position=position.decode(), tuples=int(tuples), payload=payload) for position, (tuples, payload) in reply]
+
+    def _read_opened(self, reply: Any) -> Opened:
+        self._done_or_raise(reply)
+        step, ticks, taken, progress, snapshot = reply
+        done = dict(zip(progress[::2], progress[1::2], strict=True))
+        sealed = done.pop(_SEALED, None)
+        return Opened(
+            step=int(step),
+            sealed=None if sealed is None else decode(sealed.decode()),
+            done={position.decode(): bytes.fromhex(rows.decode()) for position, rows in done.items()},
+            taken=None if taken is None else taken.decode(),
+            ticks=int(ticks),
+            snapshot=snapshot,
+        )
+
+
+def _nothing(_: Any) -> None:
+    pass
+
+
+def _read_figures(reply: Any) -> InboxFigures:
+    run, tuples, size, attempts, seen_ms, oldest_ms = reply
+    return InboxFigures(
+        tuples=tuples,
+        bytes=size,
+        adopted=run is not None,
+        oldest_s=(oldest_ms or 0) / 1000,
+        attempts=attempts,
+        seen_s=None if seen_ms is None else seen_ms / 1000,
+    )
+
+
+@cache
+def _source(name: str) -> str:
+    return resources.files("queues.inbox").joinpath("lua", f"{name}.lua").read_text()

@@ -1,0 +1,56 @@
+"""The servers that inboxes in Redis are given: whoever opens them connects, and names the errors.
+
+``acker.redis_effects`` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from queues.inbox.contract import Effect
+
+T = TypeVar("T")
+
+
+class Script(Protocol):
+    """A script, prepared on one server."""
+
+    def __call__(self, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str) -> Effect[T]:
+        """Prepare one call; ``read`` turns the server's reply into the effect's, and may raise."""
+        ...
+
+
+class Server(Protocol):
+    """One Redis server. Thread-safe, hashable; equal servers can be sent to in one round trip."""
+
+    def script(self, text: str) -> Script:
+        """Prepare a script."""
+        ...
+
+    def command(self, *words: Any, read: Callable[[Any], T], verb: str) -> Effect[T]:
+        """Prepare a plain command that may be repeated."""
+        ...
+
+    def perform(self, effects: Sequence[Any]) -> list[Any]:
+        """Make prepared calls of this server in order, in one round trip."""
+        ...
+
+    def wait(self, key: str, most: timedelta, verb: str) -> bool:
+        """Wait at most ``most``, or less, for something in a list, and take it out."""
+        ...
+
+
+class Servers(Protocol):
+    """All servers of a topology, in an order that stays."""
+
+    def __len__(self) -> int: ...
+
+    def at(self, number: int, key: str) -> Server:
+        """Return the server with this number, or that of the key in a cluster."""
+        ...
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        ...

@@ -1,0 +1,134 @@
+"""How the effects of one step leave: sealed first, forgotten last, each recognised when it is repeated.
+
+For each commit, in this order:
+
+1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
+2. the states of stateful bolts are written;
+3. what was emitted is appended to the inboxes of its targets, and the trees are updated in the ledger;
+4. the inbox forgets the tuples: with the next commit, or before the task waits for new ones.
+
+Where all of this is on one server, 1 and 3 are one round trip. An attempt that dies after 1 is repeated
+by the next one over exactly the same tuples.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from acker import Applied, Ledger, Reply, Token
+from acker.effects import Effect, perform_all
+from acker.outcomes import total
+from acker.work import canonical, conflict_of
+from queues.inbox.contract import Inbox, Inboxes
+from queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
+from spark_jobs.running.step import Done
+from spark_jobs.task_states import TaskStates
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.05
+"""Between two looks for room in an inbox."""
+
+
+class Committer:
+    """Commits the steps of one attempt at one bolt task. One thread only."""
+
+    def __init__(  # noqa: PLR0913 - the stores that it joins
+        self,
+        *,
+        run: str,
+        sender: Sender,
+        inbox: Inbox,
+        inboxes: Inboxes,
+        ledger: Ledger | None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``wait`` is called between two looks for room; it raises StaleAttemptError when the run is over."""
+        self._run = run
+        self._sender = sender
+        self._inbox = inbox
+        self._inboxes = inboxes
+        self._ledger = ledger
+        self._wait = wait
+        self._unfinished: int | None = None
+
+    def commit(self, covered: Covered, done: Done, states: TaskStates) -> Reply | None:
+        """Let everything leave; returns what the ledger did, None if it was not asked.
+
+        May be repeated as it is when a store could not be reached. Raises StaleAttemptError.
+        """
+        step = covered.step
+        first = [*self._finishing(), self._inbox.seal(covered, done.snapshot)]
+        appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
+        applying = self._applying(step, done)
+        if states.begun or not _on_one_server([*first, *appends, *applying]):
+            _check(perform_all(first))
+            first = []
+            if not states.commit(done.updates, done.failures):
+                self._conflict(done)
+                self._unfinished = step
+                return None
+        replies = perform_all([*first, *appends, *applying])
+        _check(replies[: len(first)])
+        at = len(first) + len(appends)
+        different = self._appended(step, done.parcels, replies[len(first) : at])
+        reply = self._total(replies[at:])
+        if different:
+            self._conflict(done)
+        self._unfinished = step
+        return reply
+
+    def finish(self) -> None:
+        """Forget what the last step covered, if that has not been done."""
+        _check(perform_all(self._finishing()))
+        self._unfinished = None
+
+    def _finishing(self) -> list[Effect[bool]]:
+        return [] if self._unfinished is None else [self._inbox.finish(self._unfinished)]
+
+    def _applying(self, step: int, done: Done) -> Sequence[Effect[Reply]]:
+        if self._ledger is None or not (len(done.updates.roots) or done.failures):
+            return ()
+        token = Token(run=self._run, task=self._sender.task, step=step, attempt=self._sender.attempt)
+        return self._ledger.applying(token, done.updates, done.failures)
+
+    def _appended(self, step: int, parcels: Sequence[Parcel], verdicts: Sequence[Appended]) -> bool:
+        """Wait for room where there was none; returns whether another attempt at this step did other work."""
+        different = False
+        pause_s = _SHORTEST_WAIT_S
+        while True:
+            if Appended.STALE in verdicts:
+                raise StaleAttemptError(f"task {self._sender.task}: a newer attempt or run has taken over")
+            different |= Appended.DIFFERENT in verdicts
+            parcels = [one for one, verdict in zip(parcels, verdicts, strict=True) if verdict is Appended.FULL]
+            if not parcels:
+                return different
+            self._wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+            verdicts = perform_all(self._inboxes.append(self._run, self._sender, step, parcels))
+
+    def _total(self, replies: Sequence[Reply]) -> Reply | None:
+        if not replies or self._ledger is None:
+            return None
+        reply = total(replies)
+        if reply.applied is Applied.STALE:
+            raise StaleAttemptError(f"task {self._sender.task}: the ledger knows a newer attempt or run")
+        return reply
+
+    def _conflict(self, done: Done) -> None:
+        """An earlier attempt at the step did other work, whose effects stay: its messages come again."""
+        if self._ledger is not None:
+            roots = canonical(done.updates, done.failures).roots.tolist()
+            self._ledger.fail([conflict_of(root) for root in roots])
+
+
+def _check(replies: Sequence[bool]) -> None:
+    if not all(replies):
+        raise StaleAttemptError("a newer attempt or run has taken the inbox over")
+
+
+def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
+    return len({id(getattr(effect, "batch", None)) for effect in effects}) == 1

@@ -1,0 +1,141 @@
+"""The working copy of a bolt in one task, and the snapshot that outlives its process."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from queues.chunk import Lineage
+from spark_jobs.arrow_bolt import AnyBolt
+from spark_jobs.collector import Record
+from spark_jobs.reasons import RAISED, reason_of
+from spark_jobs.snapshots.packing import Held, Packed, pack, unpack
+from spark_jobs.snapshots.sealing import seal, unseal
+from spark_jobs.topology import Topology
+from spark_jobs.tuples import OPEN
+
+log = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+_LARGE = 8 * _MIB
+_LIMIT = 256 * _MIB
+
+
+class WorkingCopy:
+    """One bolt task's copy of its bolt. Between two steps it is equal to the newest snapshot.
+
+    A copy that cannot be trusted any more, because ``flush`` raised, is dropped; the next use makes a new
+    one from the newest snapshot. One thread only.
+    """
+
+    def __init__(self, topology: Topology, task: int, config: Mapping[str, Any], key: bytes, snapshot: bytes | None) -> None:
+        """``config`` stands beneath the component's own settings; ``key`` seals the snapshots of the run."""
+        self._topology = topology
+        self._task = task
+        self._component = topology.component_of(task)
+        self._config = config
+        self._key = key
+        self._snapshot = snapshot
+        """As it was sealed; None: the copy is as ``prepare`` left it."""
+        self._bolt: AnyBolt | None = None
+        self._digest = b""
+        self._local: set[str] = set()
+        self.held = Held()
+
+    def ready(self) -> AnyBolt | BaseException:
+        """The copy, made now if there is none; or what ``prepare`` raised."""
+        if self._bolt is None:
+            try:
+                self._bolt = self._made()
+            except RAISED as error:
+                return error
+        return self._bolt
+
+    def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:
+        """Take a snapshot after a step; None if nothing changed since the one before. ``kept`` then adopts it.
+
+        What cannot be packed is reported to the record, and the copy dropped.
+        """
+        if self._bolt is None or record.aborted:
+            return None
+        packed = self._packed(self._bolt, record, lineage)
+        if packed is None:
+            return None
+        self.held = packed.held
+        digest = _digest(packed.content)
+        if digest == self._digest:
+            return None
+        self._digest = digest
+        return seal(self._key, self._purpose, packed.content)
+
+    def kept(self, snapshot: bytes) -> None:
+        """The snapshot is where the next attempt finds it."""
+        self._snapshot = snapshot
+
+    def drop(self) -> None:
+        """Throw the copy away; the next use begins with the newest snapshot that was kept."""
+        bolt, self._bolt = self._bolt, None
+        if bolt is None:
+            return
+        try:
+            bolt.cleanup()
+        except RAISED as error:
+            log.warning(
+                "%s[%d]: cleanup raised %s", self._component, self._task, reason_of(error),
+                extra={"event": "bolt_cleanup_failed"},
+            )  # fmt: skip
+
+    @property
+    def _purpose(self) -> str:
+        return f"task {self._task}"
+
+    def _made(self) -> AnyBolt:
+        bolt = copy.deepcopy(self._topology.bolts[self._component].bolt)
+        settings = {**self._config, **self._topology.config_of(self._component).as_mapping()}
+        bolt.prepare(settings, self._topology.context_of(self._task))
+        # What ``prepare`` made and cannot travel, it makes in every process.
+        packed = pack(bolt, set())
+        self._local = set(packed.stuck)
+        self._digest = _digest(packed.content)
+        self.held = Held()
+        if self._snapshot is not None:
+            content = unseal(self._key, self._purpose, self._snapshot)
+            self.held = unpack(bolt, content)
+            self._digest = _digest(content)
+        return bolt
+
+    def _packed(self, bolt: AnyBolt, record: Record, lineage: Lineage) -> Packed | None:
+        try:
+            packed = pack(bolt, self._local, record, lineage)
+        except RAISED as error:
+            self._lose(record, reason_of(error))
+            return None
+        if len(packed.content) > _LIMIT:
+            self._lose(record, f"its attributes have {len(packed.content) // _MIB} MiB, the limit is {_LIMIT // _MIB}")
+            return None
+        if len(packed.content) > _LARGE:
+            record.report(
+                f"its attributes have {len(packed.content) // _MIB} MiB, pickled after each step in which they change:"
+                " name in transient those that need not outlive the process, or use a StatefulBolt"
+            )
+        for name, why in packed.stuck.items():
+            record.report(f"attribute {name!r} cannot be pickled ({why}): make it in prepare, or name it in transient")
+        self._local |= packed.stuck.keys()
+        held = sum(not tup.is_tick for tup in packed.held.tuples)
+        forgotten = sum(tup.state == OPEN and not tup.is_tick for tup in record.tuples) - held
+        if forgotten:
+            record.report(f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: their messages time out")
+        return packed
+
+    def _lose(self, record: Record, why: str) -> None:
+        reason = f"cannot keep its attributes: {why}"
+        log.warning("%s[%d]: %s", self._component, self._task, reason, extra={"event": "snapshot_failed"})
+        record.report(reason)
+        self.drop()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -1,0 +1,169 @@
+"""What one bolt task has taken from its inbox and not committed yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from queues.chunk import Chunk, decode
+from queues.inbox.records import Covered, Entry
+from spark_jobs.fold import select
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One entry, with the rows of its chunk that are not done."""
+
+    position: str
+    chunk: Chunk
+    size: int
+    """Bytes of the encoded chunk."""
+    rows: Rows
+    """Ascending; never empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a step takes of one entry."""
+
+    waiting: Waiting
+    rows: Rows
+    """The first of the entry's waiting rows."""
+
+    @property
+    def chunk(self) -> Chunk:
+        """The chunk of just these rows."""
+        return part_of(self.waiting.chunk, self.rows)
+
+
+class Pending:
+    """Entries in the order of the inbox. One thread only."""
+
+    def __init__(self, done: Mapping[str, bytes]) -> None:
+        """``done`` has the bitmaps of entries that earlier attempts covered in part."""
+        self._done = dict(done)
+        self._waiting: deque[Waiting] = deque()
+        self.tuples = 0
+        """How many wait."""
+
+    def add(self, entries: Iterable[Entry]) -> list[tuple[str, str]]:
+        """Take entries in; returns (position, why) of those that cannot be read and were left out."""
+        unreadable = []
+        for entry in entries:
+            try:
+                chunk = decode(entry.payload)
+            except ValueError as error:
+                unreadable.append((entry.position, str(error)))
+                continue
+            rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
+            if rows.size:
+                waiting = Waiting(entry.position, chunk, len(entry.payload), rows)
+                self._waiting.append(waiting)
+                self.tuples += rows.size
+        return unreadable
+
+    def first(self, most: int) -> list[Share]:
+        """The first ``most`` tuples that wait; fewer if there are no more."""
+        shares: list[Share] = []
+        for waiting in self._waiting:
+            if most <= 0:
+                break
+            if not waiting.rows.size:
+                continue
+            shares.append(Share(waiting, waiting.rows[:most]))
+            most -= len(shares[-1].rows)
+        return shares
+
+    def exactly(self, sealed: Covered) -> list[Share]:
+        """The tuples of a sealed step: those that it covers, and no step before it did."""
+        shares = []
+        whole = set(sealed.whole)
+        for waiting in self._waiting:
+            if waiting.position in whole and waiting.rows.size:
+                shares.append(Share(waiting, waiting.rows))
+            elif waiting.position in sealed.part:
+                covered = rows_in(sealed.part[waiting.position])
+                rows = waiting.rows[np.isin(waiting.rows, covered)]
+                if rows.size:
+                    shares.append(Share(waiting, rows))
+        return shares
+
+    def covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
+        """What a step covers that has worked on these shares."""
+        whole: list[str] = []
+        part: dict[str, bytes] = {}
+        tuples = size = 0
+        for share in shares:
+            waiting, total = share.waiting, share.waiting.chunk.values.num_rows
+            if len(share.rows) == len(waiting.rows):
+                whole.append(waiting.position)
+                tuples += total
+                size += waiting.size
+            else:
+                part[waiting.position] = _bitmap(total, _without(waiting.rows, share.rows))
+        return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
+
+    def remove(self, shares: Sequence[Share]) -> None:
+        """Forget these tuples: their step is committed."""
+        for share in shares:
+            share.waiting.rows = _without(share.waiting.rows, share.rows)
+            self.tuples -= len(share.rows)
+        while self._waiting and not self._waiting[0].rows.size:
+            self._waiting.popleft()
+
+    def cover(self, sealed: Covered) -> None:
+        """A sealed step was repeated: what it covered in part is done, when its entries are taken."""
+        self._done.update(sealed.part)
+
+    def __bool__(self) -> bool:
+        return self.tuples > 0
+
+    @property
+    def oldest(self) -> str | None:
+        """The position of the first tuple that waits."""
+        return next((one.position for one in self._waiting if one.rows.size), None)
+
+
+def rows_left(total: int, done: bytes | None) -> Rows:
+    """The rows of a chunk of ``total`` rows that a bitmap does not have."""
+    if done is None:
+        return np.arange(total)
+    bits = np.unpackbits(np.frombuffer(done, np.uint8), bitorder="little")[:total]
+    padded = np.zeros(total, np.uint8)
+    padded[: len(bits)] = bits
+    return np.flatnonzero(padded == 0)
+
+
+def rows_in(bitmap: bytes) -> Rows:
+    """The rows that a bitmap has."""
+    return np.flatnonzero(np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little"))
+
+
+def part_of(chunk: Chunk, rows: Rows) -> Chunk:
+    """A chunk of some of the rows, which are ascending."""
+    if len(rows) == chunk.values.num_rows:
+        return chunk
+    together = rows[-1] - rows[0] + 1 == len(rows)
+    values = chunk.values.slice(int(rows[0]), len(rows)) if together else chunk.values.take(pa.array(rows))
+    return Chunk(route=chunk.route, values=values, lineage=select(chunk.lineage, rows))
+
+
+def _without(rows: Rows, taken: Rows) -> Rows:
+    """The rows that were not taken. Most often the first ones were."""
+    if np.array_equal(rows[: len(taken)], taken):
+        return rows[len(taken) :]
+    return np.setdiff1d(rows, taken, assume_unique=True)
+
+
+def _bitmap(total: int, left: Rows) -> bytes:
+    """All rows but those that are left."""
+    bits = np.ones(total, np.uint8)
+    bits[left] = 0
+    return np.packbits(bits, bitorder="little").tobytes()

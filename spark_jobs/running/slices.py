@@ -1,0 +1,61 @@
+"""How many tuples one step of a bolt task takes, and how soon the next one follows.
+
+A step should last some milliseconds: long enough to be worth its commit, short enough that the acks of
+what is done leave soon. So it is cut by the clock after a tuple, and its size follows what fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_STEP_S = 0.02
+"""After this long no further tuple is begun."""
+_FIRST = 64
+_LARGEST = 2_000
+_LARGEST_ARROW = 8_000
+_LOOK_S = 0.01
+"""An inbox that was empty is not looked at again sooner, while there is other work."""
+
+
+class Slices:
+    """Of one bolt task. Times are seconds on the caller's clock."""
+
+    def __init__(self, clock: Callable[[], float], *, arrow: bool) -> None:
+        """A step of an ``ArrowBolt`` cannot be cut: its size alone bounds it."""
+        self._clock = clock
+        self._largest = _LARGEST_ARROW if arrow else _LARGEST
+        self.size = _FIRST
+        """Tuples that the next step may take."""
+        self._began = clock()
+        self._look_at = self._began
+
+    def wanted(self, waiting: int) -> int:
+        """How many tuples to take from the inbox, where this many wait already; 0: none."""
+        if not waiting:
+            return 2 * self.size
+        if waiting >= self.size or self._clock() < self._look_at:
+            return 0
+        return 2 * self.size - waiting
+
+    def took(self, entries: int) -> None:
+        """The inbox had this many entries for us."""
+        if not entries:
+            self._look_at = self._clock() + _LOOK_S
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began = self._clock()
+
+    def may(self) -> bool:
+        """Whether the step goes on with another tuple."""
+        return self._clock() - self._began < _STEP_S
+
+    def ended(self, executed: int, offered: int) -> None:
+        """The bolt executed so many of the tuples that it was offered; the commit comes after this."""
+        took_s = self._clock() - self._began
+        if took_s > 2 * _STEP_S:
+            self.size = max(1, executed // 2)
+        elif executed < offered:
+            self.size = max(1, executed)
+        elif executed >= self.size:
+            self.size = min(2 * self.size, self._largest)

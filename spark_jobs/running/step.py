@@ -1,0 +1,225 @@
+"""One step of a bolt task: tuples in, the bolt, and everything that leaves when the step is committed.
+
+Nothing here talks to Redis, but for the state of a stateful bolt, which is read while the bolt works.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from acker import Failure, Updates
+from acker.ids import mix, mix_array
+from queues.chunk import Chunk, Lineage, Route, encode
+from queues.inbox.records import Parcel
+from spark_jobs.arrow_bolt import AnyBolt, ArrowBolt
+from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
+from spark_jobs.bolt import BasicBolt
+from spark_jobs.collector import Item, Record
+from spark_jobs.counts import sources_of
+from spark_jobs.departures import Departure, departures
+from spark_jobs.execution import execute_bolt, fail_all
+from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds, select
+from spark_jobs.outputs import Outputs
+from spark_jobs.running.copy import WorkingCopy
+from spark_jobs.running.pending import Share
+from spark_jobs.suspects.guard import Watch
+from spark_jobs.task_states import TaskStates
+from spark_jobs.topology import Topology
+from spark_jobs.tuples import Tuple, tuples_of
+
+May = Callable[[], bool]
+"""Says before each tuple whether the step goes on with it."""
+TaskWatch = Callable[..., Iterator[Item]]
+"""A ``Watch`` that is told the task and its record first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOf:
+    """Names one step of one bolt task."""
+
+    run: str
+    task: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """What a step did, ready to be committed."""
+
+    record: Record
+    lineage: Lineage
+    executed: int
+    """How many tuples of the shares were executed: the first ones, the others are still waiting."""
+    ticked: bool
+    """Whether the tick was executed, which comes last."""
+    parcels: Sequence[Parcel]
+    updates: Updates
+    failures: Sequence[Failure]
+    snapshot: bytes | None
+    """None: it is as it was."""
+    sources: dict[str, int] = field(default_factory=dict)
+
+    def roots(self, row: int) -> list[int]:
+        """The roots of one tuple of the input."""
+        return roots_of(self.lineage, row)
+
+
+class Bench:
+    """What all steps of one bolt task share: its outputs, its copy, where the targets are."""
+
+    def __init__(self, topology: Topology, task: int, copy: WorkingCopy, unbounded: frozenset[int]) -> None:
+        """``unbounded`` are the tasks that this one must never wait for: they lie on a cycle with it."""
+        self.topology = topology
+        self.task = task
+        self.component = topology.component_of(task)
+        self.copy = copy
+        self.outputs = Outputs(topology, task)
+        self.unbounded = unbounded
+        self.basic = isinstance(topology.bolts[self.component].bolt, BasicBolt)
+        self.arrow = isinstance(topology.bolts[self.component].bolt, ArrowBolt)
+
+
+class Step:
+    """The work of one step: made of its input, executed once. One thread only."""
+
+    def __init__(self, bench: Bench, of: StepOf, shares: Sequence[Share], ticks: Sequence[Chunk], states: TaskStates) -> None:
+        self._bench = bench
+        self._of = of
+        self._states = states
+        self._bolt = bench.copy.ready()
+        self._chunks = [*(share.chunk for share in shares), *ticks]
+        self._held = bench.copy.held
+        self._offered = sum(share.rows.size for share in shares)
+        self.lineage = join_lineages([self._held.lineage, *(chunk.lineage for chunk in self._chunks)])
+        self._seeds = row_seeds(self.lineage)
+        bench.outputs.clear()
+        self.record = self._loaded()
+
+    def roots(self, row: int) -> list[int]:
+        """The roots of one tuple of the input."""
+        return roots_of(self.lineage, row)
+
+    def execute(self, may: May | None = None, watch: TaskWatch | None = None) -> Done:
+        """Run the bolt over the input, until ``may`` says no; ``watch`` looks for a tuple that kills the process."""
+        record = self.record
+        if isinstance(self._bolt, BaseException):
+            fail_all(record, self._bolt, "prepare")
+            return self._done()
+        self._run(self._bolt, may, watch)
+        return self._done()
+
+    def _run(self, bolt: AnyBolt, may: May | None, watch: TaskWatch | None) -> None:
+        record = self.record
+        watching: Watch | None = None
+        if watch is not None:
+            watching = cast("Watch", partial(watch, self._of.task, record))
+        if isinstance(bolt, ArrowBolt):
+            trusted = execute_arrow(bolt, cast("ArrowRecord", record), watching)
+        else:
+            if watching is None and may is not None:
+                watching = cast("Watch", partial(self._while_it_may, may))
+            with self._states.lent(self._of.task, bolt, record):
+                trusted = execute_bolt(bolt, record, watching)
+        if not trusted:
+            self._states.forget(self._of.task)
+            self._bench.copy.drop()
+
+    def _while_it_may(self, may: May, items: Sequence[Tuple], _flush: object) -> Iterator[Tuple]:
+        """One tuple at least; those after a no are left to a later step."""
+        for at, item in enumerate(items):
+            if at and not may():
+                self._leave_out(at)
+                return
+            yield item
+
+    def _leave_out(self, first: int) -> None:
+        """The input from its ``first``-th tuple on does not belong to this step."""
+        kept = self.record.held + first
+        self.record.tuples = self.record.tuples[:kept]
+        self.lineage = select(self.lineage, np.arange(kept))
+        self._seeds = self._seeds[:kept]
+
+    def _loaded(self) -> Record:
+        """The record, with what the task holds and then its input, in the order of the lineage."""
+        salt = mix(mix(zlib.crc32(self._of.run.encode()) ^ self._of.task) ^ self._of.number)
+        untracked = np.flatnonzero(np.diff(self.lineage.offsets) == 0)
+        seeds = self._seeds.copy()
+        seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
+        no_tree = frozenset(untracked.tolist())
+        bench = self._bench
+        if bench.arrow:
+            return self._rows(ArrowRecord(bench.component, bench.outputs, no_tree, salt, seeds))
+        identities: list[int] = seeds.tolist()
+        record = Record(bench.component, bench.outputs, no_tree, salt)
+        row = len(self._held.tuples)
+        for at, tup in enumerate(self._held.tuples):
+            tup.row, tup.seed, tup.record = at, identities[at], record
+        record.tuples, record.held = list(self._held.tuples), row
+        for chunk in self._chunks:
+            record.tuples += tuples_of(chunk, row, identities, record)
+            row += chunk.values.num_rows
+        return record
+
+    def _rows(self, record: ArrowRecord) -> ArrowRecord:
+        """The record of a bolt that is given rows and no tuples."""
+        row = 0
+        for chunk in self._chunks:
+            record.receive(chunk, row)
+            row += chunk.values.num_rows
+        return record
+
+    def _done(self) -> Done:
+        record, lineage = self.record, self.lineage
+        parcels, children = self._parcels()
+        snapshot = self._bench.copy.snapshot(record, lineage)
+        updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
+        failures = [
+            Failure(root=root, component=record.component, task=self._of.task, reason=reason)
+            for row, reason in record.reasons.items()
+            for root in roots_of(lineage, row)
+        ]
+        return Done(
+            record=record,
+            lineage=lineage,
+            executed=min(self._offered, record.executed),
+            ticked=record.executed > self._offered,
+            parcels=parcels,
+            updates=updates,
+            failures=failures,
+            snapshot=snapshot,
+            sources=dict(sources_of(self._chunks)),
+        )
+
+    def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
+        """What was emitted, by target, and the lineages of all of it."""
+        packed: dict[int, tuple[list[bytes], list[int]]] = {}
+        children: list[Lineage] = []
+        for departure in self._departures():
+            children.append(departure.lineage)
+            route = Route(
+                component=self._bench.component,
+                stream=departure.stream,
+                source_task=self._of.task,
+                target_task=departure.target,
+            )
+            payload = encode(Chunk(route=route, values=departure.values, lineage=departure.lineage))
+            chunks, counts = packed.setdefault(departure.target, ([], []))
+            chunks.append(payload)
+            counts.append(departure.values.num_rows)
+        unbounded = self._bench.unbounded
+        parcels = [
+            Parcel(target=target, chunks=chunks, tuples=counts, bounded=target not in unbounded)
+            for target, (chunks, counts) in packed.items()
+        ]
+        return parcels, children
+
+    def _departures(self) -> Sequence[Departure]:
+        if isinstance(self.record, ArrowRecord):
+            return list(arrow_departures(self.record, self.lineage, self._seeds))
+        return departures(self.record, self.lineage, self._seeds, basic=self._bench.basic)

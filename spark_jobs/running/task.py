@@ -1,0 +1,65 @@
+"""One bolt task at work, in a thread of its own: attempt after attempt, until the run is over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from acker import LedgerUnavailableError
+from queues.inbox.records import StaleAttemptError
+from spark_jobs.running.around import Around
+from spark_jobs.running.attempt import Attempt
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class BoltTask:
+    """Runs one bolt task in a thread of its own. ``stop`` and ``attempt`` are for other threads."""
+
+    def __init__(self, around: Around, task: int) -> None:
+        self.task = task
+        self._around = around
+        self._stop = threading.Event()
+        self._current: Attempt | None = None
+        self.error: BaseException | None = None
+        """Why it ended, if that was not ``stop``."""
+
+    @property
+    def attempt(self) -> int | None:
+        """The number of the attempt that is at work."""
+        return self._current.sender.attempt if self._current else None
+
+    def stop(self) -> None:
+        """End after the step that is at work."""
+        self._stop.set()
+        current = self._current
+        if current is not None:
+            current.wake()
+
+    def run(self) -> None:
+        """Work until ``stop``, or until another attempt or run has taken over; ``error`` then says so."""
+        try:
+            while not self._stop.is_set():
+                self._current = self._begun()
+                if self._current is None or self._current.run():
+                    return
+                self._current.close()
+        except BaseException as error:
+            self.error = error
+            if not isinstance(error, StaleAttemptError):
+                log.exception("task %d ended", self.task, extra={"event": "bolt_task_failed"})
+        finally:
+            if self._current is not None:
+                self._current.close()
+
+    def _begun(self) -> Attempt | None:
+        """A new attempt, when Redis answers; None after ``stop``."""
+        while not self._stop.is_set():
+            try:
+                return Attempt(self._around, self.task, self._stop)
+            except LedgerUnavailableError as error:
+                log.warning("task %d waits: %s", self.task, error, extra={"event": "redis_away"})
+                self._stop.wait(_RETRY_S)
+        return None

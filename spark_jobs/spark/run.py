@@ -1,0 +1,92 @@
+"""What travels to the Spark tasks: everything one of them needs to run its bolt tasks. No pyspark here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from acker import LedgerSpec, RedisMetrics, open_ledger
+from acker.redis_client import connect_topology
+from queues.inbox.contract import Inboxes
+from queues.inbox.records import StaleAttemptError
+from spark_jobs.garbage import spare_the_collector
+from spark_jobs.running.around import Around
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.host import Host
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.snapshots.sealing import new_key
+from spark_jobs.spark.stores import open_inboxes
+from spark_jobs.state import RedisStateStore
+from spark_jobs.suspects.redis_book import RedisCaseBook
+from spark_jobs.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of one topology; pickled into the Spark job. The addresses may hold passwords."""
+
+    id: str
+    topology: Topology
+    hosts: tuple[tuple[int, ...], ...]
+    """The bolt tasks of each Spark task."""
+    ledger: LedgerSpec
+    epoch: int = 0
+    """Grows from run to run: what an earlier run still writes to a state is refused."""
+    amqp_url: str | None = field(default=None, repr=False)
+    """For bolts that publish."""
+    key: bytes = field(default_factory=new_key, repr=False)
+    """Seals what is pickled into Redis."""
+
+    has_ticks: bool = True
+    """False where ticks are appended to the inboxes."""
+
+    def open_inboxes(self) -> Inboxes:
+        """The inboxes, with connections of their own."""
+        return open_inboxes(self.ledger)
+
+    @contextmanager
+    def opened(self) -> Iterator[Around]:
+        """Everything that bolt tasks share in this process."""
+        name = self.topology.name
+        url = self.ledger.urls[0]
+        with ExitStack() as stack:
+            tracked = self.topology.config.ackers > 0
+            ledger = stack.enter_context(closing(open_ledger(self.ledger))) if tracked else None
+            book = stack.enter_context(closing(RedisCaseBook(connect_topology(url, name), name)))
+            metrics = stack.enter_context(closing(RedisMetrics(url, name)))
+            yield Around(
+                run=self.id,
+                topology=self.topology,
+                inboxes=stack.enter_context(closing(self.open_inboxes())),
+                ledger=ledger,
+                state=stack.enter_context(closing(RedisStateStore(self.ledger, self.epoch))),
+                counting=Counting(metrics),
+                config={**self.topology.config.as_mapping(), "redis_url": url, "amqp_url": self.amqp_url},
+                key=self.key,
+                suspicion=Suspicion(self.id, book, ledger),
+                has_ticks=self.has_ticks,
+            )
+
+    def host(self, number: int) -> None:
+        """Run the bolt tasks of one Spark task until the run is over."""
+        with self.opened() as around:
+            spare_the_collector()
+            try:
+                Host(around, self.hosts[number]).run()
+            except StaleAttemptError:
+                return
+
+
+def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:
+    """The ledger of a topology, its shards spread over these servers; with ``ackers=0`` it stays empty."""
+    config = topology.config
+    timeout = timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
+    return LedgerSpec(
+        topology=topology.name,
+        urls=redis_urls,
+        shards=max(1, config.ackers),
+        owners=topology.spout_tasks,
+        message_timeout=timeout,
+    )

@@ -1,0 +1,13 @@
+"""Opens the inboxes of a topology on the servers of its ledger."""
+
+from __future__ import annotations
+
+from acker import LedgerSpec
+from acker.redis_effects import RedisServers
+from queues.inbox.contract import Inboxes
+from queues.inbox.redis_streams import RedisInboxes
+
+
+def open_inboxes(spec: LedgerSpec) -> Inboxes:
+    """The inboxes, spread by task over all servers. Connects on its first call."""
+    return RedisInboxes(RedisServers(spec.urls), spec.topology)

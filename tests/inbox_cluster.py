@@ -1,0 +1,95 @@
+"""A topology's bolt tasks at work in threads of this process, on inboxes and a ledger in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
+from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Sender
+from spark_jobs.emission import SpoutEmitter
+from spark_jobs.levels import plan_topology
+from spark_jobs.running.around import Around
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.running.task import BoltTask
+from spark_jobs.state import MemoryStateStore
+from spark_jobs.suspects.memory import MemoryCaseBook
+from spark_jobs.topology import Topology
+
+RUN = "run"
+
+
+class InboxCluster:
+    """One spout task of this process feeds the first spout's stream; each bolt task has a thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        spec = LedgerSpec(topology=topology.name, urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+        self.ledger = MemoryLedger(spec)
+        self.inboxes = MemoryInboxes()
+        self.metrics = MemoryMetrics()
+        self.feed = self.ledger.feed(1)
+        self.bolt_tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
+        self.inboxes.adopt(RUN, self.bolt_tasks)
+        self.ledger.begin(RUN)
+        self.book = MemoryCaseBook()
+        self.around = Around(
+            run=RUN,
+            topology=topology,
+            inboxes=self.inboxes,
+            ledger=self.ledger,
+            state=MemoryStateStore(),
+            counting=Counting(self.metrics),
+            config={},
+            key=b"key",
+            suspicion=Suspicion(RUN, self.book, self.ledger),
+        )
+        self.threads: dict[int, tuple[BoltTask, threading.Thread]] = {}
+        self._emitter = SpoutEmitter(plan_topology(topology, max_lanes=1), next(iter(topology.spouts)), 1)
+        self._roots = RootIds(timedelta(seconds=30))
+        self._number = 0
+
+    def start(self, *tasks: int) -> None:
+        """Start bolt tasks, all of them by default."""
+        for task in tasks or self.bolt_tasks:
+            bolt_task = BoltTask(self.around, task)
+            thread = threading.Thread(target=bolt_task.run, daemon=True)
+            self.threads[task] = bolt_task, thread
+            thread.start()
+
+    def stop(self) -> None:
+        for bolt_task, _ in self.threads.values():
+            bolt_task.stop()
+        for _, thread in self.threads.values():
+            thread.join(10)
+
+    def emit(self, rows: Sequence[Sequence[Any]], stream: str = "default") -> list[int]:
+        """Emit tracked tuples; returns their roots."""
+        roots = self._roots.draw(len(rows))
+        for values, root in zip(rows, roots, strict=True):
+            self._emitter.emit(list(values), root, stream)
+        emission = self._emitter.take()
+        assert not self.ledger.register(1, emission.roots, emission.ack_vals)
+        self._number += 1
+        for effect in self.inboxes.append(RUN, Sender(task=1, attempt=1), self._number, emission.parcels):
+            assert effect.perform().value == "done"
+        return roots
+
+    def outcomes(self, seconds: float = 0.0) -> Outcomes:
+        return self.feed.read(timedelta(seconds=seconds))
+
+
+@contextmanager
+def at_work(topology: Topology) -> Iterator[InboxCluster]:
+    """All bolt tasks run within the block."""
+    cluster = InboxCluster(topology)
+    cluster.start()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
