@@ -7,6 +7,7 @@ schema        typed columns in Spark's DDL
 consumer      opens and settles messages, on its own thread epoch     one channel of it
 settle        which acks to send                            retry     what to do with a failure
 intake        how many messages to ask for                  limits    the bounds
+headers       what a message carries beside its body        frames    where pika reads them
 burial        a copy with the reason to the dead letters    outlet    publishing with confirms, pipelined
 link          one connection that comes back                connection, address    connecting, and errors in one line
 publisher     publishes many messages                       confirms    what became of them

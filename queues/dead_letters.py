@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,12 +18,16 @@ from queues.burial import QUEUE_HEADER, REASON_HEADER, clean_headers, copy_prope
 from queues.connection import connected, translate
 from queues.declare import dead_letter_queue
 from queues.errors import PublishRefusedError, QueueMissingError
+from queues.headers import Headers
+
+log = logging.getLogger(__name__)
 
 BODY_BYTES = 64 * 1024
 """Of a body that is looked at, at most."""
 SEARCHED = 10_000
 """How many of the oldest letters are gone through for chosen ones."""
 _PREVIEW_BYTES = 200
+_TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
 _RETURNED_S = 2.0
 _PATIENCE_S = 15.0
@@ -174,10 +179,8 @@ class _Box:
         if self._outlet is None:
             self._outlet = self._connection.channel()
             self._outlet.confirm_delivery()
-        headers = clean_headers(properties.headers)
-        headers = {key: value for key, value in headers.items() if not key.startswith(_DEATH_HEADERS)}
         try:
-            self._outlet.basic_publish("", queue, body, copy_properties(properties, headers), mandatory=True)
+            self._outlet.basic_publish("", queue, body, _as_new(properties), mandatory=True)
         except UnroutableError as error:
             raise QueueMissingError(f"there is no queue {queue!r} to put the messages back into; declare it first") from error
         except NackError as error:
@@ -217,8 +220,23 @@ def _dead_letters(amqp_url: str, queue: str) -> Iterator[_Box]:
         yield _Box(connection, channel, name)
 
 
+def _as_new(properties: Any) -> Any:
+    """The properties without a trace of its death; says so if headers must be left out."""
+    headers = Headers.of(properties.headers)
+    if headers.unreadable:
+        log.warning(
+            "a message goes back without the headers that cannot be read: %s",
+            headers.unreadable,
+            extra={"event": "headers_left_out"},
+        )
+    return copy_properties(properties, clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS)))
+
+
 def _id(properties: Any, body: bytes) -> str:
-    """What RabbitMQ counts on a message with each delivery is not in it."""
+    """A digest of what the letter says; what RabbitMQ counts with each delivery is not in it.
+
+    Of the values, not of their bytes: RabbitMQ writes the headers anew when it counts a delivery, some in another type.
+    """
     said = vars(properties) | {"headers": sorted(clean_headers(properties.headers).items())}
     digest = hashlib.blake2b(body, digest_size=_ID_DIGITS // 2)
     digest.update(repr((len(body), sorted(said.items()))).encode("utf-8", "surrogatepass"))
@@ -226,7 +244,7 @@ def _id(properties: Any, body: bytes) -> str:
 
 
 def _letter(queue: str, properties: Any, body: bytes) -> DeadLetter:
-    headers = properties.headers or {}
+    headers = Headers.of(properties.headers)
     return DeadLetter(
         id=_id(properties, body),
         queue=_text(headers.get(QUEUE_HEADER) or headers.get("x-first-death-queue") or queue),
@@ -238,7 +256,9 @@ def _letter(queue: str, properties: Any, body: bytes) -> DeadLetter:
     )
 
 
-def _reason(headers: Mapping[str, Any]) -> str:
+def _reason(headers: Headers) -> str:
+    if headers.unreadable:
+        return f"unknown; its headers cannot be read: {headers.unreadable}"
     if headers.get(REASON_HEADER):
         return _text(headers[REASON_HEADER])
     deaths = headers.get("x-death")
@@ -258,7 +278,10 @@ _BROKER_REASONS = {
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+    """A header's value as text, of a length that a line can show: a publisher may have written anything there."""
+    if isinstance(value, bytes):
+        value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
+    return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]
 
 
 def _printable(body: bytes) -> str:
