@@ -3,6 +3,7 @@
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue
 formats       from a body to the values of a tuple          bodies    and back
+json_text     JSON, bounded                                 decimals  exact or refused
 schema        typed columns in Spark's DDL
 consumer      opens and settles messages, on its own thread epoch     one channel of it
 settle        which acks to send                            retry     what to do with a failure

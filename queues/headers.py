@@ -117,7 +117,8 @@ class Headers(Mapping[str, Any]):
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        return {each.name: _value(self.wire, each, 1) for each in self._table[0]}
+        # Of a name that stands twice, the first: that is the one which RabbitMQ sets, and keeps when it writes anew.
+        return {each.name: _value(self.wire, each, 1) for each in reversed(self._table[0])}
 
 
 def _entries(wire: bytes, at: int, end: int, *, named: bool) -> Iterator[_Entry]:

@@ -57,8 +57,8 @@ def test_what_is_nested_deeper_than_the_limit_is_measured(depth):
 def test_the_count_of_deliveries_is_found_beside_whatever_else_there_is(odd):
     if odd != "counts of a liar":
         assert delivered_before(Headers(COUNT + ODD[odd]), redelivered=True) == 7
-    if not Headers(ODD[odd]).unreadable:
-        assert delivered_before(Headers(ODD[odd] + COUNT), redelivered=True) in (7, 0)
+    if not Headers(ODD[odd]).unreadable and odd != "counts of a liar":
+        assert delivered_before(Headers(ODD[odd] + COUNT), redelivered=True) == 7
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -90,6 +90,11 @@ def test_what_has_no_end_is_left_out_with_the_reason(wire, why, left):
     assert why in headers.unreadable
     assert bool(headers.unreadable) == bool(why)
     assert Headers(headers.without(lambda _name: False).wire) == left
+
+
+def test_of_a_name_that_stands_twice_the_first_counts_as_for_rabbitmq():
+    assert Headers(ODD["a name twice"]) == {"n": None}
+    assert Headers(COUNT + entry(b"x-delivery-count", b"V")) == SEVEN
 
 
 def test_entries_are_added_in_place_of_those_of_their_names():
