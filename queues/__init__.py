@@ -13,6 +13,7 @@ burial        a copy with the reason to the dead letters    outlet    publishing
 link          one connection that comes back                connection, address    connecting, and errors in one line
 publisher     publishes many messages                       confirms    what became of them
 depths, dead_letters, declare                               what the command line does
+letter_box    a dead-letter queue that is looked at
 management    RabbitMQ's HTTP API
 relay         the contract of the relay                     memory_relay, redis_relay    its backends
 chunk         tuples on the wire                            errors    what all of them raise

@@ -126,7 +126,7 @@ def test_a_decimal_with_zeros_is_exact_or_refused(number, zeros, quote):
         values = decoder_for(schema)(body.encode())
     except BadBodyError as error:
         assert zeros > 400 or not quote
-        assert str(error).startswith("field 'p' is a decimal(38,10), the body has")
+        assert str(error).startswith("field 'p' is a decimal(38,10), the body has")  # noqa: PT017
     else:
         exact = Decimal(number) if quote else Decimal(repr(float(number)))
         assert schema.batch([values]).to_pylist() == [{"p": exact}]
