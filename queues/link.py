@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from pika import SelectConnection
 from pika.adapters.select_connection import IOLoop
 
 from queues.address import Address
 from queues.connection import backoff_s, translate
 from queues.errors import BrokerRefusedError, BrokerUnavailableError, QueuesError
+from queues.frames import Connection
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Link:
         except QueuesError as error:
             self._down(error)
             return
-        self._connection = SelectConnection(
+        self._connection = Connection(
             self._parameters[self._host],
             on_open_callback=self._connection_opened,
             on_open_error_callback=self._connection_closed,
