@@ -5,8 +5,10 @@ queue_spout   the built-in one: tuples from a RabbitMQ queue
 formats       from a body to the values of a tuple          bodies    and back
 schema        typed columns in Spark's DDL
 consumer      opens and settles messages, on its own thread epoch     one channel of it
+subscription  one consumer of a channel                     waiting   opened and not yet handed out
 settle        which acks to send                            retry     what to do with a failure
-intake        how many messages to ask for                  limits    the bounds
+failures      how often each message failed                 limits    the bounds
+intake        how many messages to ask for                  arguments what a queue was declared with
 burial        a copy with the reason to the dead letters    outlet    publishing with confirms, pipelined
 link          one connection that comes back                connection, address    connecting, and errors in one line
 publisher     publishes many messages                       confirms    what became of them
