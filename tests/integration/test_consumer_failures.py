@@ -105,7 +105,7 @@ def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
         lost = threading.Event()
 
         def lose(channel):
-            if not lost.is_set() and desk.consumer._epoch._consumer_tag in channel.consumer_tags:
+            if not lost.is_set() and desk.consumer._epoch.subscription.consumer_tag in channel.consumer_tags:
                 channel._consumers.clear()
                 lost.set()
 
