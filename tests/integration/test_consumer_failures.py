@@ -172,20 +172,25 @@ def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq)
     assert ready(broker.url, queue) == 0
 
 
-def test_rejecting_while_the_channel_closes_ends_no_thread(amqp_url):
-    for _ in range(5):
-        queue = filled(amqp_url, *[b"x"] * 1000)
-        with Desk(amqp_url, queue, prefetch=2000) as desk:
-            held = desk.take(900)
-            killer = threading.Thread(target=delete, args=(amqp_url, queue))
-            killer.start()
-            until = time.monotonic() + 0.3
-            while held and time.monotonic() < until:
-                delivery = held.pop()
-                desk.consumer.fail(delivery.epoch, delivery.tag)
-            killer.join()
-            desk.wait_for("channels", 2)
-            assert desk.consumer.error() is None
+def test_settling_while_the_channel_closes_ends_no_thread(amqp_url, caplog):
+    queue = filled(amqp_url, b"failed", b"acked", b"given back", b"odd")
+    with Desk(amqp_url, queue) as desk:
+        failed, acked, given_back, odd = desk.take(4)
+
+        def settle(channel):
+            channel.close()  # until the broker answers it is closing
+            desk.consumer.fail(failed.epoch, failed.tag)
+            desk.consumer.ack(acked.epoch, acked.tag)
+            desk.consumer.dead_letter(odd.epoch, odd.tag, "odd")
+            desk.consumer._set_paused(paused=True)
+            desk.consumer.release(given_back.epoch, given_back.tag)
+            desk.consumer._flush()
+            desk.consumer._set_paused(paused=False)
+
+        desk.on_channel(settle)
+        assert {delivery.body for delivery in desk.take(4)} == {b"failed", b"acked", b"given back", b"odd"}
+        desk.wait_for("stale", 4)
+    assert "after an error" not in caplog.text
 
 
 def test_an_error_of_ours_on_the_io_thread_costs_a_connection_and_no_more(amqp_url, caplog):
