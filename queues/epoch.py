@@ -55,6 +55,7 @@ class Epoch:
         self._link = link
         self._intake = intake
         self._settings = settings
+        self._limit = settings.broker_limit
         self._book = SettleBook()
         self._waiting = Waiting()
         self._open: dict[int, Delivery] = {}
@@ -82,7 +83,7 @@ class Epoch:
         subscription = self.subscription
         if subscription.ending or not self.is_open:
             return
-        if not subscription.prefetch and self._taking and self._settings.broker_limit.returns_are_free:
+        if not subscription.prefetch and self._taking and self._limit.returns_are_free:
             # They were asked for when more of them were expected.
             self._give_back_all(self._waiting.last(self._intake.excess))
         wanted = self._intake.wanted(subscription.prefetch) if self._taking else 0
@@ -136,8 +137,7 @@ class Epoch:
                     self.give_back(delivery)
 
     def _is_old(self, delivery: Delivery) -> bool:
-        limit = self._settings.broker_limit
-        return limit.returns_are_free and self._settings.clock() - delivery.arrived_s > UNEMITTED_S
+        return self._limit.returns_are_free and self._settings.clock() - delivery.arrived_s > UNEMITTED_S
 
     def _cancelled_by_broker(self, _frame: Any) -> None:
         why = "deleted, moved, or not acknowledged in time"
@@ -154,7 +154,7 @@ class Epoch:
         self.counts["delivered"] += 1
         if method.redelivered:
             self.counts["redelivered"] += 1
-        if self._settings.broker_limit.is_last_delivery(count):
+        if self._limit.deletes and self._limit.is_last_delivery(count):
             self.counts["rejected"] += 1
             self.bury(delivery, _LAST_DELIVERY.format(count))
         elif not self._taking:
@@ -164,8 +164,7 @@ class Epoch:
             self.bury(delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}")
         else:
             self._open[tag] = delivery
-            self._waiting.add(delivery)
-            if len(self._waiting) == 1:
+            if self._waiting.add(delivery):
                 self._settings.wake()
         self.adjust()
 
@@ -193,7 +192,7 @@ class Epoch:
         count = delivery.delivery_count
         failures = settings.failures.failed(delivery.body, delivery.properties, count)
         action = next_action(failures, settings.retry, settings.delivery_limit)
-        if isinstance(action, DeadLetter) or settings.broker_limit.is_last_failure(count):
+        if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
             times = (
                 f"failed {failures + 1} times here, at last"
                 if count is None
@@ -266,7 +265,7 @@ class Epoch:
         delivery = self._busy.pop(tag, None)
         if delivery is None:
             return
-        if self._settings.broker_limit.is_last_delivery(delivery.delivery_count):
+        if self._limit.is_last_delivery(delivery.delivery_count):
             self.bury(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
             return
         # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the broker delays retries.

@@ -66,6 +66,7 @@ class QueueSpout(Spout):
         self._format = format
         self._prefetch = prefetch
         self._expected = -1
+        """What ``expect`` was told last; -1: nothing yet."""
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
         self._context: SpoutContext | None = None
@@ -78,7 +79,9 @@ class QueueSpout(Spout):
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Begins to connect to ``config["amqp_url"]``; returns at once. Raises AddressError."""
-        self._context, self._task = context, context.task_id
+        self._context = context
+        self._task = context.task_id
+        self._expected = -1
         self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
         settings = ConsumerSettings(
             queue=self._queue,

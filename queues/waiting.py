@@ -32,11 +32,10 @@ class Waiting:
         self._again: deque[Delivery] = deque()
         self._fresh: deque[Delivery] = deque()
 
-    def __len__(self) -> int:
-        return len(self._again) + len(self._fresh)
-
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery) -> bool:
+        """Put it behind all others; True if there was none in that line."""
         self._fresh.append(delivery)
+        return len(self._fresh) == 1
 
     def add_again(self, delivery: Delivery) -> None:
         """Before all that were not handed out yet."""

@@ -401,9 +401,13 @@ class Life:
             self.is_resumed(0)
         if not self.expected:
             self.bound_changes(10)
-        for _ in range(2_000):
+        for turn in range(5_000):
             self.bench.settle_down()
-            self.all_fail(0)
+            if turn < 20:
+                self.all_fail(0)
+            self.handed += self.bench.consumer.get(1_000)
+            while self.handed:
+                self._settle("ack", 0)
             self.bench.link.run_timers()
             self.bench.undertaker.answer(taken=True)
             if not (self.bench.queue or self.bench.channel.unacked):
