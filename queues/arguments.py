@@ -1,8 +1,8 @@
 """The arguments of a queue that is there.
 
-AMQP has no call that tells them. A declaration with other arguments is refused, though, and the refusal names one that
-differs and its value: so they are learnt one by one, by declaring again with each that was named. What a policy adds is
-told by none of it.
+AMQP has no call that tells them. A declaration with other arguments is refused, though, and the
+refusal names one that differs and its value: so they are learnt one by one, by declaring again with
+each that was named. What a policy adds is told by none of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ PRECONDITION_FAILED = 406
 TYPE = "x-queue-type"
 LIMIT = "x-delivery-limit"
 
-# No queue has this delivery limit, so that a declaration with it is always refused: it neither makes nor changes a queue.
+# No queue has this delivery limit, so that a declaration with it is always refused: it neither makes
+# nor changes a queue.
 _NO_LIMIT = 1_999_999_999
 _ROUNDS = 40
 _REFUSAL = re.compile(
@@ -30,10 +31,11 @@ _OLD_PROPERTIES = ("durable", "auto_delete", "exclusive")
 
 
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
-    """Return what the queue, which must be there, was declared with; None where RabbitMQ does not say.
+    """Return what the queue, which must be there, was declared with; None where that is not told.
 
-    It does not say to a user without the permission to configure, nor where the queue's name is too long for the refusal's
-    255 bytes. Of queues other than quorum queues only the type is read. ``connection`` is a ``BlockingConnection``.
+    RabbitMQ does not tell it to a user without the permission to configure, nor where the queue's name
+    is too long for the refusal's 255 bytes. Of queues other than quorum queues only the type is read.
+    ``connection`` is a ``BlockingConnection``.
     """
     known: dict[str, Any] = {TYPE: "quorum", LIMIT: _NO_LIMIT}
     for _ in range(_ROUNDS):
@@ -58,7 +60,7 @@ def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
 
 
 def _refusal(connection: Any, name: str, known: Mapping[str, Any]) -> str | None:
-    """Declare it; None if these are its arguments, an empty text if that is refused for another reason."""
+    """Declare it; None if these are its arguments, an empty text if refused for other reasons."""
     arguments = {argument: value for argument, value in known.items() if value is not None}
     try:
         connection.channel().queue_declare(name, durable=True, arguments=arguments)

@@ -1,8 +1,9 @@
 """How often each message failed, as one worker saw it: the failures that are the message's own.
 
-RabbitMQ's delivery count rises with each failure, but also with each connection, worker or consumer timeout that ends around
-a message. It can be too high and never too low. What is counted here can be too low, for a worker forgets when
-it ends and does not know of the others, and never too high. A message is dead-lettered when both say so.
+RabbitMQ's delivery count rises with each failure, but also with each connection, worker or consumer
+timeout that ends around a message. It can be too high and never too low. What is counted here can be
+too low, for a worker forgets when it ends and does not know of the others, and is too high only where
+several tasks are reckoned with. A message is dead-lettered when both say so.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import Any
 
-# A message that fails again and again is retried within minutes: older entries are of messages that other workers settled.
+# A message that fails again and again is retried within minutes: older entries are of messages that
+# other workers settled.
 _MOST = 100_000
 
 
 class FailureBook:
     """Counts failures by what a message says, for RabbitMQ gives it no identity. Not thread-safe.
 
-    Messages that are equal in body and identity share an entry; their failures are divided by their number.
+    Messages that are equal in body and identity share an entry; their failures are divided by their
+    number.
     """
 
     def __init__(self, tasks: int = 1, most: int = _MOST) -> None:
-        """``tasks`` read the queue; a message that comes back may go to any of them, so each sees its share."""
+        """``tasks`` read the queue: a message that comes back may go to any, and each sees its share."""
         self._tasks = tasks
         self._most = most
         self._entries: OrderedDict[bytes, list[int]] = OrderedDict()
@@ -34,8 +37,9 @@ class FailureBook:
     def failed(self, body: bytes, properties: Any, delivery_count: int | None) -> int:
         """Note a failure, and return how often this message failed before.
 
-        ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the queue does not count. Then each worker
-        counts for itself, and a message has at most as many failures as it is allowed, times the number of tasks.
+        ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the queue does not count.
+        Then each worker counts for itself, and a message has at most as many failures as it is allowed,
+        times the number of tasks.
         """
         key = _key(body, properties)
         entry = self._entries.setdefault(key, [0, 0])

@@ -7,9 +7,10 @@ from typing import Any
 
 
 class Subscription:
-    """A consumer of the broker's, or none. Quorum queues know no other way to a new prefetch than a new consumer.
+    """A consumer of the broker's, or none. All of it runs on the I/O thread.
 
-    What came over one that ended stays open on the channel. All of it runs on the I/O thread.
+    Quorum queues know no other way to a new prefetch than a new consumer. What came over one that ended
+    stays open on the channel.
     """
 
     def __init__(
@@ -21,7 +22,7 @@ class Subscription:
         on_message: Callable[[Any, Any, Any, bytes], None],
         on_end: Callable[[], None],
     ) -> None:
-        """``tag`` is how consumer tags begin. ``on_end`` is called when the broker sends no more after ``end``."""
+        """Consumer tags begin with ``tag``. After ``end`` the broker sends no more from ``on_end`` on."""
         self._channel = channel
         self._queue = queue
         self._tag = tag
@@ -51,8 +52,8 @@ class Subscription:
         tag = self.consumer_tag
         self.consumer_tag = None
         self._channel.basic_cancel(tag, callback=self._ended)
-        # By itself pika would reject with requeue what still comes before the cancel-ok, which counts as a failed delivery
-        # of messages that no bolt has seen. This way they come to on_message.
+        # By itself pika would reject with requeue what still comes before the cancel-ok, which counts as
+        # a failed delivery of messages that no bolt has seen. This way they come to on_message.
         self._channel._cancelled.discard(tag)  # noqa: SLF001
 
     def _ended(self, _frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""The messages of a channel that were opened and are not yet handed out, or are to be handed out once more."""
+"""The messages of a channel that are to be handed out, for the first time or once more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Delivery(NamedTuple):
     tag: int
     body: bytes
     delivery_count: int | None
-    """How often it came back before, as far as the broker counts: 0 the first time, None where it does not know."""
+    """How often it came back before, as the broker counts: 0 the first time, None if it does not."""
     properties: Any
     """As pika's ``BasicProperties``."""
     arrived_s: float = 0.0
@@ -24,8 +24,8 @@ class Delivery(NamedTuple):
 class Waiting:
     """Two lines: released messages, and behind them those that came from the broker.
 
-    One thread puts messages in and may take them out again; another one takes them. A deque's ends are thread-safe, asking it
-    for its length before is not.
+    One thread puts messages in and may take them out again; another one takes them. A deque's ends are
+    thread-safe, asking it for its length before is not.
     """
 
     def __init__(self) -> None:
