@@ -53,12 +53,12 @@ def sockets_of(process: Path) -> Iterator[str]:
             continue
 
 
-def stolen_from(port: int) -> list[bytes]:
+def stolen_from(port: int, host: str = "127.0.0.1") -> list[bytes]:
     """What the broadcasts behind this port hold; nothing if it gives none away."""
     found = []
     for number in range(FIRST_BROADCASTS):
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=3) as connection:
+            with socket.create_connection((host, port), timeout=3) as connection:
                 found.append(unpacked(fetch(connection, f"broadcast_{number}_piece0")))
         except TimeoutError:
             break
