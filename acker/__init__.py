@@ -11,7 +11,8 @@ redis_census.py        what it holds, for monitors
 scripts.py             its Lua scripts as typed functions
 lua/                   the scripts
 layout.py              its keys, and ids packed into them
-redis_client.py        clients, and their errors as ours
+redis_client.py        clients
+redis_errors.py        their errors as ours
 redis_address.py       URLs: one server, Sentinels, a cluster
 redis_effects.py       servers whose calls leave together
 redis_primary.py       connections that look for the primary

@@ -91,6 +91,14 @@ class ShardKeys:
     def feed(self, owner: int) -> str:
         return f"{self._prefix}feed:{owner}"
 
+    def reader(self, owner: int) -> str:
+        """The key that names the last one who opened a feed."""
+        return f"{self._prefix}reader:{owner}"
+
+    def registered(self, owner: int) -> str:
+        """The key that counts an owner's calls of ``register``."""
+        return f"{self._prefix}registered:{owner}"
+
     def receipt(self, packed: bytes) -> str:
         """The receipt of one call of ``register``, named by what it brings."""
         return f"{self._prefix}n:{hashlib.blake2b(packed, digest_size=16).hexdigest()}"

@@ -96,8 +96,9 @@ class Outcomes:
     reset: Sequence[int] = ()
     """Roots whose timeout starts again."""
     ledger_lost: bool = False
-    """The server lost its memory (restarted empty, failed over to an empty replica) since the last read: every root
-    registered before is unknown to it and must be given back. Said once for each loss."""
+    """A server lost its memory or the last part of it since the last read (restarted empty or with an old snapshot, failed
+    over to a replica that lagged): roots and updates are unknown to it, and all that was registered before must be given
+    back. Said once for each loss, to every owner."""
 
     def __bool__(self) -> bool:
         return bool(self.acked or self.failed or self.released or self.reset or self.ledger_lost)
@@ -132,7 +133,10 @@ class LedgerSpec:
 
 
 class OutcomeFeed(Protocol):
-    """The outcomes of one owner's roots. One reader at a time."""
+    """The outcomes of one owner's roots. Of several readers the one that opened it last counts.
+
+    An earlier one may go on, as a worker does whose task was taken over. It takes nothing away from the later one.
+    """
 
     def read(self, timeout: timedelta) -> Outcomes:
         """Wait at most ``timeout`` for outcomes and return all that are there; falsy if none came.
@@ -163,7 +167,8 @@ class Ledger(Protocol):
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
         """Make ``roots`` pending with their initial ack-vals (XOR of the edges of the spout tuple's copies).
 
-        A root that is pending with this owner and this ack-val is a repeat and changes nothing: an entry is never XORed into
+        A root that is pending with this owner and this ack-val, and was registered by this ledger object and not by that of
+        an earlier worker, is a repeat and changes nothing: an entry is never XORed into
         here, or a repeated call would complete it. (Its tuples leave only after this returned, so no update has changed it.)
         Returns the roots that collide with another pending entry; those were not registered, the caller draws again, and
         must not ``forget`` them: they are another's. An ack-val of 0 (a tuple nobody receives) completes at once, and once
@@ -197,7 +202,7 @@ class Ledger(Protocol):
         """Prepare ``apply``, to leave together with calls of other stores; see ``acker.effects``.
 
         One effect per shard and slice, in any order; ``total`` of their replies is what ``apply``
-        returns. Looks at the version of a server on its first use, and so may raise what ``apply`` does.
+        returns.
         """
         ...
 

@@ -48,10 +48,17 @@ def clipped(error: ErrorReport) -> ErrorReport:
 
 
 class Metrics(Protocol):
-    """Counters by component and task. Best effort: a lost update loses counts, never a message."""
+    """Counters by component and task, exact for as long as who counts lives.
+
+    What a process has counted and not yet reported when it is killed is lost, and so is what a store loses. Never a message.
+    """
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
-        """Add to the named counters of one task, all in one round trip. Not idempotent: call it once a piece of work."""
+        """Add to the named counters of one task, all in one round trip. Call it once per piece of work.
+
+        When it raises LedgerUnavailableError the counts are kept here: the next call sends them too, and a call that had
+        taken effect although its reply was lost is not counted twice. So do not add them again.
+        """
         ...
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:

@@ -1,12 +1,11 @@
-"""The one place where clients of Redis are made, and where its errors become ours."""
+"""The one place where clients of Redis are made."""
 
 from __future__ import annotations
 
 import re
 import ssl
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
@@ -17,34 +16,21 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.commands.core import Script
 from redis.retry import Retry
 
-from acker.errors import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+from acker.errors import LedgerRefusedError, LedgerVersionError
 from acker.layout import topology_prefix
 from acker.redis_address import Form, RedisAddress
+from acker.redis_errors import shown
 from acker.redis_primary import following_pool
 
 OLDEST = (7, 0)
 """Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with."""
 _CONNECT_TIMEOUT_S = 2.0
 _RETRIES = 2
-_PASSING = (
-    exceptions.BusyLoadingError,
-    exceptions.TryAgainError,
-    exceptions.ClusterDownError,
-    exceptions.MasterDownError,
-    exceptions.MaxConnectionsError,
-    exceptions.TimeoutError,
-)
-_PASSING_CODES = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")
-_NO_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
-_NO_WRITES_CODES = ("MISCONF", "NOREPLICAS")
-"""A disk that is full, replicas that lag."""
-_SCHEMES = "whether its URL should begin with redis:// or rediss://"
 _pools: WeakValueDictionary[tuple[str, str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
 """Of this process; each lives as long as a client uses it."""
 _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
 """The clients of a pool that are not closed."""
 _pools_lock = threading.Lock()
-_URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
 class _Script(Script):
@@ -140,7 +126,7 @@ def _check_options(pool: redis.ConnectionPool) -> None:
     try:
         pool.connection_class(**options)
     except (TypeError, exceptions.RedisError) as error:
-        raise LedgerRefusedError(f"an option in the Redis URL is wrong: {_shown(error)}") from None
+        raise LedgerRefusedError(f"an option in the Redis URL is wrong: {shown(error)}") from None
     files = {name: options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")}
     if not any(files.values()):
         return
@@ -168,61 +154,3 @@ def check_version(client: redis.Redis) -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
         raise LedgerVersionError(f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey")
-
-
-@contextmanager
-def translated(verb: str) -> Iterator[None]:
-    """Turn errors of the client into ours: "cannot ``verb``: …". No message holds a password."""
-    try:
-        yield
-    except exceptions.RedisError as error:
-        said, tls = _shown(error), _tls_advice(error)
-        if tls:
-            raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
-        if _refuses_writes(error):
-            raise LedgerUnavailableError(f"cannot {verb}: Redis takes no writes now ({said}); {_advice(error)}") from error
-        if _passes(error):
-            also = f", and {_SCHEMES}" if "handshake" in str(error.__context__) else ""
-            raise LedgerUnavailableError(f"cannot {verb}: Redis does not answer ({said}); check that it runs{also}") from error
-        raise LedgerRefusedError(f"cannot {verb}: Redis refuses ({said}); {_advice(error)}") from error
-
-
-def _shown(error: Exception) -> str:
-    return _URL_CREDENTIALS.sub("://***@", str(error).partition("\n")[0])[:200]
-
-
-def _tls_advice(error: BaseException) -> str | None:
-    """What to do about a handshake that will fail again; None if it was something else. The client hides its cause."""
-    cause = error.__context__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return "add ?ssl_ca_certs=/path/to/ca.pem to its URL or correct the host name there"
-    reason = (cause.reason or "") if isinstance(cause, ssl.SSLError) else ""
-    if reason == "WRONG_VERSION_NUMBER":
-        return f"check the port, and {_SCHEMES}"
-    if "ALERT" in reason:
-        return "it asks for another certificate or protocol: see ssl_certfile and ssl_keyfile, and its log"
-    return None
-
-
-def _passes(error: exceptions.RedisError) -> bool:
-    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return False  # the client counts them among its connection errors
-    return isinstance(error, (exceptions.ConnectionError, *_PASSING)) or str(error).startswith(_PASSING_CODES)
-
-
-def _refuses_writes(error: exceptions.RedisError) -> bool:
-    return isinstance(error, _NO_WRITES) or str(error).startswith(_NO_WRITES_CODES)
-
-
-def _advice(error: exceptions.RedisError) -> str:
-    if isinstance(error, exceptions.AskError):
-        return "it is a member of a Redis Cluster: begin its URL with redis+cluster://"
-    if "cluster support disabled" in str(error):
-        return "it is no member of a Redis Cluster: begin its URL with redis://"
-    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError):
-        return "check the user and password in its URL and what the user may do"
-    if isinstance(error, exceptions.OutOfMemoryError):
-        return "raise its maxmemory or free memory"
-    if isinstance(error, exceptions.ReadOnlyError):
-        return "unless a failover is under way, point the URL at the primary, not at a replica"
-    return "check its log and settings"

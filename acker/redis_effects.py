@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 from redis import exceptions
 
 from acker.redis_address import Form, RedisAddress
-from acker.redis_client import check_version, connect, translated
+from acker.redis_client import check_version, connect
+from acker.redis_errors import translated
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -76,6 +77,8 @@ class RedisServer:
         self._client = connect(url, key)
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
         self._checked = False
+        # Texts of the scripts that were sent; None stands for the plain commands.
+        self._known: set[str | None] = {None}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RedisServer) and self._pool is other._pool
@@ -94,16 +97,19 @@ class RedisServer:
     def perform(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         """Make the calls in order, in one round trip; returns their replies.
 
-        The first error is raised when all calls were made. Where the server lacks a script the whole
-        batch is repeated with the texts, so calls behind such a one come twice, the first time too early.
+        The first error is raised when all calls were made. A script goes by its digest once it was sent
+        from here. Should the server have forgotten it since, the whole batch is repeated with the texts:
+        the calls behind it have then taken effect before it.
         """
         if not effects:
             return []
         with translated(effects[0].verb):
             self._check()
-            replies = self._send([effect.command for effect in effects])
+            known = self._known
+            replies = self._send([e.command if e.text in known else e.in_full() for e in effects])
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
                 replies = self._send([effect.in_full() for effect in effects])
+            known.update(effect.text for effect in effects)
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
                 with translated(effect.verb):
@@ -135,6 +141,14 @@ class RedisServer:
             self._checked = True
 
     def _send(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        replies = self._send_once(commands)
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            replies = self._send_once(commands)
+        return replies
+
+    def _send_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         pipeline: Any = self._client.pipeline(transaction=False)
         with pipeline:
             for command in commands:
@@ -162,7 +176,7 @@ class RedisServers:
         place = (number, _tag(key) if self._by_key[number] else "")
         found = self._servers.get(place)
         if found is None:
-            found = self._servers.setdefault(place, RedisServer(self._urls[number], key))
+            found = self._servers.setdefault(place, RedisServer(self._urls[number], place[1]))
         return found
 
     def close(self) -> None:
@@ -172,4 +186,6 @@ class RedisServers:
 
 
 def _tag(key: str) -> str:
-    return key.partition("{")[2].partition("}")[0] or key
+    """Return a key that all keys with the same hash tag share."""
+    tag = key.partition("{")[2].partition("}")[0]
+    return f"{{{tag}}}" if tag else key

@@ -16,7 +16,8 @@ from acker.errors import AckerError
 from acker.layout import unpack_failures, unpack_roots
 from acker.ledger import Failure, Outcomes
 from acker.outcomes import joined
-from acker.redis_client import translated
+from acker.redis_errors import translated
+from acker.scripts import Noted, script_source
 
 _START = "0-0"
 _ONE_SERVER_WAIT_S = 0.5
@@ -31,12 +32,26 @@ class ShardFeed:
 
     feed: str
     mark: str
-    """Key of the mark: written once by whoever comes first, so that all readers of a shard see one value until it is lost."""
+    """Key of the mark: one value for all readers of a shard, until the server lost its memory or a part of it."""
+    reader: str
+    """Key of the name of the last one who opened this feed. Only that one deletes from it."""
+    registered: str
+    """Key of the number of calls by which this owner registered roots."""
+    noted: Noted
     value: bytes = b""
     position: str = _START
     """The last entry that was returned."""
     trimmed: bool = True
     """Whether the entries up to ``position`` have been deleted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What a shard's server knew at the end of a read."""
+
+    mark: bytes | None
+    reader: bytes | None
+    calls: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,36 +62,51 @@ class FeedServer:
     marks_ms: int
     """How long marks outlive their last reader; 0: for ever."""
     shards: list[ShardFeed] = field(default_factory=list)
+    name: bytes = field(default_factory=lambda: time.time_ns().to_bytes(8) + secrets.token_bytes(4))
+    """Of this reader; a later one's is greater, unless a clock was put back."""
 
     def open(self) -> None:
         """Throw away what was for an earlier reader. May be repeated until it succeeded."""
         with translated("open the outcome feed"), self.client.pipeline(transaction=False) as pipeline:
             for shard in self.shards:
+                pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
                 pipeline.xtrim(shard.feed, maxlen=0, approximate=False)
             pipeline.execute()
             self._adopt_marks(self.shards)
 
     def read(self, wait_s: float) -> Outcomes:
-        """What is there after at most ``wait_s`` seconds."""
+        """Return the outcomes that are there after at most ``wait_s`` seconds."""
+        # Before the server is asked: a call of ``register`` may be confirmed meanwhile.
+        calls = [shard.noted.calls for shard in self.shards]
         with translated("read the outcome feed"):
-            streams, marks = self._fetch(wait_s)
-            lost = [shard for shard, mark in zip(self.shards, marks, strict=True) if mark != shard.value]
+            streams, found = self._fetch(wait_s)
+            lost = [
+                shard
+                for shard, known, seen in zip(self.shards, calls, found, strict=True)
+                if seen.mark != shard.value or seen.calls < known
+            ]
+            self._claim([shard for shard, seen in zip(self.shards, found, strict=True) if self._may_claim(shard, seen, lost)])
             # Only when the new mark is known is the loss told: an error here leaves it to the next read.
             self._adopt_marks(lost)
-        for shard in lost:
-            # The new stream may count from below the old position: read it from its start, next time. What came now lies
-            # above that position, and going on behind it would skip what lies below.
-            shard.position, shard.trimmed = _START, True
-            streams.pop(shard.feed.encode(), None)
+        for shard, seen in zip(self.shards, found, strict=True):
+            if shard in lost:
+                # The new stream may count from below the old position: read it from its start, next time. What came now lies
+                # above that position, and going on behind it would skip what lies below.
+                shard.position = _START
+                shard.trimmed = True
+                shard.noted.calls = seen.calls
+                streams.pop(shard.feed.encode(), None)
         entries: list[dict[bytes, bytes]] = []
-        for shard in self.shards:
-            if found := streams.get(shard.feed.encode()):
-                shard.position, shard.trimmed = found[-1][0].decode(), False
-                entries += (fields for _, fields in found)
+        for shard, seen in zip(self.shards, found, strict=True):
+            if new := streams.get(shard.feed.encode()):
+                shard.position = new[-1][0].decode()
+                # Who was the reader after this was read may delete it: one that opened the feed later does not want it.
+                shard.trimmed = seen.reader != self.name
+                entries += (fields for _, fields in new)
         return _outcomes(entries, ledger_lost=bool(lost))
 
-    def _fetch(self, wait_s: float) -> tuple[dict[bytes, list[Any]], list[bytes | None]]:
-        """One round trip: delete what was returned, read on, look at the marks."""
+    def _fetch(self, wait_s: float) -> tuple[dict[bytes, list[Any]], list[_Seen]]:
+        """One round trip: delete what was returned, read on, then look at what the server still knows."""
         untrimmed = [shard for shard in self.shards if not shard.trimmed]
         with self.client.pipeline(transaction=False) as pipeline:
             for shard in untrimmed:
@@ -84,22 +114,39 @@ class FeedServer:
             block = max(1, int(wait_s * 1000)) if wait_s > 0 else None
             pipeline.xread({shard.feed: shard.position for shard in self.shards}, block=block)
             for shard in self.shards:
-                pipeline.getex(shard.mark, px=self.marks_ms or None)
-            _, streams, marks = _split(pipeline.execute(), len(untrimmed))
+                for key in (shard.mark, shard.reader, shard.registered):
+                    pipeline.getex(key, px=self.marks_ms or None)
+            replies = pipeline.execute()[len(untrimmed) :]
         for shard in untrimmed:
             shard.trimmed = True
-        return dict(streams or ()), marks
+        streams, *values = replies
+        seen = [
+            _Seen(mark=mark, reader=reader, calls=int(registered or 0))
+            for mark, reader, registered in zip(values[::3], values[1::3], values[2::3], strict=True)
+        ]
+        return dict(streams or ()), seen
+
+    def _may_claim(self, shard: ShardFeed, seen: _Seen, lost: Sequence[ShardFeed]) -> bool:
+        """Tell whether no later reader than this one opened the feed, as far as the server still knows."""
+        return seen.reader is None or (shard in lost and seen.reader < self.name)
+
+    def _claim(self, shards: Sequence[ShardFeed]) -> None:
+        with self.client.pipeline(transaction=False) as pipeline:
+            for shard in shards:
+                pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
+            pipeline.execute()
 
     def _adopt_marks(self, shards: Sequence[ShardFeed]) -> None:
         if not shards:
             return
         fresh = secrets.token_bytes(8)
+        script = script_source("mark")
         with self.client.pipeline(transaction=False) as pipeline:
             for shard in shards:
-                pipeline.set(shard.mark, fresh, nx=True, get=True, px=self.marks_ms or None)
+                pipeline.eval(script, 1, shard.mark, shard.value, fresh, self.marks_ms)
             found = pipeline.execute()
         for shard, value in zip(shards, found, strict=True):
-            shard.value = value or fresh
+            shard.value = value
 
 
 class RedisFeed:
@@ -153,10 +200,6 @@ class RedisFeed:
 def _after(position: str) -> str:
     milliseconds, _, count = position.partition("-")
     return f"{milliseconds}-{int(count) + 1}"
-
-
-def _split(replies: list[Any], first: int) -> tuple[list[Any], Any, list[Any]]:
-    return replies[:first], replies[first], replies[first + 1 :]
 
 
 def _outcomes(entries: Iterable[dict[bytes, bytes]], *, ledger_lost: bool) -> Outcomes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -14,10 +16,14 @@ from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
 from acker.ledger import Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
 from acker.outcomes import total
 from acker.redis_census import pending_in, shard_census
-from acker.redis_client import check_version, connect, translated
+from acker.redis_client import check_version, connect
+from acker.redis_effects import RedisServers
+from acker.redis_errors import translated
 from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
 from acker.scripts import ShardScripts
 from acker.work import Work, canonical
+
+_MOST_OWNERS = 65_535
 
 
 def open_ledger(spec: LedgerSpec) -> Ledger:
@@ -26,30 +32,35 @@ def open_ledger(spec: LedgerSpec) -> Ledger:
 
 
 class RedisLedger:
-    """``Ledger`` on one or several servers; thread-safe. The first call on a server also looks at its version."""
+    """``Ledger`` on one or several servers; thread-safe."""
 
     def __init__(self, spec: LedgerSpec) -> None:
         if not spec.urls or spec.shards < 1 or spec.owners < 1:
             raise ValueError("a ledger needs a server, a shard and an owner at least")
+        if spec.owners > _MOST_OWNERS:
+            raise ValueError(f"a ledger has {_MOST_OWNERS} owners at most, not {spec.owners}")
         self._spec = spec
         self._keys = [ShardKeys(spec, shard) for shard in range(spec.shards)]
         self._clients = [self._connect(shard) for shard in range(spec.shards)]
-        self._unchecked = set(range(spec.shards))
         self._lifetimes = lifetimes(spec.message_timeout)
+        self._servers = RedisServers(spec.urls)
+        # Two workers of one owner, one after the other, do not take each other's roots for their own.
+        incarnation = secrets.token_bytes(2)
         self._scripts = [
-            ShardScripts(client, keys, self._lifetimes) for client, keys in zip(self._clients, self._keys, strict=True)
+            ShardScripts(self._servers.at(shard % len(spec.urls), keys.mark), keys, self._lifetimes, incarnation)
+            for shard, keys in enumerate(self._keys)
         ]
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
         if not 1 <= owner <= self._spec.owners:
             raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
         ids, values, collided = _first_of_each(roots, ack_vals)
-        for scripts, mine in self._by_shard(ids):
-            for start in range(0, len(mine), SLICE):
-                part = mine[start : start + SLICE]
-                with translated("register roots"):
-                    collided += scripts.register(owner, ids[part], values[part])
-        return collided
+        parts = [
+            scripts.register(owner, ids[part], values[part])
+            for scripts, mine in self._by_shard(ids)
+            for part in (mine[start : start + SLICE] for start in range(0, len(mine), SLICE))
+        ]
+        return [*collided, *chain.from_iterable(perform_all(parts))]
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
         return total(perform_all(self.applying(token, updates, failures)))
@@ -58,16 +69,16 @@ class RedisLedger:
         work = canonical(updates, failures)
         digest = work.digest
         return [
-            scripts.applying(token, digest, number, part)
+            scripts.apply(token, digest, number, part)
             for scripts, mine in self._by_shard(work.roots)
             for number, part in enumerate(slices(share(work, mine)))
         ]
 
     def begin(self, run: str) -> bool:
-        return self._on_every_shard("begin a run", lambda scripts: scripts.begin(run))
+        return all(perform_all([scripts.begin(run) for scripts in self._scripts]))
 
     def fence(self, run: str, task: int, attempt: int) -> bool:
-        return self._on_every_shard("fence a task", lambda scripts: scripts.fence(run, task, attempt))
+        return all(perform_all([scripts.fence(run, task, attempt) for scripts in self._scripts]))
 
     def fail(self, failures: Sequence[Failure]) -> int:
         none = np.empty(0, np.uint64)
@@ -81,10 +92,13 @@ class RedisLedger:
 
     def reset_timeout(self, roots: Sequence[int]) -> None:
         work = _of(roots)
-        for scripts, mine in self._by_shard(work.roots):
-            for part in slices(share(work, mine)):
-                with translated("reset timeouts"):
-                    scripts.reset_timeout(part.roots)
+        perform_all(
+            [
+                scripts.reset_timeout(part.roots)
+                for scripts, mine in self._by_shard(work.roots)
+                for part in slices(share(work, mine))
+            ]
+        )
 
     def pending(self) -> int:
         total = 0
@@ -110,51 +124,45 @@ class RedisLedger:
             raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
         servers: dict[int, FeedServer] = {}
         for shard, keys in enumerate(self._keys):
-            self._check(shard)
             client = self._connect(shard)
+            with translated("use the ledger"):
+                check_version(client)
             # Clients of one server share their connections; in a cluster, where shards may move, each shard is on its own.
             server = servers.setdefault(
                 id(client.connection_pool), FeedServer(client=client, marks_ms=self._lifetimes.marks_ms)
             )
-            server.shards.append(ShardFeed(feed=keys.feed(owner), mark=keys.mark))
+            server.shards.append(
+                ShardFeed(
+                    feed=keys.feed(owner),
+                    mark=keys.mark,
+                    reader=keys.reader(owner),
+                    registered=keys.registered(owner),
+                    noted=self._scripts[shard].noted(owner),
+                )
+            )
         return RedisFeed(servers.values())
 
     def close(self) -> None:
+        self._servers.close()
         for client in self._clients:
             client.close()
 
     def _settle(self, kind: Literal["f", "r", "-"], work: Work, verb: str) -> int:
-        settled = 0
-        for scripts, mine in self._by_shard(work.roots):
-            for part in slices(share(work, mine)):
-                with translated(verb):
-                    settled += scripts.settle(kind, part)
-        return settled
-
-    def _on_every_shard(self, verb: str, call: Callable[[ShardScripts], bool]) -> bool:
-        """Return true if all of them do; the shards after one that does not are left as they are."""
-        for shard, scripts in enumerate(self._scripts):
-            self._check(shard)
-            with translated(verb):
-                if not call(scripts):
-                    return False
-        return True
+        parts = [
+            scripts.settle(kind, part, verb)
+            for scripts, mine in self._by_shard(work.roots)
+            for part in slices(share(work, mine))
+        ]
+        return sum(perform_all(parts))
 
     def _by_shard(self, roots: Ids) -> Iterator[tuple[ShardScripts, NDArray[np.intp]]]:
         """The scripts of each shard concerned, and the positions of its roots."""
         shards = shards_of(roots, self._spec.shards)
         for shard in np.unique(shards).tolist():
-            self._check(shard)
             yield self._scripts[shard], np.flatnonzero(shards == shard)
 
     def _connect(self, shard: int) -> redis.Redis:
         return connect(self._spec.urls[shard % len(self._spec.urls)], self._keys[shard].mark)
-
-    def _check(self, shard: int) -> None:
-        if shard in self._unchecked:
-            with translated("use the ledger"):
-                check_version(self._clients[shard])
-            self._unchecked.discard(shard)
 
 
 def _of(roots: Sequence[int]) -> Work:

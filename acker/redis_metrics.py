@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -11,12 +13,15 @@ from typing import Any
 
 from acker.layout import topology_prefix
 from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
-from acker.redis_client import connect_topology, translated
+from acker.redis_client import connect_topology
+from acker.redis_errors import translated
 from acker.scripts import script_source
 from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536
+_REPORTER_MEMORY_MS = 600_000
+"""Longer than any client goes on repeating a call."""
 
 
 class RedisMetrics:
@@ -25,7 +30,14 @@ class RedisMetrics:
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
         """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
         prefix = topology_prefix(topology)
-        self._client, self._clock = connect_topology(url, topology), clock
+        self._client = connect_topology(url, topology)
+        self._clock = clock
+        self._reporter_key = f"{prefix}counted:{secrets.token_hex(8)}"
+        self._number = 0
+        self._unsure: dict[str, int] = {}
+        """What was sent under ``number``, if no reply said that it was counted."""
+        self._waiting: dict[str, int] = {}
+        self._sending = threading.Lock()
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"
@@ -38,18 +50,33 @@ class RedisMetrics:
         self.add_all({(component, task): counts})
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
-        pairs: list[str | int] = []
-        for (component, task), more in counts.items():
-            for counter, count in more.items():
-                pairs += (_name(component, task, counter), count)
-        if not pairs:
-            return
+        with self._sending:
+            for (component, task), more in counts.items():
+                for counter, count in more.items():
+                    name = _name(component, task, counter)
+                    self._waiting[name] = self._waiting.get(name, 0) + count
+            # The call before may have been counted though its reply was lost: as it was, with its number, it is not counted
+            # twice. What has come since goes under the next number.
+            if self._unsure:
+                self._send()
+            if self._waiting:
+                self._number += 1
+                self._unsure = self._waiting
+                self._waiting = {}
+                self._send()
+
+    def _send(self) -> None:
         now = self._clock()
         slots = [self._slot(window, slot_of(window, now)) for window in SLIDING]
         # Kept for two slots more than it is asked for: clocks may differ a little.
         kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
+        pairs = [part for pair in self._unsure.items() for part in pair]
         with translated("count"):
-            self._count(keys=[self._since_key, self._counts_key, *slots], args=[now, *kept_ms, *pairs])
+            self._count(
+                keys=[self._reporter_key, self._since_key, self._counts_key, *slots],
+                args=[self._number, _REPORTER_MEMORY_MS, now, *kept_ms, *pairs],
+            )
+        self._unsure = {}
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
         for (component, task), reported in by_task(errors).items():
@@ -88,7 +115,9 @@ class RedisMetrics:
     def clear(self) -> None:
         with translated("clear the counters"):
             slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
-            self._client.delete(self._counts_key, self._errors_key, self._windows_key, self._since_key, *slots)
+            self._client.delete(
+                self._counts_key, self._errors_key, self._windows_key, self._since_key, self._reporter_key, *slots
+            )
 
     def close(self) -> None:
         """Release the connection. Idempotent."""

@@ -1,52 +1,75 @@
-"""The Lua scripts of one shard, each as one typed function. They raise the client's errors."""
+"""The Lua scripts of one shard, each as one typed function that prepares a call."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-import redis
 from numpy.typing import NDArray
-from redis.commands.core import Script
 
-from acker.effects import Effect, LocalEffect
+from acker.effects import Effect
 from acker.layout import Lifetimes, ShardKeys, fields, groups_of, pack_failure, records, unpack_roots
 from acker.ledger import Applied, Ids, Reply, Token
-from acker.redis_client import translated
+from acker.redis_effects import Reader, RedisScript, RedisServer
 from acker.work import Work, conflict_of
 
+T = TypeVar("T")
 _APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 
 
+@dataclass(slots=True)
+class Noted:
+    """What a shard's server has confirmed to one owner, and must know for ever after."""
+
+    calls: int = 0
+    """Calls of ``register``."""
+
+
 class ShardScripts:
-    """Runs the scripts on one shard. Every method is one call of a few thousand roots at most, ascending."""
+    """Prepares the calls of one shard: each of a few thousand roots at most, ascending."""
 
-    def __init__(self, client: redis.Redis, keys: ShardKeys, lifetimes: Lifetimes) -> None:
-        self._keys, self._receipts_ms = keys, lifetimes.receipts_ms
+    def __init__(self, server: RedisServer, keys: ShardKeys, lifetimes: Lifetimes, incarnation: bytes = b"\0\0") -> None:
+        """``incarnation``, two bytes, of the owners that register through this."""
+        self._keys = keys
+        self._receipts_ms = lifetimes.receipts_ms
+        self._marks_ms = lifetimes.marks_ms
+        self._incarnation = incarnation
+        self._noted: dict[int, Noted] = {}
         self._common = (len(keys.feeds), lifetimes.entries_ms)
-        self._register = client.register_script(_joined("outcomes", "register"))
-        self._apply = client.register_script(_joined("outcomes", "steps", "apply"))
-        self._settle = client.register_script(_joined("outcomes", "settle"))
-        self._reset_timeout = client.register_script(_joined("outcomes", "reset_timeout"))
-        self._begin = client.register_script(script_source("begin"))
-        self._fence = client.register_script(script_source("fence"))
+        self._register = server.script(_joined("outcomes", "register"))
+        self._apply = server.script(_joined("outcomes", "steps", "apply"))
+        self._settle = server.script(_joined("outcomes", "settle"))
+        self._reset_timeout = server.script(_joined("outcomes", "reset_timeout"))
+        self._begin = server.script(script_source("begin"))
+        self._fence = server.script(script_source("fence"))
 
-    def register(self, owner: int, roots: Ids, ack_vals: Ids) -> list[int]:
+    def noted(self, owner: int) -> Noted:
+        """What the server must know of this owner."""
+        return self._noted.setdefault(owner, Noted())
+
+    def register(self, owner: int, roots: Ids, ack_vals: Ids) -> Effect[list[int]]:
         """Returns the roots that collide."""
         groups = groups_of(roots)
         packed = records(roots, ack_vals).tobytes()
-        args: list[Any] = [*self._common, owner.to_bytes(4), self._receipts_ms]
+        args: list[Any] = [*self._common, self._incarnation + owner.to_bytes(2), self._receipts_ms, self._marks_ms]
         for group in groups:
             args += (group.high, packed[13 * group.start : 13 * group.end])
-        receipt = self._keys.receipt(packed)
-        return unpack_roots(self._call(self._register, [receipt, *self._keys.buckets(groups)], args))
+        keys = [self._keys.receipt(packed), self._keys.registered(owner), *self._keys.buckets(groups)]
 
-    def applying(self, token: Token, digest: bytes, number: int, work: Work) -> Effect[Reply]:
-        """Prepare one slice, the ``number``-th, of work with this digest."""
+        def read(reply: Any) -> list[int]:
+            collided, count = reply
+            self.noted(owner).calls = max(self.noted(owner).calls, count)
+            return unpack_roots(collided)
+
+        return self._call(self._register, keys, args, read, "register roots")
+
+    def apply(self, token: Token, digest: bytes, number: int, work: Work) -> Effect[Reply]:
+        """One slice, the ``number``-th, of work with this digest."""
         groups = groups_of(work.roots)
         numbers, reasons = _number_reasons(work, [pack_failure(conflict_of(0))])
         updates, failures = records(work.roots, work.xors), records(work.roots, numbers, width=2)
@@ -54,7 +77,8 @@ class ShardScripts:
         updates_only = not failing.any()
         packed = updates.tobytes()
         position = struct.pack(">IQ", token.attempt, token.step)
-        args: list[Any] = [*self._common, token.run, token.task, position, digest, number.to_bytes(2), len(groups)]
+        args: list[Any] = [*self._common, token.run, token.task, position]
+        args += (digest, number.to_bytes(2), len(groups))
         for group in groups:
             if updates_only:
                 args += (group.high, packed[13 * group.start : 13 * group.end], b"")
@@ -62,21 +86,17 @@ class ShardScripts:
                 part = np.s_[group.start : group.end]
                 fails = failing[part]
                 args += (group.high, updates[part][~fails].tobytes(), failures[part][fails].tobytes())
-        keys = [*self._keys.feeds, self._keys.tokens, *self._keys.buckets(groups)]
-        return LocalEffect(partial(self._applied, keys, [*args, *reasons]))
+        keys = [self._keys.tokens, *self._keys.buckets(groups)]
+        return self._call(self._apply, keys, [*args, *reasons], _reply, "apply updates")
 
-    def _applied(self, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        with translated("apply updates"):
-            applied, completed, failed, late = self._apply(keys=keys, args=args)
-        return Reply(applied=_APPLIED[applied], completed=completed, failed=failed, late=late)
+    def begin(self, run: str) -> Effect[bool]:
+        return self._begin([self._keys.tokens], [run], bool, "begin a run")
 
-    def begin(self, run: str) -> bool:
-        return bool(self._begin(keys=[self._keys.tokens], args=[run]))
+    def fence(self, run: str, task: int, attempt: int) -> Effect[bool]:
+        args = [run, task, struct.pack(">I", attempt)]
+        return self._fence([self._keys.tokens], args, bool, "fence a task")
 
-    def fence(self, run: str, task: int, attempt: int) -> bool:
-        return bool(self._fence(keys=[self._keys.tokens], args=[run, task, struct.pack(">I", attempt)]))
-
-    def settle(self, kind: Literal["f", "r", "-"], work: Work) -> int:
+    def settle(self, kind: Literal["f", "r", "-"], work: Work, verb: str) -> Effect[int]:
         """Fail (for ``work``'s reasons), release or forget; returns how many were pending."""
         groups = groups_of(work.roots)
         numbers, reasons = _number_reasons(work, [])
@@ -84,18 +104,27 @@ class ShardScripts:
         args: list[Any] = [*self._common, kind, len(groups)]
         for group in groups:
             args += (group.high, packed[7 * group.start : 7 * group.end])
-        return int(self._call(self._settle, self._keys.buckets(groups), [*args, *reasons]))
+        return self._call(self._settle, self._keys.buckets(groups), [*args, *reasons], int, verb)
 
-    def reset_timeout(self, roots: Ids) -> None:
+    def reset_timeout(self, roots: Ids) -> Effect[None]:
         groups = groups_of(roots)
         packed = fields(roots).tobytes()
         args: list[Any] = [*self._common]
         for group in groups:
             args += (group.high, packed[5 * group.start : 5 * group.end])
-        self._call(self._reset_timeout, self._keys.buckets(groups), args)
+        return self._call(self._reset_timeout, self._keys.buckets(groups), args, _nothing, "reset timeouts")
 
-    def _call(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return script(keys=[*self._keys.feeds, *keys], args=args)
+    def _call(self, script: RedisScript, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str) -> Effect[T]:
+        return script([*self._keys.feeds, *keys], args, read, verb)
+
+
+def _reply(parts: Sequence[int]) -> Reply:
+    applied, completed, failed, late = parts
+    return Reply(applied=_APPLIED[applied], completed=completed, failed=failed, late=late)
+
+
+def _nothing(_: object) -> None:
+    pass
 
 
 def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:

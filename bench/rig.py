@@ -13,11 +13,11 @@ from pathlib import Path
 import redis
 
 from acker import RedisMetrics
-from acker.redis_client import connect
 from bench.probe import Reading, environment
 from compose import EmbeddedServices
-from queues import Publisher, RedisRelay
+from queues import Publisher
 from queues.declare import WorkQueue, declare_queue
+from spark_jobs.relays import relay_on
 from workers.config import Settings
 from workers.control import State
 from workers.loading import load_topology
@@ -83,7 +83,7 @@ class Running:
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
         self._registry = Registry(settings.redis_urls[0])
         self._control = RedisControl(settings.redis_urls[0], self.name)
-        self._relay = RedisRelay(connect(settings.redis_urls[0]), self.name, lanes=1)
+        self._relay = relay_on(settings.redis_urls[0], self.name, lanes=1)
 
     def warm_up(self) -> None:
         """The processes have started and processed some thousand sentences."""

@@ -16,6 +16,8 @@ from queues.address import Address
 from queues.connection import connected
 from queues.declare import declare_dead_letter_queue
 from queues.errors import PublishRefusedError, QueuesError
+from queues.frames import Properties
+from queues.headers import Headers
 from queues.outlet import Outgoing, Outlet
 
 log = logging.getLogger(__name__)
@@ -23,12 +25,16 @@ log = logging.getLogger(__name__)
 REASON_HEADER = "x-tiercel-reason"
 QUEUE_HEADER = "x-tiercel-queue"
 _REASON_BYTES = 2_000
-"""All headers must fit into one frame (128 KiB)."""
-_BROKER_HEADERS = (
-    "x-delivery-count",
-    "x-acquired-count",
-    "CC",  # would send copies to the queues named there
-    "BCC",
+# All properties must fit into one frame; this is the size that RabbitMQ and pika agree on by default.
+_FRAME_BYTES = 128 * 1024
+_FRAME_OVERHEAD_BYTES = 20
+_BROKER_HEADERS = frozenset(
+    (
+        "x-delivery-count",
+        "x-acquired-count",
+        "CC",  # would send copies to the queues named there
+        "BCC",
+    )
 )
 
 
@@ -72,23 +78,31 @@ class Undertaker:
 
 
 def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicProperties:
-    """The properties of the copy: the original's, with the reason, persistent, and without what only fits the original."""
-    headers = clean_headers(properties.headers)
-    headers[REASON_HEADER] = reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore")
-    headers[QUEUE_HEADER] = queue
-    return copy_properties(properties, headers)
+    """The properties of the copy: the original's, persistent, with the reason.
+
+    What only fits the original is left out. So are headers that cannot be read or do not fit into a
+    frame beside the reason, which then says so.
+    """
+    headers = Headers.of(properties.headers)
+    if headers.unreadable:
+        reason = f"{reason}; headers left out: {headers.unreadable}"
+    copy = copy_properties(properties, clean_headers(headers).plus(_ours(queue, reason)))
+    if size_of(copy) > _FRAME_BYTES:
+        reason = f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: too large with the reason"
+        copy = copy_properties(properties, Headers().plus(_ours(queue, reason)))
+    return copy
 
 
-def copy_properties(properties: Any, headers: Mapping[str, Any]) -> BasicProperties:
+def copy_properties(properties: Any, headers: Headers) -> BasicProperties:
     """A persistent copy with other headers.
 
-    Without ``expiration``, which would delete it from the next queue too, and without ``user_id``, which must be the user of
-    the connection that publishes.
+    Without ``expiration``, which would delete it from the next queue too, and without ``user_id``,
+    which must be the user of the connection that publishes.
     """
-    return BasicProperties(
+    return Properties(
         content_type=properties.content_type,
         content_encoding=properties.content_encoding,
-        headers=dict(headers),
+        headers=headers,
         delivery_mode=2,
         priority=properties.priority,
         correlation_id=properties.correlation_id,
@@ -100,14 +114,18 @@ def copy_properties(properties: Any, headers: Mapping[str, Any]) -> BasicPropert
     )
 
 
-def clean_headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The headers that may travel with a copy; values that pika reads but cannot write become text."""
-    return {name: _writable(value) for name, value in (headers or {}).items() if name not in _BROKER_HEADERS}
+def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
+    """The headers that may travel with a copy, byte for byte as they came."""
+    return Headers.of(headers).without(_BROKER_HEADERS.__contains__)
 
 
-def _writable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _writable(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_writable(each) for each in value]
-    return str(value) if isinstance(value, float) else value
+def size_of(properties: BasicProperties) -> int:
+    """Bytes of the frame that carries them, which is never split."""
+    return _FRAME_OVERHEAD_BYTES + sum(map(len, properties.encode()))
+
+
+def _ours(queue: str, reason: str) -> dict[str, str]:
+    return {
+        REASON_HEADER: reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore"),
+        QUEUE_HEADER: queue,
+    }

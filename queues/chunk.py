@@ -6,16 +6,51 @@ On the wire (relay entries, Spark shuffle rows) it is an Arrow IPC stream of one
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from queues.errors import BadChunkError
+
+log = logging.getLogger(__name__)
 
 _ROOTS = "__roots"
 _EDGES = "__edges"
 _ROUTE = b"tiercel"
+_IDS = pa.list_(pa.uint64())
+# The types of ``queues.schema``, beside decimals and lists: each value has bytes of its own.
+_FLAT = {pa.string(), pa.binary(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
+_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
+_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+_TIMES = {pa.date32(): _DAYS, pa.timestamp("us"): _MICROSECONDS, pa.timestamp("us", tz="UTC"): _MICROSECONDS}
+_LEAST_SCALE = -38  # what pyarrow makes Python decimals of
+_FRAME = struct.Struct("<Ii")
+_CONTINUES = 0xFFFFFFFF
+# Longer headings, of streams with thousands of columns, are read each time.
+_KEPT_BYTES = 16 * 1024
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+# All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is UnicodeDecodeError too.
+_DAMAGED = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    StopIteration,
+    struct.error,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,32 +104,157 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def decode(payload: bytes) -> Chunk:
-    """The chunk in an Arrow IPC stream written by ``encode``; raises ValueError for anything else."""
+    """The chunk in an Arrow IPC stream written by ``encode``. Raises BadChunkError for anything else.
+
+    Whoever wrote the payload: what this returns is safe to read. Arrow itself believes offsets and lengths as they come, and
+    would read beyond a buffer later; here all of them are checked. Compressed bodies are refused, and so are types that stand
+    for more values than they have bytes, so that reading takes memory in proportion to the payload.
+    """
     try:
-        with pa.ipc.open_stream(payload) as reader:
-            batch = reader.read_next_batch()
-            source, target, component, stream = reader.schema.metadata[_ROUTE].decode().split("\n")
-    except (pa.ArrowInvalid, KeyError, TypeError, StopIteration) as error:
-        raise ValueError(f"not a chunk of tuples: {error}") from error
-    roots = batch.column(batch.num_columns - 2)
-    edges = batch.column(batch.num_columns - 1)
-    lineage = Lineage(
-        offsets=roots.offsets.to_numpy(),
+        heading, at = _heading_of(payload)
+        batch = _batch(payload, at, heading.schema)
+        columns = batch.columns
+        for column, type_ in heading.times:
+            _check_times(columns[column], type_)
+        return Chunk(
+            route=heading.route,
+            values=pa.RecordBatch.from_arrays(columns[:-2], schema=heading.values),
+            lineage=_lineage(*columns[-2:]),
+        )
+    except _DAMAGED as error:
+        why = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise BadChunkError(f"not a chunk of tuples: {why}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """The first message of a payload."""
+
+    schema: pa.Schema
+    values: pa.Schema
+    """Without the ids."""
+    times: list[tuple[int, pa.DataType]]
+    """The columns of dates and times, and of lists of them, with the type of their values."""
+    route: Route
+
+
+def _heading_of(payload: bytes) -> tuple[_Heading, int]:
+    """The heading, and where it ends."""
+    mark, length = _FRAME.unpack_from(payload)
+    end = _FRAME.size + length
+    if mark != _CONTINUES or not 0 < length <= len(payload) - _FRAME.size:
+        raise BadChunkError("it does not begin like one")
+    head = payload[:end]
+    return (_heading(head) if length <= _KEPT_BYTES else _heading.__wrapped__(head)), end
+
+
+@lru_cache(maxsize=1024)
+def _heading(head: bytes) -> _Heading:
+    """All chunks on one route begin with the same bytes."""
+    schema = pa.ipc.read_schema(pa.py_buffer(head))
+    fields = list(schema)
+    leaves = [_leaf(field.type) for field in fields[:-2]]
+    for field, leaf in zip(fields, leaves, strict=False):
+        if not _is_plain(leaf):
+            raise BadChunkError(f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has")
+    if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or any(field.type != _IDS for field in fields[-2:]):
+        raise BadChunkError("its last columns are not the ids of trees and edges")
+    source, target, component, stream = schema.metadata[_ROUTE].decode().split("\n")
+    route = Route(component=component, stream=stream, source_task=int(source), target_task=int(target))
+    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    return _Heading(schema, pa.schema(fields[:-2]), times, route)
+
+
+def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch, checked through and through."""
+    message = pa.ipc.read_message(pa.py_buffer(payload)[at:])
+    if message.type != "record batch" or message.metadata_version != pa.ipc.MetadataVersion.V5:
+        raise BadChunkError(f"a {message.type} of Arrow's format {message.metadata_version} where its rows should be")
+    if _is_compressed(message.metadata):
+        raise BadChunkError("its body is compressed")
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    return batch
+
+
+def _lineage(roots: pa.Array, edges: pa.Array) -> Lineage:
+    for ids in (roots, edges):
+        if ids.null_count or ids.values.null_count:
+            raise BadChunkError("an id of its trees and edges is missing")
+    offsets: NDArray[np.int32] = roots.offsets.to_numpy()
+    if not np.array_equal(offsets, edges.offsets.to_numpy()):
+        raise BadChunkError("it has not one edge for each root")
+    if len(roots) and (offsets[0] != 0 or not offsets[-1] == len(roots.values) == len(edges.values)):
+        raise BadChunkError("it has ids that belong to none of its tuples")
+    return Lineage(
+        offsets=offsets,
         roots=roots.values.to_numpy(zero_copy_only=True),
         edges=edges.values.to_numpy(zero_copy_only=True),
     )
-    columns = range(batch.num_columns - 2)
-    return Chunk(
-        route=Route(component=component, stream=stream, source_task=int(source), target_task=int(target)),
-        values=pa.RecordBatch.from_arrays(
-            [batch.column(i) for i in columns], schema=pa.schema([batch.schema.field(i) for i in columns])
-        ),
-        lineage=lineage,
-    )
+
+
+def _leaf(type_: pa.DataType) -> pa.DataType:
+    """The type itself; of a list, that of its values."""
+    while type_.id == _IDS.id:
+        type_ = type_.value_type
+    return type_
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    if pa.types.is_decimal128(type_):
+        return bool(_LEAST_SCALE <= type_.scale <= type_.precision)
+    return type_ in _FLAT or type_ in _TIMES
+
+
+def _check_times(column: pa.Array, type_: pa.DataType) -> None:
+    """Arrow has the year 300,000, Python has not: no tuple could be made of it."""
+    while column.type.id == _IDS.id:
+        column = column.flatten()
+    first, last = _TIMES[type_]
+    ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
+    if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
+        raise BadChunkError(f"a {type_} is not within the years 1 to 9999")
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Look into the message's head: pyarrow unpacks a body without asking, however large it becomes.
+
+    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the table's length, its own
+    and then the places of its fields, 0 for one that is not there. The third field of a message is the head of its batch,
+    whose fourth is the compression.
+    """
+    head = memoryview(metadata)
+    (message,) = _U32.unpack_from(head)
+    place = _place(head, message, 2)
+    (distance,) = _U32.unpack_from(head, place)
+    return _place(head, place + distance, 3) != 0
+
+
+def _place(head: memoryview, table: int, field: int) -> int:
+    """Where a field of a table is; 0 if it is not there."""
+    (distance,) = _I32.unpack_from(head, table)
+    directory = table - distance
+    (length,) = _U16.unpack_from(head, directory)
+    at = 4 + 2 * field
+    if at >= length:
+        return 0
+    (offset,) = _U16.unpack_from(head, directory + at)
+    return table + offset if offset else 0
 
 
 def roots_in(payloads: Iterable[bytes]) -> list[int]:
-    """The roots of all trees that these encoded chunks have tuples of, each once, ascending."""
-    roots = [decode(payload).lineage.roots for payload in payloads]
+    """The roots of all trees that these encoded chunks have tuples of, each once, ascending.
+
+    A chunk that cannot be read is passed over, with one line in the log: the messages in it time out and come again.
+    """
+    roots = []
+    for payload in payloads:
+        try:
+            roots.append(decode(payload).lineage.roots)
+        except BadChunkError as error:
+            log.warning(
+                "passing over %d bytes in the relay: %s; whatever was in them times out and is delivered again",
+                len(payload), error, extra={"event": "chunk_unreadable"},
+            )  # fmt: skip
     found: list[int] = np.unique(np.concatenate(roots)).tolist() if roots else []
     return found

@@ -17,6 +17,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from queues.address import Address
 from queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError, QueuesError
+from queues.frames import Connection
 
 _BACKOFF = wait_exponential(multiplier=0.1, max=2) + wait_random(0, 0.1)
 """A broker that starts takes longer than that, and whoever waits for it shall not wait much longer than it takes."""
@@ -94,7 +95,7 @@ def _connect(address: Address, name: str) -> Any:
     for each in parameters:
         each.blocked_connection_timeout = _BLOCKED_TIMEOUT_S
     try:
-        return pika.BlockingConnection(parameters)
+        return pika.BlockingConnection(parameters, _impl_class=Connection)
     except _PIKA_ERRORS as error:
         raise translate(error, address) from error
 

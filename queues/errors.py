@@ -10,9 +10,8 @@ QueuesError
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
-├── MessageTooLargeError     above the size limit
-└── RelayError
-    └── RelayUnavailableError  Redis did not answer, or takes no writes now: try again
+├── BadChunkError            bytes that are no chunk of tuples
+└── MessageTooLargeError     above the size limit
 """
 
 
@@ -64,9 +63,5 @@ class MessageTooLargeError(QueuesError):
     """A message is larger than what tiercel carries."""
 
 
-class RelayError(QueuesError):
-    """An error of the relay."""
-
-
-class RelayUnavailableError(RelayError):
-    """Redis did not answer; an append may or may not have taken effect, and may be repeated as it is."""
+class BadChunkError(QueuesError, ValueError):
+    """Bytes in Redis are no chunk of tuples, or are damaged; nothing of them may be used."""

@@ -8,7 +8,7 @@ Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -16,7 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from queues.decimals import MISFITS, decimal_for
 from queues.errors import SchemaError
+
+# What Arrow and we raise for a value that does not fit its column.
+UNFIT = (pa.ArrowException, *MISFITS)
 
 _FLAT: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -64,6 +68,15 @@ class Field:
         known = _PYTHON.get(self.arrow)
         return known is None or set(map(type, column)) <= {known, type(None)}
 
+    def array(self, column: Sequence[Any]) -> pa.Array:
+        """The values for Arrow, which alone would change some in silence; raises one of UNFIT."""
+        exactly = self._exactly
+        return pa.array(column if exactly is None else [exactly(value) for value in column], self.arrow)
+
+    @cached_property
+    def _exactly(self) -> Callable[[Any], Any] | None:
+        return _exactly(self.arrow)
+
     def fits(self, value: Any) -> bool:
         """Whether Arrow takes the value (or None) for this column. A fraction of a microsecond for the common types."""
         if value is None:
@@ -78,8 +91,8 @@ class Field:
         if known is int and not isinstance(value, Integral):
             return False  # Arrow would cut a fraction off
         try:
-            pa.array([value], self.arrow)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            self.array([value])
+        except UNFIT:
             return False
         return True
 
@@ -128,7 +141,7 @@ class Schema:
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
                 raise SchemaError(
-                    f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {value!r:.50}"
+                    f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {_shown(value)}"
                 )
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
@@ -138,8 +151,8 @@ class Schema:
             for row in rows:
                 self.check(row)
         try:
-            arrays = [pa.array(column, field.arrow) for column, field in zip(columns, self.fields, strict=True)]
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            arrays = [field.array(column) for column, field in zip(columns, self.fields, strict=True)]
+        except UNFIT:
             for row in rows:
                 self.check(row)
             raise
@@ -147,6 +160,33 @@ class Schema:
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name} {field.type}" for field in self.fields)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.50}"
+    except ValueError:
+        return "that is too long to be shown"  # an integer of more than 4,300 digits, somewhere in it
+
+
+def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes of a value one that Arrow takes as it is, or raises one of UNFIT; None if nothing has to."""
+    if pa.types.is_decimal(type_):
+        return _unless_none(decimal_for(type_))
+    if not pa.types.is_list(type_):
+        return None
+    inner = _whole if pa.types.is_integer(type_.value_type) else _exactly(type_.value_type)
+    return None if inner is None else _unless_none(lambda values: [inner(value) for value in values])
+
+
+def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else function(value)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("not an integer")  # Arrow would cut the fraction off
+    return value
 
 
 def _split(ddl: str) -> list[str]:

@@ -123,6 +123,13 @@ class Spout:
         """
         self.next_tuple(collector)
 
+    def expect(self, tuples: int) -> None:
+        """Hold no more than a small multiple of this many messages; called when the bound on tuples in flight changes.
+
+        0: nothing can be emitted for now, so hold nothing that has not been emitted; a source that lends its messages gets
+        them back. A spout that holds nothing need not listen.
+        """
+
     def check(self) -> None:
         """Called about once a second, also while nothing may be emitted: raise if only a person can make the source work."""
 
@@ -138,7 +145,11 @@ class Spout:
         """The tree of this message failed or timed out. An override may leave out ``reason``."""
 
     def release(self, msg_id: MsgId) -> None:
-        """The message must be emitted again but did nothing wrong (driver restarted, ledger lost). By default a ``fail``."""
+        """The message must be emitted again but did nothing wrong (driver restarted, ledger lost). By default a ``fail``.
+
+        A spout that can emits it again by itself at its next turn. It counts against the message nowhere: it may come as
+        often as drivers are started.
+        """
         self.fail(msg_id)
 
     def deactivate(self) -> None:

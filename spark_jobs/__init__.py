@@ -22,6 +22,7 @@ session     the Spark session                           errors     what all of t
 shipping    code for executors that lack it             garbage    how seldom it is collected
 testing     the test kit                                shape      what its processes must agree on
 patience    waiting for Redis within a Spark task       class_archive  a JVM that starts faster
+relays      the relay, with acker's client and errors   arrivals   chunks that this topology can have written
 python_start  and Python processes that do
 """
 

@@ -13,7 +13,7 @@ from acker.ids import edges, mix, mix_array, seed_array
 from acker.ledger import Ids
 from queues.chunk import Chunk, Lineage, Route, encode
 from queues.errors import SchemaError
-from queues.inbox.contract import Parcel
+from queues.inbox.records import Parcel
 from spark_jobs.errors import BadValuesError
 from spark_jobs.fold import Rows
 from spark_jobs.outputs import Outgoing, Outlet, Outputs

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from acker.ids import mix
 from queues.errors import SchemaError
-from queues.schema import Field, Schema
+from queues.schema import UNFIT, Field, Schema
 from spark_jobs.errors import BadValuesError
 
 KeyHash = Callable[[Sequence[Any]], int]
@@ -47,7 +47,7 @@ def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> Cal
     def compute(values: Sequence[Any]) -> T:
         try:
             return of(hash_values([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)]))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except UNFIT:
             try:
                 schema.check(values)
             except SchemaError as error:
@@ -74,7 +74,7 @@ def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> Cal
 def _canonical(value: Any, column: Field) -> Any:
     if value is None or type(value) is _EXACT.get(column.arrow):
         return value
-    return pa.array([value], column.arrow)[0].as_py()
+    return column.array([value])[0].as_py()
 
 
 def hash_values(key: Sequence[Any]) -> int:

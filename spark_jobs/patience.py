@@ -9,10 +9,7 @@ from typing import ParamSpec, TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from acker import LedgerUnavailableError
-from queues.errors import RelayUnavailableError
 
-REDIS_AWAY = (LedgerUnavailableError, RelayUnavailableError)
-"""What is raised while Redis does not answer."""
 _PATIENCE = timedelta(seconds=15)
 """Longer than a failover or a restart. Who waits cannot be told to end, and is killed by then."""
 
@@ -26,7 +23,7 @@ def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     Spark would repeat what failed too, in a new process that takes seconds to start; where it looks for offsets, not at all.
     """
     retrying = Retrying(
-        retry=retry_if_exception_type(REDIS_AWAY),
+        retry=retry_if_exception_type(LedgerUnavailableError),
         wait=wait_random_exponential(multiplier=0.1, max=1),
         stop=stop_after_delay(_PATIENCE.total_seconds()),
         reraise=True,

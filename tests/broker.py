@@ -10,6 +10,7 @@ from datetime import timedelta
 import pika
 
 from queues.address import Address
+from queues.connection import connected
 from queues.consumer import Consumer, ConsumerSettings
 from queues.declare import WorkQueue, check_server
 from queues.retry import NO_WAIT
@@ -63,6 +64,16 @@ def take_all(amqp_url, queue):
     """All messages that wait in the queue, taken out: (body, headers) each."""
     found = []
     with plain_channel(amqp_url) as channel:
+        while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
+            found.append((message[2], message[1].headers or {}))
+    return found
+
+
+def take_raw(amqp_url, queue):
+    """As ``take_all``, whatever the headers are."""
+    found = []
+    with connected(Address.parse(amqp_url), "test") as connection:
+        channel = connection.channel()
         while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
             found.append((message[2], message[1].headers or {}))
     return found

@@ -9,12 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
-from queues.inbox.contract import Sender
 from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Sender
 from spark_jobs.emission import SpoutEmitter
+from spark_jobs.levels import plan_topology
+from spark_jobs.running.around import Around
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.running.task import Around, BoltTask
+from spark_jobs.running.task import BoltTask
 from spark_jobs.state import MemoryStateStore
 from spark_jobs.suspects.memory import MemoryCaseBook
 from spark_jobs.topology import Topology
@@ -48,7 +50,7 @@ class InboxCluster:
             suspicion=Suspicion(RUN, self.book, self.ledger),
         )
         self.threads: dict[int, tuple[BoltTask, threading.Thread]] = {}
-        self._emitter = SpoutEmitter(topology, next(iter(topology.spouts)), 1)
+        self._emitter = SpoutEmitter(plan_topology(topology, max_lanes=1), next(iter(topology.spouts)), 1)
         self._roots = RootIds(timedelta(seconds=30))
         self._number = 0
 

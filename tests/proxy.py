@@ -43,11 +43,12 @@ class Proxy:
         """Swallow the server's next replies, each with its connection: it has done what it was told, the client cannot know."""
         self._to_lose = replies
 
-    def retarget(self, url: str) -> None:
-        """Break all connections; new ones go to another server, as after a failover."""
+    def retarget(self, url: str, *, cut: bool = True) -> None:
+        """Lead new connections to another server, as after a failover; break the others unless told not to."""
         parts = urlsplit(url)
         self._target = (parts.hostname, parts.port)
-        self.cut()
+        if cut:
+            self.cut()
 
     def __enter__(self) -> Self:
         return self

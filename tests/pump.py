@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
-from queues.inbox.contract import Appended, Bounds, Inboxes, Parcel, Sender
+from queues.inbox.contract import Inboxes
 from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Appended, Bounds, Parcel, Sender
 from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.running.counting import Counting

@@ -6,19 +6,24 @@ monitoring     what people see: depths, top, the page
 local          a whole topology on one machine
 spout_process  one spout task, put together            driver           the Spark query, run after run
 spout_task     its loop                                ticker           ticks into the relay
-collector      what its spout emits with               processes        children that are restarted and end with us
-outbox         into the ledger and the relay           addresses        finds the private servers of tiercel run
+filling        from the spout into batches             processes        children that are restarted and end with us
+collector      what its spout emits with               addresses        finds the private servers of tiercel run
+outbox         into the ledger and the relay
+trees          what is in flight, and how it settles
+holding        how many messages the spout may hold
 patience       while Redis is away                     pace           how often it sends, how long it rests
 outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment
+completions    how fast trees complete
 orders         whether it may emit                      heartbeat      for health checks
 claims         the contract: who runs which task        spout_worker   takes a task that is free, and keeps it
 redis_claims   in Redis
 control        the contract: active, deactivated, killed
 redis_control  in Redis                                steering         what activate, deactivate and kill do
 jvm_output     Spark's stderr as log records           stalls         micro-batches that take long
-progress       what tiercel run says
+progress       what tiercel run says                   unreadable     things in Redis that are passed over
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords
+audit          what operators did                      printable, terminal  no escape sequence reaches a terminal
 demo           the demo                                errors, cli_errors  what is raised, in one line
 """

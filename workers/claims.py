@@ -17,8 +17,9 @@ CLAIM = timedelta(seconds=10)
 class Claims(Protocol):
     """One worker's, in one topology. Each call is safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
 
-    While Redis is away or has lost its memory two workers may believe for a moment that they have the same task. They then
-    take each other's outcomes away, so that messages time out and are delivered again. None is acked for it: roots are unique.
+    While Redis is away or has lost its memory two workers may believe for a moment that they have the same task. The one that
+    opened the outcome feed later hears of all of its messages. The earlier one may miss outcomes, which the later one has
+    read and deleted: those messages time out and are delivered again. None is acked for it: roots are unique.
     """
 
     def take(self, task_ids: range) -> int | None:
@@ -30,7 +31,7 @@ class Claims(Protocol):
         ...
 
     def leave(self, task_id: int) -> None:
-        """Give the task free. Idempotent; does not touch another worker's claim."""
+        """Release the claim. Idempotent; does not touch another worker's claim."""
         ...
 
 
@@ -38,7 +39,9 @@ class MemoryClaims:
     """``Claims`` within one process: workers that share ``claimed``. One thread."""
 
     def __init__(self, worker: str, claimed: dict[int, tuple[str, float]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._worker, self._claimed, self._clock = worker, claimed, clock
+        self._worker = worker
+        self._claimed = claimed
+        self._clock = clock
 
     def take(self, task_ids: range) -> int | None:
         return next((task_id for task_id in task_ids if self._holder(task_id) is None and self.keep(task_id)), None)

@@ -15,6 +15,7 @@ from workers.config import Settings, use_this_python_for_spark
 from workers.errors import UsageError
 from workers.jvm_output import as_log_records
 from workers.options import Amqp, Conf, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
+from workers.terminal import say
 
 app = typer.Typer(
     name="tiercel",
@@ -88,7 +89,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
         settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
         from workers.driver.around import DriverAround  # noqa: PLC0415 - PySpark takes a second
-        from workers.driver.process import Driver
+        from workers.driver.process import Driver  # noqa: PLC0415
         from workers.heartbeat import Heartbeat  # noqa: PLC0415
         from workers.loading import load_topology, module_of, spark_options_of, with_spark_options  # noqa: PLC0415
 
@@ -107,7 +108,7 @@ def prepare() -> None:
 
     with as_log_records():
         path = make_class_archive()
-    typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.0f} MB)")
+    say(f"wrote {path} ({path.stat().st_size / 1e6:.0f} MB)")
 
 
 @app.command()

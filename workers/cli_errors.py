@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from queues.errors import QueuesError
 from spark_jobs.errors import SparkJobsError
 from workers.errors import WorkersError
 from workers.redaction import redact
+from workers.terminal import say
 
 EXPECTED = (WorkersError, ServiceError, AckerError, QueuesError, SparkJobsError)
 """The roots of our error trees; their messages say what to do. Anything else is a bug, and keeps its traceback."""
@@ -26,5 +26,5 @@ def one_line_errors() -> Iterator[None]:
         yield
     except EXPECTED as error:
         message = str(error) or type(error).__doc__ or type(error).__name__
-        print(f"tiercel: {redact(message)}", file=sys.stderr)  # noqa: T201 - the answer of a command
+        say(f"tiercel: {redact(message)}", err=True)
         raise SystemExit(USAGE) from None

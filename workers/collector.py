@@ -24,8 +24,10 @@ class Emitted:
     def __init__(self) -> None:
         self.tuples: list[tuple[int | None, MsgId | None]] = []
         """(root, message id) each; without a root it is not tracked."""
+        self.tracked = 0
+        """Those with a root."""
         self.transferred = 0
-        """Copies, one a receiving task."""
+        """Copies, one per receiving task."""
 
 
 class TaskCollector:
@@ -40,6 +42,16 @@ class TaskCollector:
     def __len__(self) -> int:
         """Tuples emitted since ``take``."""
         return len(self._emitted.tuples)
+
+    @property
+    def tracks(self) -> bool:
+        """Whether any tuple is tracked."""
+        return self._root_ids is not None
+
+    @property
+    def tracked(self) -> int:
+        """Tracked tuples emitted since ``take``."""
+        return self._emitted.tracked
 
     def take(self) -> tuple[Emission, Emitted]:
         """Everything since the last call: encoded, and as it was emitted."""
@@ -58,6 +70,7 @@ class TaskCollector:
         roots = None if self._root_ids is None else self._root_ids.draw(len(rows))
         transferred = self._emitter.emit_all(rows, roots, stream)
         self._emitted.tuples += zip(roots or repeat(None), msg_ids, strict=False)
+        self._emitted.tracked += len(roots or ())
         self._emitted.transferred += transferred
 
     def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
@@ -81,4 +94,5 @@ class TaskCollector:
 
     def _add(self, root: int | None, msg_id: MsgId | None, transferred: int) -> None:
         self._emitted.tuples.append((root, msg_id))
+        self._emitted.tracked += root is not None
         self._emitted.transferred += transferred

@@ -5,7 +5,8 @@ TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or
                      or redis+sentinel://:password@host:26379,other:26379/mymaster/0, or redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
-TIERCEL_TOKEN        what tiercel monitor asks of whoever changes anything; by default it draws one and says it
+TIERCEL_TOKEN        what tiercel monitor asks for before it shows a body or changes anything, 16 characters or more;
+                     by default it draws one and says it
 TIERCEL_SPOUT_TASKS  least number of tasks of each spout that reads a queue; the same for all processes of a topology
 TIERCEL_HEARTBEAT    a file that a spout worker or driver touches while its loop turns, for health checks
 TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …: what the environment does not say
@@ -37,6 +38,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 _PREFIX = "TIERCEL_"
 _SEVERAL_HOSTS = ("amqp", "amqps")
+_TOKEN_CHARACTERS = 16
 
 
 def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
@@ -54,11 +56,20 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
     return url
 
 
+def _without_controls(value: str) -> str:
+    # urlsplit drops line breaks and tabs, so a password with one would be another than the one shown.
+    value = value.strip()
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise ValueError("must not have a line break, a tab or another control character in it")
+    return value
+
+
 def _amqp(value: str) -> str:
-    return _check_url(value, ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
+    return _check_url(_without_controls(value), ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
 
 
 def _redis(value: str) -> str:
+    value = _without_controls(value)
     for url in split_urls(value) or [""]:
         try:
             address = RedisAddress.parse(url)
@@ -70,7 +81,7 @@ def _redis(value: str) -> str:
 
 
 def _management(value: str) -> str:
-    return _check_url(value, ("http", "https"), "http://user:password@host:15672")
+    return _check_url(_without_controls(value), ("http", "https"), "http://user:password@host:15672")
 
 
 def _master(value: str) -> str:
@@ -88,7 +99,7 @@ class Settings(BaseSettings):
     redis: Annotated[str, AfterValidator(_redis)] | None = None
     master: Annotated[str, AfterValidator(_master)] = "local[*]"
     management: Annotated[str, AfterValidator(_management)] | None = None
-    token: Annotated[str, Field(min_length=8)] | None = None
+    token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
     heartbeat: Path | None = None
     log: LogFormat = "text"

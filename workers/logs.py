@@ -1,4 +1,6 @@
-"""Logging of all processes: readable lines at a terminal, or one JSON object a line. Passwords in URLs are redacted.
+"""Logging of all processes: readable lines at a terminal, or one JSON object per line.
+
+Passwords in URLs are redacted, what is longer than 16 KiB is cut, and no record can look like two.
 
 A call that others may want to count or search for names its event: ``log.info("…", extra={"event": "channel_lost"})``.
 Other keys of ``extra`` become keys of the JSON object. Everything goes to stderr; stdout belongs to results.
@@ -12,6 +14,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from workers.printable import printable
 from workers.redaction import redact
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from workers.config import LogFormat
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "component"}
+_CONTINUED = "\n    "
 _QUIET = {"pika": logging.CRITICAL, "py4j": logging.WARNING, "pyspark": logging.WARNING, "urllib3": logging.WARNING}
 """Libraries whose failures we translate and report ourselves: their own lines would say everything twice."""
 
@@ -37,7 +41,8 @@ class TextFormatter(logging.Formatter):
         text = f"{where}  {super().format(record)}"
         if not self._short:
             text = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {record.levelname:<7} {text}"  # noqa: DTZ006 - the reader's clock
-        return redact(text)
+        # What comes after a line break is set in: no message can forge the beginning of a record.
+        return printable(redact(text), kept="\n\t").replace("\n", _CONTINUED)
 
 
 class JsonFormatter(logging.Formatter):
@@ -60,7 +65,16 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return redact(json.dumps(entry, default=str, ensure_ascii=False))
+        # Value by value: a password with a quote in it is not the same within JSON.
+        return json.dumps(_redacted(entry)).replace("\x7f", "\\u007f")
+
+
+def _redacted(value: object) -> object:
+    if isinstance(value, dict):
+        return {redact(str(key)): _redacted(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redacted(each) for each in value]
+    return value if value is None or isinstance(value, int | float) else redact(str(value))
 
 
 def set_up_logging(log_format: LogFormat, level: str = "info", component: str = "", console: Console | None = None) -> None:

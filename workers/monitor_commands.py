@@ -18,6 +18,7 @@ import typer
 from workers.config import Settings
 from workers.errors import UsageError
 from workers.options import Amqp, Management, Redis, load_settings, on_signals
+from workers.terminal import say
 
 if TYPE_CHECKING:
     from workers.monitoring.survey import Survey
@@ -89,9 +90,15 @@ def top(
     run_top(_servers(settings), next(iter(known)), chosen, stopped)
 
 
-def monitor(
+def monitor(  # noqa: PLR0913 - one parameter an option
     *,
     host: Annotated[str, typer.Option(help="where to listen; from elsewhere it can be read without a token")] = "127.0.0.1",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="a name that browsers and Prometheus may use for it, beside localhost; repeat it for more"
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8710,
     amqp: Amqp = None,
     redis: Redis = None,
@@ -99,18 +106,23 @@ def monitor(
 ) -> None:
     """Serve a web page about all topologies, and /metrics for Prometheus.
 
-    What changes anything asks for a token: TIERCEL_TOKEN, or one that is drawn and said here.
+    What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is drawn and said here.
     """
     settings = _found(amqp=amqp, redis=redis, management=management).required()
     try:
-        from workers.monitoring.page_server import serve  # noqa: PLC0415 - an extra, and slow
+        from workers.monitoring.page_server import listen, serve  # noqa: PLC0415 - an extra, and slow
+        from workers.monitoring.page_token import Lock  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UsageError(f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'") from error
+    from workers.monitoring.hosts import AllowedHosts  # noqa: PLC0415 - next to its only use
+
+    hosts = AllowedHosts.of(allowed_host or ())
+    listener = listen(host, port)
     token = settings.token
     if token is None:
         token = secrets.token_urlsafe(12)
-        typer.echo(f"the token of this monitor is {token}", err=True)
-    serve(_servers(settings), token, host, port)
+        say(f"the token of this monitor is {token}", err=True)
+    serve(_servers(settings), Lock(token), hosts, listener)
 
 
 @contextmanager
@@ -123,7 +135,7 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
 
     console = Console()
     if as_json:
-        yield lambda survey: typer.echo(
+        yield lambda survey: say(
             json.dumps({"queues": list(map(asdict, survey.queues)), "topologies": list(map(asdict, survey.own))})
         )
     elif not watch:
@@ -142,7 +154,7 @@ def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
         if name not in depth:
             raise UsageError(f"--fail-above {name}={limit}: this queue was not looked at; there are {', '.join(depth)}")
         if depth[name] > limit:
-            typer.echo(f"tiercel: {depth[name]:,} messages in {name}, more than {limit:,}", err=True)
+            say(f"tiercel: {depth[name]:,} messages in {name}, more than {limit:,}", err=True)
             above = True
     if above:
         raise typer.Exit(_FAILED)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 import logging
+import secrets
 from collections.abc import Sequence
 
 from acker import Ledger, LedgerUnavailableError
 from acker.effects import perform_all
-from queues.inbox.contract import Appended, Inboxes, Parcel, Sender
+from queues.inbox.contract import Inboxes
+from queues.inbox.records import Appended, Parcel, Sender
 from spark_jobs.emission import Emission
-from spark_jobs.patience import REDIS_AWAY
 from workers.driver.lease import Holder, Lease
 
 log = logging.getLogger(__name__)
@@ -42,22 +43,21 @@ class Sent(enum.Enum):
 class Outbox:
     """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
 
-    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, sender: Sender, shape: str = "") -> None:
-        """``shape`` of the topology, see ``shape_of``: a driver of another one is as good as none.
-
-        ``sender`` has the spout task, and a number that grows from worker to worker of this task.
-        """
+    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, shape: str = "") -> None:
+        """``owner`` is the spout task's id; ``shape`` of the topology, see ``shape_of``: a driver of another one is none."""
         self._ledger = ledger
         self._inboxes = inboxes
         self._lease = lease
-        self._sender = sender
+        self._owner = owner
+        # Drawn for each worker: what an earlier one of this task appended has nothing to do with this one's numbers.
+        self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
         self._shape = shape
         self._batch: Emission | None = None
         self._parcels: Sequence[Parcel] = ()
         """Those of the batch that no inbox has taken yet."""
         self._run = ""
         """The run that is sent to."""
-        self._number = sender.attempt << 32
+        self._number = 0
         self._registered = False
         self._retry_at = 0.0
         self._away = False
@@ -112,10 +112,10 @@ class Outbox:
         try:
             # Once only: after an append whose reply was lost, a root may be done with by now, and would be pending for ever.
             if batch.roots and not self._registered:
-                collided = self._ledger.register(self._sender.task, batch.roots, batch.ack_vals)
+                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
                 self._registered = not collided
             sent = Sent.REFUSED if collided else self._append(now)
-        except REDIS_AWAY as error:
+        except LedgerUnavailableError as error:
             if not self._away:
                 log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
             self._away = True
@@ -147,7 +147,7 @@ class Outbox:
     def _asked(self) -> Attendance:
         try:
             holder = self._lease.holder()
-        except REDIS_AWAY:
+        except LedgerUnavailableError:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER

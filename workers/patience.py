@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
-from spark_jobs.patience import REDIS_AWAY
+from acker import LedgerUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def patiently(stopped: threading.Event, call: Callable[P, T], *args: P.args, **k
         stopped.wait(seconds)
 
     retrying = Retrying(
-        retry=retry_if_exception_type(REDIS_AWAY),
+        retry=retry_if_exception_type(LedgerUnavailableError),
         wait=wait_random_exponential(multiplier=0.1, max=2),
         stop=lambda _: stopped.is_set(),
         sleep=sleep,

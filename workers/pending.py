@@ -53,13 +53,13 @@ class Pending:
             self._reset.pop(root, None)
         return InFlight(*found[:2]) if found else None
 
-    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float]]:
-        """The message ids of those tuples that are in flight, and when each was emitted: they have their outcome."""
+    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[float]]:
+        """Take out those tuples that are in flight: message ids, when each was emitted, and when its timeout began."""
         found = [entry for entry in [self._entries.pop(root, None) for root in roots] if entry is not None]
         if self._reset:
             for root in roots:
                 self._reset.pop(root, None)
-        return [entry[0] for entry in found], [entry[1] for entry in found]
+        return [entry[0] for entry in found], [entry[1] for entry in found], [entry[2] for entry in found]
 
     def reset(self, root: int, now: float) -> bool:
         """Start the timeout of a tuple again; False if it is not in flight any more."""
@@ -91,6 +91,20 @@ class Pending:
         if first is None:
             return 0.0
         return max(0.0, now - min([first[1], *self._reset.values()]))
+
+    def old(self, after: float, before: float) -> int:
+        """How many have a timeout that began between these times."""
+        count = 0
+        for _, _, since in self._entries.values():
+            if since > before:
+                break
+            count += since >= after
+        return count
+
+    def oldest_at(self, now: float) -> float:
+        """When the timeout began that ends next; now if nothing is in flight."""
+        first = next(iter(self._entries.values()), None)
+        return now if first is None else first[2]
 
     def items(self) -> list[tuple[int, InFlight]]:
         """Everything in flight, as it is now."""

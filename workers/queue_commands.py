@@ -12,9 +12,11 @@ from typing import Annotated
 
 import typer
 
+from workers.audit import log_action, this_user
 from workers.config import Settings
 from workers.errors import UsageError
 from workers.options import Amqp, load_settings
+from workers.terminal import cell, say
 
 QueueName = Annotated[str, typer.Argument(help="the queue whose dead letters they are, without .dead")]
 
@@ -54,7 +56,7 @@ def publish(
                     yield body
 
         count = publisher.publish(queue, bodies())
-    typer.echo(f"published {count} messages to {queue}")
+    say(f"published {count} messages to {queue}")
 
 
 @dead_letters.command()
@@ -65,18 +67,17 @@ def show(
     settings = _with_broker(amqp)
     from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     from queues.dead_letters import show as look  # noqa: PLC0415
 
     letters = look(settings.amqp or "", queue, limit)
     if not letters:
-        typer.echo(f"{queue} has no dead letters")
+        say(f"{queue} has no dead letters")
         return
     table = Table("reason", "bytes", "body")
     table.add_column("id", no_wrap=True)
     for letter in letters:
-        table.add_row(Text(letter.reason), f"{letter.size:,}", Text(letter.preview), letter.id)
+        table.add_row(cell(letter.reason), f"{letter.size:,}", cell(letter.preview), letter.id)
     Console().print(table)
 
 
@@ -94,7 +95,7 @@ def read(
         raise UsageError(
             f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; tiercel dead-letters show {queue}"
         )
-    typer.echo(body_text(found.body, found.size)[1])
+    say(body_text(found.body, found.size)[1])
 
 
 @dead_letters.command()
@@ -112,7 +113,8 @@ def requeue(
 
     url = settings.amqp or ""
     moved = letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
-    typer.echo(f"put {moved} messages back into {queue}")
+    log_action("requeue", queue, f"put {moved} messages back", this_user())
+    say(f"put {moved} messages back into {queue}")
 
 
 @dead_letters.command()
@@ -128,7 +130,9 @@ def purge(
 
     if not yes:
         typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
-    typer.echo(f"deleted {delete(settings.amqp or '', queue)} dead letters of {queue}")
+    deleted = delete(settings.amqp or "", queue)
+    log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
+    say(f"deleted {deleted} dead letters of {queue}")
 
 
 def _with_broker(amqp: str | None, **given: str | None) -> Settings:

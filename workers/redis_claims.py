@@ -6,7 +6,8 @@ import secrets
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.redis_client import connect_topology, translated
+from acker.redis_client import connect_topology
+from acker.redis_errors import translated
 from workers.claims import CLAIM
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from acker.layout import topology_prefix
-from acker.redis_client import connect_topology, translated
+from acker.redis_client import connect_topology
+from acker.redis_errors import translated
 from workers.control import KILL_LASTS, PRESENCE, Presence, State
+from workers.unreadable import Unreadable
+
+_STRANGE = (ValueError, TypeError, RecursionError)
 
 
 class RedisControl:
@@ -17,6 +22,7 @@ class RedisControl:
         """``redis_url`` may hold a password."""
         self._key = topology_prefix(topology) + "control"
         self._client = connect_topology(redis_url, topology)
+        self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
         with translated("control the topology"):
@@ -25,7 +31,7 @@ class RedisControl:
     def state(self) -> State | None:
         with translated("read the topology's state"):
             found: Any = self._client.get(self._key)
-        return _state(found)
+        return self._state(found)
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
@@ -34,7 +40,7 @@ class RedisControl:
             # NX: what somebody orders at this moment is not overwritten.
             pipeline.set(self._key, known.value, nx=True, get=True)
             _, found = pipeline.execute()
-        return _state(found)
+        return self._state(found)
 
     def leave(self, task_id: int) -> None:
         with translated("leave the topology"):
@@ -45,19 +51,34 @@ class RedisControl:
             return {}
         with translated("look for the topology's spouts"):
             found: Any = self._client.mget([self._task(task_id) for task_id in task_ids])
-        return {task_id: _presence(said) for task_id, said in zip(task_ids, found, strict=True) if said is not None}
+        there = {}
+        for task_id, said in zip(task_ids, found, strict=True):
+            try:
+                if said is not None:
+                    there[task_id] = _presence(said)
+            except _STRANGE as error:
+                self._unreadable.pass_over(f"the presence of spout task {task_id} ({self._task(task_id)})", said, error)
+        return there
 
     def close(self) -> None:
         self._client.close()
+
+    def _state(self, found: bytes | None) -> State | None:
+        if found is None:
+            return None
+        try:
+            return State(found.decode())
+        except ValueError as error:
+            self._unreadable.pass_over(f"the order {self._key}", found, error)
+            return None
 
     def _task(self, task_id: int) -> str:
         return f"{self._key}:{task_id}"
 
 
-def _state(found: bytes | None) -> State | None:
-    return None if found is None else State(found.decode())
-
-
 def _presence(said: bytes) -> Presence:
+    """Raises what is in ``_STRANGE`` for anything that ``report`` of this version has not written."""
     active, pending, oldest_s = json.loads(said)
+    if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
+        raise TypeError("not what a spout task says of itself")
     return Presence(active=active, pending=pending, oldest_s=oldest_s)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
 
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from queues import QueueSpout
 from spark_jobs.topology import Topology
 from workers.errors import UsageError
 from workers.monitoring.graph import Graph, graph_of, pack_graph, unpack_graph
+from workers.unreadable import Unreadable
 
 _QUEUES = "tiercel:queues"
 """A hash: queue name to topology name."""
 _TOPOLOGIES = "tiercel:topologies"
 """A hash: topology name to what a command must know of it."""
+# What JSON and the look at it raise: RecursionError for brackets by the thousand, OverflowError for a timeout of aeons.
+_STRANGE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +39,9 @@ class Registry:
 
     def __init__(self, redis_url: str) -> None:
         # Of the whole server, and not of a topology: in a cluster they may be on two.
-        self._queues, self._topologies = connect(redis_url, _QUEUES), connect(redis_url, _TOPOLOGIES)
+        self._queues = connect(redis_url, _QUEUES)
+        self._topologies = connect(redis_url, _TOPOLOGIES)
+        self._unreadable = Unreadable("use the version of tiercel that wrote it, or start that topology again with this one")
 
     def announce(self, topology: Topology) -> None:
         """There is this topology, with these queues. Idempotent."""
@@ -46,16 +53,30 @@ class Registry:
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def topologies(self) -> dict[str, TopologyNote]:
-        """The topologies that ran here, in the order of their names."""
+        """The topologies that ran here, in the order of their names; a note that cannot be read is passed over."""
         with translated("look up the topologies"):
             known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
-        return {name.decode(): _note(name.decode(), said) for name, said in sorted(known.items())}
+        notes = {}
+        for name, said in sorted(known.items()):
+            try:
+                note = _note(name.decode(), said)
+            except _STRANGE as error:
+                self._unreadable.pass_over(f"the note of topology {_shown(name)}", said, error)
+            else:
+                notes[note.name] = note
+        return notes
 
     def queues(self) -> dict[str, str]:
         """Queue name to topology name."""
         with translated("look up the queues"):
             known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
-        return {queue.decode(): topology.decode() for queue, topology in sorted(known.items())}
+        found = {}
+        for queue, topology in sorted(known.items()):
+            try:
+                found[queue.decode()] = topology.decode()
+            except UnicodeDecodeError as error:
+                self._unreadable.pass_over(f"the note of queue {_shown(queue)}", topology, error)
+        return found
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
@@ -87,7 +108,22 @@ def topology_named(redis_url: str, name: str) -> TopologyNote:
 
 
 def _note(name: str, said: bytes) -> TopologyNote:
-    spout_tasks, message_timeout_secs, graph = json.loads(said)
-    return TopologyNote(
-        name=name, spout_tasks=spout_tasks, message_timeout_secs=message_timeout_secs, graph=unpack_graph(graph)
-    )
+    """Raises what is in ``_STRANGE`` for a note that ``announce`` of this version has not written."""
+    if not name or not name.isprintable():
+        raise ValueError("no topology has such a name")
+    spout_tasks, timeout_secs, packed = json.loads(said, parse_constant=_no_number)
+    graph = unpack_graph(packed)
+    tasks = sorted(task for spout in graph.spouts for task in spout.tasks)
+    if tasks != list(range(1, len(tasks) + 1)) or spout_tasks != len(tasks):
+        raise ValueError("the tasks of its spouts do not count from 1")
+    if not isinstance(timeout_secs, int | float) or timedelta(seconds=timeout_secs) <= timedelta(0):
+        raise ValueError("its message timeout is no number of seconds")
+    return TopologyNote(name=name, spout_tasks=spout_tasks, message_timeout_secs=timeout_secs, graph=graph)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:50].decode(errors="backslashreplace"))

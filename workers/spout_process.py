@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.garbage import spare_the_collector
-from spark_jobs.job import ledger_spec_of, open_relay
-from spark_jobs.levels import plan_topology
 from spark_jobs.shape import shape_of
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.spark.stores import open_inboxes
 from spark_jobs.topology import SpoutSpec, Topology
 from workers.admission import Admission
+from workers.driver.redis_lease import RedisLease
 from workers.errors import UsageError
 from workers.orders import Orders
 from workers.outbox import Outbox
@@ -25,9 +25,6 @@ from workers.spout_task import SpoutSettings, SpoutTask
 from workers.tally import Tally
 
 log = logging.getLogger(__name__)
-
-_ALL_LANES = sys.maxsize
-"""A spout writes a relay lane a bolt task; how many of them share a Spark partition is the driver's business."""
 
 
 class SpoutProcess:
@@ -78,14 +75,19 @@ class SpoutProcess:
 
     def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
         config = self._topology.config_of(self._component)
-        plan = plan_topology(self._topology, max_lanes=_ALL_LANES)
-        ledger_spec = ledger_spec_of(plan, redis_urls)
+        ledger_spec = ledger_spec_of(self._topology, redis_urls)
         ledger = open_ledger(ledger_spec)
         return SpoutTask(
             spout=copy.deepcopy(self._spec.spout),
-            emitter=SpoutEmitter(plan, self._component, self._task_id),
+            emitter=SpoutEmitter(self._topology, self._component, self._task_id),
             ledger=ledger,
-            outbox=Outbox(ledger, open_relay(redis_urls[0], plan), self._task_id, shape_of(self._topology)),
+            outbox=Outbox(
+                ledger=ledger,
+                inboxes=open_inboxes(ledger_spec),
+                lease=RedisLease(redis_urls[0], self._topology.name),
+                owner=self._task_id,
+                shape=shape_of(self._topology),
+            ),
             tally=self._tally,
             orders=self._orders,
             settings=SpoutSettings(

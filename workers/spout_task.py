@@ -1,46 +1,39 @@
 """Runs one spout task: emits its tuples, tracks their trees, and tells the spout what became of each.
 
-Everything that touches the spout, the pending map and the emitter happens on one thread, the one that calls ``run``. Other
-threads only hand things over: the outcome reader its outcomes, a spout's own threads their deliveries (through ``wake``).
+Everything that touches the spout, its trees and the emitter happens on one thread, the one that calls ``run``. Other threads
+only hand things over: the outcome reader its outcomes, a spout's own threads their deliveries (through ``wake``).
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from acker import Ledger, LedgerUnavailableError, Outcomes, RootIds
-from acker.histogram import bucket_of
+from acker import Ledger, RootIds
 from queues import Spout, SpoutContext
-from queues.spout import MsgId, overrides_last, takes_reason
 from spark_jobs.emission import SpoutEmitter
 from workers.admission import Admission
-from workers.collector import Emitted, TaskCollector
+from workers.collector import TaskCollector
+from workers.filling import BATCH_TUPLES, Filling
+from workers.holding import Holding, Patience
 from workers.orders import Orders
-from workers.outbox import Outbox, Sent
+from workers.outbox import Attendance, Outbox
 from workers.outcomes import OutcomeReader
 from workers.pace import Pace
 from workers.patience import patiently
-from workers.pending import InFlight, Pending
 from workers.tally import Tally
+from workers.trees import Trees
 
-log = logging.getLogger(__name__)
-
-_BATCH_TUPLES = 2_000
-_BATCH_SECONDS = 0.02
-"""A batch is sent when it is full or old enough, or when the spout has no more."""
 _CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpoutSettings:
-    """What a spout task runs under."""
+    """Settings of a spout task."""
 
     message_timeout: timedelta | None
     admission: Admission
@@ -48,6 +41,7 @@ class SpoutSettings:
     """False with ``ackers=0``: a tuple counts as acked as soon as it is in the relay."""
     grace: timedelta
     """How long the end may take: settle what finishes within it, give the rest back."""
+    patience: Patience = field(default_factory=Patience)
 
 
 class SpoutTask:
@@ -64,22 +58,29 @@ class SpoutTask:
         orders: Orders,
         settings: SpoutSettings,
     ) -> None:
-        self._spout, self._ledger, self._outbox, self._tally = spout, ledger, outbox, tally
-        self._orders, self._settings = orders, settings
+        self._spout = spout
+        self._ledger = ledger
+        self._outbox = outbox
+        self._tally = tally
+        self._orders = orders
+        self._settings = settings
         self._admission = settings.admission
-        self._pending = Pending(settings.message_timeout)
+        self._trees = Trees(spout, ledger, tally, settings.admission, settings.message_timeout)
         root_ids = RootIds(settings.message_timeout or timedelta(seconds=30)) if settings.tracked else None
-        self._collector = TaskCollector(emitter, tally, root_ids)
-        self._outgoing = Emitted()
-        """The batch in the outbox. What ``ack`` and ``fail`` emit meanwhile belongs to the next one."""
-        self._was_full = False
-        self._check_at = 0.0
         self._pace = Pace()
+        self._filling = Filling(
+            spout=spout,
+            collector=TaskCollector(emitter, tally, root_ids),
+            outbox=outbox,
+            trees=self._trees,
+            admission=settings.admission,
+            pace=self._pace,
+            tally=tally,
+        )
+        self._holding = Holding(settings.patience)
+        self._check_at = 0.0
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._give_reason = takes_reason(spout)
-        self._many = overrides_last(spout, "next_tuples", "next_tuple")
-        self._acks_many = overrides_last(spout, "ack_all", "ack")
         self._outcomes: OutcomeReader | None = None
 
     @property
@@ -110,16 +111,18 @@ class SpoutTask:
         """One round; waits a moment for a wake-up if there was nothing to do."""
         now = time.monotonic()
         worked = self._take_outcomes(now)
-        worked |= self._expire(now)
+        attendance = self._outbox.look(now)
+        # What times out while no driver is there to execute it has done nothing wrong.
+        worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
-            self._spout.check()
-            in_flight = len(self._pending) + len(self._outgoing.tuples) + len(self._collector)
-            self._orders.obey(self._spout, in_flight, self.stop, self._pending.oldest_s(now))
-        if emitting and self._pace.may_begin(now) and self._orders.active and self._outbox.may_fill(now):
-            worked |= self._fill(now)
+            self._check(now)
+        if emitting:
+            self._tell_what_to_expect(now, attendance)
+            if self._pace.may_begin(now) and self._orders.active and self._outbox.may_fill(now):
+                worked |= self._filling.fill(now)
         if self._outbox.due(now):
-            worked |= self._send(now)
+            worked |= self._filling.send(now)
         self._tally.flush()
         if worked:
             self._pace.worked()
@@ -127,52 +130,18 @@ class SpoutTask:
             self._wake.wait(self._pace.rest_s(now))
             self._wake.clear()
 
-    # -- from the spout to the relay ---------------------------------------------------------------------------------------
+    def _check(self, now: float) -> None:
+        self._spout.check()
+        self._trees.look(now)
+        in_flight = len(self._trees) + len(self._filling)
+        self._orders.obey(self._spout, in_flight, self.stop, self._trees.oldest_s(now))
 
-    def _fill(self, now: float) -> bool:
-        """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached."""
-        room = min(self._admission.bound - len(self._pending), _BATCH_TUPLES)
-        if room <= 0:
-            self._was_full = True
-        count = len(self._collector)
-        while count < room and time.monotonic() - now < _BATCH_SECONDS:
-            if self._many:
-                self._spout.next_tuples(self._collector, room - count)
-            else:
-                self._spout.next_tuple(self._collector)
-            if len(self._collector) == count:
-                break
-            count = len(self._collector)
-        if not count:
-            return False
-        emission, self._outgoing = self._collector.take()
-        self._outbox.put(emission)
-        self._pace.began(now)
-        return True
-
-    def _send(self, now: float) -> bool:
-        sent = self._outbox.send(now)
-        if sent is Sent.LATER:
-            return False
-        emitted, self._outgoing = self._outgoing, Emitted()
-        if sent is Sent.DONE:
-            self._tally.add("emitted", len(emitted.tuples))
-            self._tally.add("transferred", emitted.transferred)
-        # The timeout begins here: whatever waited for Redis until now had not been emitted.
-        now = time.monotonic()
-        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
-        if sent is Sent.COLLIDED:
-            for _, msg_id in wanted:
-                self._spout.release(msg_id)
-            return True
-        untracked = [msg_id for root, msg_id in wanted if root is None]
-        if untracked:
-            self._tell_acked(untracked)
-            self._tally.add("acked", len(untracked))
-        self._pending.add_all([(root, msg_id) for root, msg_id in wanted if root is not None], now)
-        return True
-
-    # -- from the ledger to the spout --------------------------------------------------------------------------------------
+    def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
+        # What is not tracked is bounded by the relay, and leaves in full batches.
+        bound = self._admission.bound if self._settings.tracked else BATCH_TUPLES
+        expected = self._holding.look(now, bound=bound, active=self._orders.active, attendance=attendance)
+        if expected is not None:
+            self._spout.expect(expected)
 
     def _take_outcomes(self, now: float) -> bool:
         if self._outcomes is None:
@@ -181,106 +150,22 @@ class SpoutTask:
             raise self._outcomes.error
         taken = self._outcomes.take()
         for outcomes in taken:
-            self._settle(outcomes, now)
+            late = self._trees.settle(outcomes, now)
+            if outcomes.ledger_lost:
+                self._outbox.register_again()
+                self._trees.give_back_all("Redis lost the ledger")
+            # The outcomes of whoever has this task now are late here.
+            if late and not self._orders.dismissed:
+                self._tally.add("late_outcomes", late)
         return bool(taken)
-
-    def _settle(self, outcomes: Outcomes, now: float) -> None:
-        late = self._ack(outcomes.acked, now)
-        for failure in outcomes.failed:
-            in_flight = self._pending.pop(failure.root)
-            if in_flight is None:
-                late += 1
-            else:
-                self._fail(in_flight, f"{failure.component}[{failure.task}]: {failure.reason}")
-        late += self._release(outcomes.released)
-        for root in outcomes.reset:
-            self._pending.reset(root, now)
-        if outcomes.ledger_lost:
-            self._outbox.register_again()
-            self._give_back_all("Redis lost the ledger")
-        if late:
-            self._tally.add("late_outcomes", late)
-
-    def _ack(self, roots: Sequence[int], now: float) -> int:
-        msg_ids, emitted_at = self._pending.pop_all(roots)
-        if msg_ids:
-            self._tell_acked(msg_ids)
-            total = 0.0
-            # What was sent together has one latency here.
-            for then, count in Counter(emitted_at).items():
-                total += (now - then) * count
-                self._tally.add(bucket_of((now - then) * 1000), count)
-            self._tally.add("acked", len(msg_ids))
-            self._tally.add("complete_us", round(total * 1e6))
-            self._admission = self._admission.observe(min(emitted_at), now, was_full=self._was_full)
-            self._was_full = False
-        return len(roots) - len(msg_ids)
-
-    def _tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
-        if self._acks_many:
-            self._spout.ack_all(msg_ids)
-        else:
-            for msg_id in msg_ids:
-                self._spout.ack(msg_id)
-
-    def _expire(self, now: float) -> bool:
-        expired = self._pending.expire(now)
-        for _, in_flight in expired:
-            self._tally.add("timeout")
-            self._fail(in_flight, "timeout")
-        self._forget([root for root, _ in expired])
-        return bool(expired)
-
-    def _fail(self, in_flight: InFlight, reason: str) -> None:
-        self._tally.add("failed")
-        if self._tally.error(reason):
-            log.info("message %s failed: %s", in_flight.msg_id, reason, extra={"event": "message_failed", "reason": reason})
-        if self._give_reason:
-            self._spout.fail(in_flight.msg_id, reason)
-        else:
-            self._spout.fail(in_flight.msg_id)
-
-    def _release(self, roots: Iterable[int]) -> int:
-        """Give these back to the source without blame; returns how many were not in flight any more."""
-        late = 0
-        for root in roots:
-            in_flight = self._pending.pop(root)
-            if in_flight is None:
-                late += 1
-            else:
-                self._tally.add("released")
-                self._spout.release(in_flight.msg_id)
-        return late
-
-    def _give_back_all(self, why: str) -> None:
-        roots = [root for root, _ in self._pending.items()]
-        if roots:
-            log.warning("%s: giving %d messages back", why, len(roots), extra={"event": "messages_released"})
-        self._release(roots)
-        self._forget(roots)
-
-    def _give_back_unsent(self) -> None:
-        """What a spout then emits, because something was given back, goes nowhere, and is not given back in turn."""
-        _, waiting = self._collector.take()
-        for _, msg_id in [*self._outgoing.tuples, *waiting.tuples]:
-            if msg_id is not None:
-                self._spout.release(msg_id)
-
-    def _forget(self, roots: Sequence[int]) -> None:
-        if not roots:
-            return
-        try:
-            self._ledger.forget(roots)
-        except LedgerUnavailableError as error:
-            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
 
     def _end(self) -> None:
         deadline = time.monotonic() + self._settings.grace.total_seconds()
         self._orders.end(self._spout)
-        while (self._pending or self._outbox.holds) and time.monotonic() < deadline:
+        while (self._trees or self._outbox.holds) and time.monotonic() < deadline:
             self._step(emitting=False)
-        self._give_back_unsent()
-        self._give_back_all("shutting down")
+        self._filling.give_back_unsent()
+        self._trees.give_back_all("shutting down")
         self._spout.close(self._settings.grace)
         if self._outcomes is not None:
             self._outcomes.close()

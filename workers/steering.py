@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from acker.redis_client import connect_topology
-from queues import RedisRelay, Relay
 from workers.control import KILL_LASTS, Control, Presence, State
+from workers.driver.lease import Lease
+from workers.driver.redis_lease import RedisLease
 from workers.redis_control import RedisControl
 from workers.registry import TopologyNote, topology_named
 
@@ -23,18 +23,16 @@ class Steering:
     """One topology that has run. ``say`` is given lines for people, ``stopped`` ends every wait."""
 
     def __init__(
-        self, note: TopologyNote, control: Control, relay: Relay, say: Callable[[str], None], stopped: threading.Event
+        self, note: TopologyNote, control: Control, lease: Lease, say: Callable[[str], None], stopped: threading.Event
     ) -> None:
-        self._name, self._note, self._control, self._relay = note.name, note, control, relay
+        self._name, self._note, self._control, self._lease = note.name, note, control, lease
         self._say, self._stopped = say, stopped
 
     @classmethod
     def open(cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event) -> Steering:
         """The topology of this name on a Redis server. Raises UsageError if none has run there, LedgerUnavailableError."""
         note = topology_named(redis_url, name)
-        # Only the driver's attendance is looked at, which has nothing to do with lanes.
-        relay = RedisRelay(connect_topology(redis_url, name), name, lanes=1)
-        return cls(note, RedisControl(redis_url, name), relay, say, stopped)
+        return cls(note, RedisControl(redis_url, name), RedisLease(redis_url, name), say, stopped)
 
     def turn(self, state: State) -> None:
         """Activate or deactivate, and wait a few seconds for the spout workers to do it."""
@@ -106,7 +104,7 @@ class Steering:
 
     def _remaining(self) -> list[str]:
         """What still runs."""
-        driver = ["the driver"] if self._relay.attendant() is not None else []
+        driver = ["the driver"] if self._lease.holder() is not None else []
         return driver + [f"spout task {task_id}" for task_id in self._present()]
 
 

@@ -1,4 +1,4 @@
-"""What one task counted since it last told Redis."""
+"""Counts and errors of one task since it last told Redis."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ class Tally:
     """Counters and errors of one task; thread-safe to add to, flushed from one thread."""
 
     def __init__(self, metrics: Metrics, component: str, task: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._metrics, self._component, self._task, self._clock = metrics, component, task, clock
+        self._metrics = metrics
+        self._component = component
+        self._task = task
+        self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: list[ErrorReport] = []
+        self._owed = False
+        """Whether the counters have kept something that is not sent."""
         self._flushed_at = clock()
         self._window: tuple[float, int] = (clock(), 0)
 
@@ -56,15 +61,19 @@ class Tally:
             return
         self._flushed_at = self._clock()
         with self._lock:
-            counts, self._counts = self._counts, Counter()
-            errors, self._errors = self._errors, []
+            counts = self._counts
+            self._counts = Counter()
+            errors = self._errors
+            self._errors = []
         try:
-            if counts:
+            if counts or self._owed:
+                # They are kept there, if this fails, and sent by the next call.
+                self._owed = True
                 self._metrics.add(self._component, self._task, counts)
+                self._owed = False
             if errors:
                 self._metrics.report(errors)
         except AckerError as error:
             log.debug("counters are kept for later: %s", error, extra={"event": "metrics_kept"})
             with self._lock:
-                self._counts.update(counts)
                 self._errors = errors + self._errors

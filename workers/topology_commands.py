@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workers.audit import log_action, this_user
 from workers.config import Settings
 from workers.options import Redis, load_settings, on_signals
 from workers.redaction import redact
+from workers.terminal import cell, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +45,7 @@ def errors(
     settings = _settings(redis).required("redis")
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
-        typer.echo("no errors")
+        say("no errors")
         return
     Console().print(_table(found))
 
@@ -53,6 +55,7 @@ def activate(topology: Name, *, redis: Redis = None) -> None:
     from workers.control import State  # noqa: PLC0415 - `--help` should not wait for it
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.ACTIVE)
+    log_action("activate", topology, "ordered", this_user())
 
 
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
@@ -60,6 +63,7 @@ def deactivate(topology: Name, *, redis: Redis = None) -> None:
     from workers.control import State  # noqa: PLC0415 - `--help` should not wait for it
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
+    log_action("deactivate", topology, "ordered", this_user())
 
 
 def kill(
@@ -71,18 +75,19 @@ def kill(
     redis: Redis = None,
 ) -> None:
     """End all processes of a topology: deactivate it, wait for what is in flight, give the rest back to the broker."""
-    from spark_jobs.patience import REDIS_AWAY  # noqa: PLC0415 - `--help` should not wait for it
+    from acker import LedgerUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
 
     settings, stopped = _settings(redis), threading.Event()
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
+    log_action("kill", topology, "ordered", this_user())
     try:
         ended = steering.kill(wait)
-    except REDIS_AWAY:
+    except LedgerUnavailableError:
         # The private servers of a tiercel run end with its topology.
         if not settings.redis or _settings(redis).redis == settings.redis:
             raise
-        typer.echo(f"{topology} has ended, and its servers with it")
+        say(f"{topology} has ended, and its servers with it")
     else:
         raise typer.Exit(0 if ended else 1)
 
@@ -96,7 +101,7 @@ def _settings(redis: str | None) -> Settings:
 def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:
     from workers.steering import Steering  # noqa: PLC0415 - `--help` should not wait for it
 
-    return Steering.open(settings.required("redis").redis_urls[0], name, typer.echo, stopped)
+    return Steering.open(settings.required("redis").redis_urls[0], name, say, stopped)
 
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
@@ -113,8 +118,7 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
 
 
 def _table(found: _Found) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
 
     several = len({name for name, _ in found}) > 1
     table = Table()
@@ -126,11 +130,5 @@ def _table(found: _Found) -> Table:
     for name, error in found:
         place = [name, error.component] if several else [error.component]
         when = error.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        # As text: what looks like rich's markup in a reason belongs to the reason.
-        table.add_row(when, *map(Text, place), str(error.task), Text(_printable(redact(error.message))))
+        table.add_row(when, *map(cell, place), str(error.task), cell(redact(error.message)))
     return table
-
-
-def _printable(text: str) -> str:
-    """A reason may quote a message, and a message may hold what a terminal obeys."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,18 +1,24 @@
--- Add to counters: those of all time, and those of the slot of each window.
+-- Add to counters, once however often the call is repeated: those of all time, and those of the slot of each window.
 --
--- KEYS   1 when counting began   2 the counters of all time   3 and more: the slots of now
--- ARGV   1 now, in seconds   then for each slot how many milliseconds it is kept   then field and count, in pairs
--- Reply  nothing
+-- KEYS   1 the number of the reporter's last call   2 when counting began   3 the counters of all time
+--        4 and more: the slots of now
+-- ARGV   1 the number of this call; a reporter counts from 1   2 milliseconds for which a reporter is remembered
+--        3 now, in seconds   then for each slot how many milliseconds it is kept   then field and count, in pairs
+-- Reply  1 counted, 0 a repeat
 --
 -- Must never make the name of a slot itself: in a cluster it could lie elsewhere.
 
-redis.call('SET', KEYS[1], ARGV[1], 'NX')
-local first = #KEYS
-for at = first, #ARGV, 2 do
-  for key = 2, #KEYS do
+if tonumber(ARGV[1]) <= tonumber(redis.call('GET', KEYS[1]) or '0') then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], ARGV[3], 'NX')
+for at = #KEYS + 1, #ARGV, 2 do
+  for key = 3, #KEYS do
     redis.call('HINCRBY', KEYS[key], ARGV[at], ARGV[at + 1])
   end
 end
-for key = 3, #KEYS do
-  redis.call('PEXPIRE', KEYS[key], ARGV[key - 1])
+for key = 4, #KEYS do
+  redis.call('PEXPIRE', KEYS[key], ARGV[key])
 end
+return 1

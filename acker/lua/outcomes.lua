@@ -11,7 +11,7 @@ local FEED_LENGTH = 100000 -- of a reader that never comes back; a reader delete
 
 local told = {}
 
--- owner: 4 bytes; kind: 'a'cked, 'f'ailed, 'r'eleased or 't'imeout reset; high and rest: the outcome's bytes. They come in two
+-- owner: 4 bytes, the incarnation of its worker and its number; kind: 'a'cked, 'f'ailed, 'r'eleased or 't'imeout reset; high and rest: the outcome's bytes. They come in two
 -- parts because joining them for each root makes a string that is thrown away.
 local function tell(owner, kind, high, rest)
   local kinds = told[owner]
@@ -30,7 +30,7 @@ end
 
 local function append_outcomes()
   for owner, kinds in pairs(told) do
-    local number = struct.unpack('>I4', owner)
+    local number = struct.unpack('>I2', owner, 3)
     if number >= 1 and number <= OWNERS then
       local entry = {}
       for kind, outcomes in pairs(kinds) do

@@ -1,9 +1,10 @@
 -- Make roots pending. Begins with outcomes.lua.
 --
--- KEYS   owners + 1: the receipt for the roots that complete at once   then one bucket a group
--- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept
---        then a group: its 3 high bytes; records of field (5 bytes) and initial ack-val (8 bytes)
--- Reply  the roots that collide with another pending entry, 8 bytes each
+-- KEYS   owners + 1: the receipt for the roots that complete at once   owners + 2: how many calls the owner made
+--        then one bucket per group
+-- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept   5 milliseconds that the count is kept, '0': for ever
+--        then per group: its 3 high bytes; records of field (5 bytes) and initial ack-val (8 bytes)
+-- Reply  the roots that collide with another pending entry, 8 bytes each; the count
 --
 -- Must never XOR into an entry, nor write over one: a repeat of this call has to change nothing.
 
@@ -11,9 +12,15 @@ local ZERO = string.rep('\0', 8)
 local owner = ARGV[3]
 local collided, nobody = {}, {}
 
-for group = 1, #KEYS - OWNERS - 1 do
-  local key = KEYS[OWNERS + 1 + group]
-  local high, records = ARGV[3 + 2 * group], ARGV[4 + 2 * group]
+-- A server that comes back with an old snapshot knows of fewer calls than the owner made.
+local count = redis.call('INCR', KEYS[OWNERS + 2])
+if ARGV[5] ~= '0' then
+  redis.call('PEXPIRE', KEYS[OWNERS + 2], ARGV[5])
+end
+
+for group = 1, #KEYS - OWNERS - 2 do
+  local key = KEYS[OWNERS + 2 + group]
+  local high, records = ARGV[4 + 2 * group], ARGV[5 + 2 * group]
   local fields, initials, new = {}, {}, {}
   for at = 1, #records, 13 do
     fields[#fields + 1] = records:sub(at, at + 4)
@@ -43,4 +50,4 @@ if #nobody > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) 
   tell(owner, 'a', '', table.concat(nobody))
   append_outcomes()
 end
-return table.concat(collided)
+return {table.concat(collided), count}

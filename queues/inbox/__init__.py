@@ -1,6 +1,7 @@
 """What bolt tasks are sent.
 
 contract       appending, taking, sealing and finishing
+records        what travels through them
 rules          what both backends check alike
 memory         within one process
 memory_box       one of them

@@ -5,7 +5,7 @@ STEP TICKS TUPLES BYTES|POSITION POSITION …|POSITION=HEX POSITION=HEX …
 
 from __future__ import annotations
 
-from queues.inbox.contract import Covered
+from queues.inbox.records import Covered
 
 
 def encode(covered: Covered) -> str:

@@ -10,19 +10,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Generic, TypeVar
 
-from queues.inbox.contract import (
-    Appended,
-    Bounds,
-    Covered,
-    Effect,
-    Entry,
-    InboxFigures,
-    Opened,
-    Parcel,
-    Sender,
-    StaleAttemptError,
-)
+from queues.inbox.contract import Effect
 from queues.inbox.memory_box import Box, Known, figures_of, number_of
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender, StaleAttemptError
 from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, check_append, digest_of, stale, unfinished, unsealed
 
 T = TypeVar("T")
@@ -45,13 +35,16 @@ class MemoryInboxes:
         self._bounds = bounds or Bounds()
         self._clock = clock
         self._boxes: dict[int, Box] = {}
+        self._forgotten = 0
         self._changed = threading.Condition()
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         with self._changed:
             for task in {*tasks, *self._boxes}:
-                box = self._boxes.get(task, Box(""))
+                box = self._boxes.get(task) or Box("", last=self._forgotten)
                 if task not in tasks and not box.entries and not box.left:
+                    # Positions never come again.
+                    self._forgotten = max(self._forgotten, box.last)
                     del self._boxes[task]
                 elif box.run != run:
                     self._boxes[task] = box.adopted(run)

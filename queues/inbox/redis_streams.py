@@ -23,7 +23,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from queues.inbox.contract import Appended, Bounds, Covered, Effect, Entry, InboxFigures, Opened, Parcel, Sender
+from queues.inbox.contract import Effect
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
 from queues.inbox.rules import DRAINED_BYTES, check_append
 from queues.inbox.scripts import InboxScripts
 from queues.inbox.server import Server, Servers
@@ -48,10 +49,11 @@ class RedisInboxes:
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         wanted = {(self._home(task), task) for task in tasks}
+        found = set(self._places())
         # Named first: an inbox that the set lacks would never be drained.
-        for number in sorted({number for number, _ in wanted}):
-            self._index(number, "SADD", *sorted(task for home, task in wanted if home == number))
-        places = sorted(wanted | set(self._places()))
+        for number, task in sorted(wanted - found):
+            self._index(number, "SADD", task)
+        places = sorted(wanted | found)
         kept = self._each(places, lambda box, place: box.adopt(run, known=place in wanted))
         for (number, task), is_kept in zip(places, kept, strict=True):
             if not is_kept:

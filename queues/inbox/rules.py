@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from queues.inbox.contract import LARGEST, Parcel, StaleAttemptError
+from queues.inbox.contract import LARGEST
+from queues.inbox.records import Parcel, StaleAttemptError
 
 # Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000

@@ -8,18 +8,9 @@ from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
-from queues.inbox.contract import (
-    Appended,
-    Bounds,
-    Covered,
-    Effect,
-    Entry,
-    InboxFigures,
-    Opened,
-    Parcel,
-    Sender,
-)
+from queues.inbox.contract import Effect
 from queues.inbox.covered import decode, encode
+from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
 from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, unfinished, unsealed
 from queues.inbox.server import Script, Server
 

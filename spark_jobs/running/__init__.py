@@ -2,7 +2,9 @@
 
 placement  which bolt tasks share a Spark task
 host       one Spark task: its bolt tasks in threads, heartbeat, end
-task       one bolt task: take, execute, commit, again and again
+task       one bolt task in a thread: attempt after attempt
+attempt    one attempt: take, execute, commit, again and again
+around     what the tasks of one process share
 pending    what it has taken and not committed
 slices     how much one step takes
 ticks      when it has a tick

@@ -22,7 +22,8 @@ from acker import Applied, Ledger, Reply, Token
 from acker.effects import Effect, perform_all
 from acker.outcomes import total
 from acker.work import canonical, conflict_of
-from queues.inbox.contract import Appended, Covered, Inbox, Inboxes, Parcel, Sender, StaleAttemptError
+from queues.inbox.contract import Inbox, Inboxes
+from queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
 from spark_jobs.running.step import Done
 from spark_jobs.task_states import TaskStates
 

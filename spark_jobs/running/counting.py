@@ -45,11 +45,10 @@ class Counting:
             errors, self._errors = self._errors, []
         try:
             if counts:
+                # What it cannot send now it keeps itself, and sends with the next call.
                 self._metrics.add_all(counts)
         except BaseException:
             with self._lock:
-                for name, more in counts.items():
-                    self._add(name, more)
                 self._errors = errors + self._errors
             raise
         if errors:

@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from queues.inbox.contract import StaleAttemptError
-from spark_jobs.patience import REDIS_AWAY
-from spark_jobs.running.task import Around, BoltTask
+from acker import LedgerUnavailableError
+from queues.inbox.records import StaleAttemptError
+from spark_jobs.running.around import Around
+from spark_jobs.running.task import BoltTask
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Host:
         try:
             around.counting.flush()
             stale = around.inboxes.beat(around.run, attempts)
-        except REDIS_AWAY as error:
+        except LedgerUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return
         if any(task.error is not None for task in self._tasks):
@@ -78,12 +79,12 @@ class Host:
             self._around.inboxes.draw(self._around.run, self._tasks[0].task)
         except StaleAttemptError:
             return True
-        except REDIS_AWAY:
+        except LedgerUnavailableError:
             return False
         return False
 
     def _flush(self) -> None:
         try:
             self._around.counting.flush()
-        except REDIS_AWAY as error:
+        except LedgerUnavailableError as error:
             log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})

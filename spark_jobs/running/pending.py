@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from queues.chunk import Chunk, decode
-from queues.inbox.contract import Covered, Entry
+from queues.inbox.records import Covered, Entry
 from spark_jobs.fold import select
 
 Rows = NDArray[np.int64]

@@ -51,9 +51,11 @@ class Slices:
         return self._clock() - self._began < _STEP_S
 
     def ended(self, executed: int, offered: int) -> None:
-        """The step executed so many of the tuples that it was offered."""
+        """The bolt executed so many of the tuples that it was offered; the commit comes after this."""
         took_s = self._clock() - self._began
-        if executed < offered or took_s > 2 * _STEP_S:
-            self.size = max(1, executed // 2 if took_s > 2 * _STEP_S else executed)
+        if took_s > 2 * _STEP_S:
+            self.size = max(1, executed // 2)
+        elif executed < offered:
+            self.size = max(1, executed)
         elif executed >= self.size:
             self.size = min(2 * self.size, self._largest)

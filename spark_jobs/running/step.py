@@ -16,7 +16,7 @@ import numpy as np
 from acker import Failure, Updates
 from acker.ids import mix, mix_array
 from queues.chunk import Chunk, Lineage, Route, encode
-from queues.inbox.contract import Parcel
+from queues.inbox.records import Parcel
 from spark_jobs.arrow_bolt import AnyBolt, ArrowBolt
 from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
 from spark_jobs.bolt import BasicBolt

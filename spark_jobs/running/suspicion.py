@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from acker import Ledger, Token
-from queues.inbox.contract import Sender
+from queues.inbox.records import Sender
 from spark_jobs.collector import Item
 from spark_jobs.running.pending import Share
 from spark_jobs.running.step import Step

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from queues.chunk import Chunk, Lineage, Route, decode, encode, roots_in
+from queues.chunk import Chunk, Lineage, Route, decode, encode
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.collector import Record
 from spark_jobs.fold import join_lineages, select
@@ -25,6 +26,8 @@ from spark_jobs.tuples import OPEN, Origin, Tuple, tuples_of
 
 _FRAME = struct.Struct(">I")
 _CHUNKS_FROM = 3
+_PLACE = 8
+_NONE = np.empty(0, np.uint64)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,16 +72,13 @@ def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: 
 
 def unpack(bolt: AnyBolt, content: bytes) -> Held:
     """Give a prepared copy the attributes of a snapshot; returns the tuples it holds. Only for bytes that we wrote."""
-    frames = list(_frames(content))
-    chunks = [decode(frame) for frame in frames[_CHUNKS_FROM:]]
+    pickled, places, told, chunks = _opened(content)
     stored = [tup for chunk in chunks for tup in tuples_of(chunk)]
-    places = np.frombuffer(frames[1], "<i8")
     tuples = [stored[place] for place in places.tolist()]
-    told = np.frombuffer(frames[2], "<i8").reshape(-1, 2).tolist()
-    for tup, (emitted, arrived_ns) in zip(tuples, told, strict=True):
+    for tup, (emitted, arrived_ns) in zip(tuples, told.tolist(), strict=True):
         tup.emitted, tup.arrived_ns = emitted, arrived_ns
     lineage = select(join_lineages([chunk.lineage for chunk in chunks]), places)
-    vars(bolt).update(_Unpickler(frames[0], tuples).load())
+    vars(bolt).update(_Unpickler(pickled, tuples).load())
     return Held(tuples=tuples, lineage=lineage)
 
 
@@ -87,7 +87,24 @@ def held_roots(content: bytes) -> list[int]:
 
     Unpickles nothing; raises ValueError for bytes that are no snapshot.
     """
-    return roots_in(list(_frames(content))[_CHUNKS_FROM:])
+    _, _, _, chunks = _opened(content)
+    roots: list[int] = np.unique(np.concatenate([_NONE, *(chunk.lineage.roots for chunk in chunks)])).tolist()
+    return roots
+
+
+def _opened(content: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], list[Chunk]]:
+    """The attributes, still pickled; and, checked, the places of the held tuples, what is told of them, their chunks.
+
+    Raises ValueError (BadChunkError is one) for bytes that are no snapshot.
+    """
+    pickled, places, told, *chunks = _frames(content)
+    if len(places) % _PLACE or len(told) != 2 * len(places):
+        raise ValueError("not a snapshot: it does not say where its tuples are")
+    found = np.frombuffer(places, "<i8")
+    held = [decode(chunk) for chunk in chunks]
+    if not np.array_equal(np.sort(found), np.arange(sum(chunk.values.num_rows for chunk in held))):
+        raise ValueError("not a snapshot: it has other tuples than it says")
+    return pickled, found, np.frombuffer(told, "<i8").reshape(-1, 2), held
 
 
 def _held_frames(held: Held) -> Iterator[bytes]:
@@ -167,11 +184,17 @@ def _framed(frames: list[bytes]) -> Iterator[bytes]:
         yield frame
 
 
-def _frames(content: bytes) -> Iterator[bytes]:
+def _frames(content: bytes) -> list[bytes]:
+    frames = []
     at = 0
     while at < len(content):
         if len(content) - at < _FRAME.size:
-            raise ValueError("not a snapshot")
+            raise ValueError("not a snapshot: it ends too early")
         (length,) = _FRAME.unpack_from(content, at)
         at += _FRAME.size + length
-        yield content[at - length : at]
+        if at > len(content):
+            raise ValueError("not a snapshot: it ends too early")
+        frames.append(content[at - length : at])
+    if len(frames) < _CHUNKS_FROM:
+        raise ValueError("not a snapshot: it lacks parts")
+    return frames

@@ -9,12 +9,13 @@ from datetime import timedelta
 
 from acker import LedgerSpec, RedisMetrics, open_ledger
 from acker.redis_client import connect_topology
-from queues.inbox.contract import Inboxes, StaleAttemptError
+from queues.inbox.contract import Inboxes
+from queues.inbox.records import StaleAttemptError
 from spark_jobs.garbage import spare_the_collector
+from spark_jobs.running.around import Around
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.host import Host
 from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.running.task import Around
 from spark_jobs.snapshots.sealing import new_key
 from spark_jobs.spark.stores import open_inboxes
 from spark_jobs.state import RedisStateStore

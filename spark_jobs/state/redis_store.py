@@ -9,7 +9,8 @@ import redis
 
 from acker import Applied, LedgerSpec
 from acker.layout import shard_prefix
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from acker.scripts import script_source
 from spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
 from spark_jobs.state.redis_keys import StateKeys, epoch_key, shard_of

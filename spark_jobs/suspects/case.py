@@ -65,5 +65,21 @@ def encode_suspects(suspects: Sequence[Suspect]) -> bytes:
 
 
 def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
-    """The suspects written by ``encode_suspects``."""
-    return tuple(Suspect(**{**fields, "roots": tuple(fields["roots"])}) for fields in json.loads(content))
+    """The suspects written by ``encode_suspects``; raises ValueError for anything else."""
+    try:
+        return tuple(_suspect(**fields) for fields in json.loads(content))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"no suspects: {error}") from error
+
+
+def _suspect(*, component: object, task: object, seed: object, roots: object, deaths: object) -> Suspect:
+    """A suspect of these fields and no others: a TypeError for more or less, as for a value of another kind."""
+    if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
+        raise TypeError("a component and the roots of its tuple are missing")
+    if not isinstance(task, int) or not isinstance(deaths, int) or not (seed is None or isinstance(seed, int)):
+        raise TypeError("a task, a seed or a count of deaths is no number")
+    return Suspect(component=component, task=task, seed=seed, roots=tuple(roots), deaths=deaths)
+
+
+def _is_id(root: object) -> bool:
+    return isinstance(root, int) and 0 <= root < 1 << 64

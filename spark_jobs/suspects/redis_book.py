@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,8 +11,10 @@ import redis
 
 from acker import Token
 from acker.layout import topology_prefix
-from acker.redis_client import translated
+from acker.redis_errors import translated
 from spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
+
+log = logging.getLogger(__name__)
 
 _DOING = ":doing"
 _KEPT = timedelta(hours=1)
@@ -56,7 +59,8 @@ class RedisCaseBook:
             pipeline.hgetall(self._key)
             pipeline.delete(self._key)
             cases, _ = pipeline.execute()
-        return [_case(cases, field) for field in {name.decode().removesuffix(_DOING) for name in cases}]
+        fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
+        return [_case(cases, field) for field in fields]
 
     def close(self) -> None:
         self._client.close()
@@ -67,5 +71,17 @@ def _field(token: Token) -> str:
 
 
 def _case(cases: Mapping[bytes, bytes], field: str) -> Case:
-    suspects, doing = (decode_suspects(cases.get(name.encode(), b"[]")) for name in (field, field + _DOING))
+    suspects = _suspects(cases, field)
+    doing = _suspects(cases, field + _DOING)
     return Case(doing=doing[0] if doing else None, suspects=suspects)
+
+
+def _suspects(cases: Mapping[bytes, bytes], field: str) -> tuple[Suspect, ...]:
+    try:
+        return decode_suspects(cases.get(field.encode(), b"[]"))
+    except ValueError as error:
+        log.warning(
+            "passing over the suspects %r in Redis: %s; whatever kills a process has to do so once more", field, error,
+            extra={"event": "suspects_unreadable"},
+        )  # fmt: skip
+        return ()

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from queues.chunk import Chunk, Lineage, decode, encode
-from queues.inbox.contract import Appended, Effect, Entry, Inbox, Inboxes, InboxFigures, Parcel, Sender
+from queues.inbox.contract import Effect, Inbox, Inboxes
+from queues.inbox.records import Appended, Entry, InboxFigures, Parcel, Sender
 from spark_jobs.bolt import BasicBolt, TopologyContext
 from spark_jobs.collector import BasicCollector
 from spark_jobs.grouping import Global
@@ -48,7 +49,7 @@ class _Capture(BasicBolt):
     def __init__(self, seen: Seen | None = None) -> None:
         self._seen = seen
 
-    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - it emits nothing
         if self._seen is not None:
             self._seen.add(tup)
 

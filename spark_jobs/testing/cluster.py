@@ -56,7 +56,7 @@ class LocalCluster:
         slots: int = 2,
         redis_url: str | None = None,
     ) -> None:
-        """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks the bolt tasks share, with ``engine="spark"``.
+        """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks share the bolt tasks.
 
         ``redis_url`` is for Spark: a server to use in the place of a private one, which is left as it was found.
         Raises LocalClusterError for an engine that there is not, TopologyError for a topology without a bolt.
@@ -114,7 +114,7 @@ class LocalCluster:
         )
 
     def step(self) -> bool:
-        """Run at most one round: what spouts have goes through all bolts; returns whether anything moved. For spouts that never run dry."""
+        """Run at most one round, of what the spouts have; returns whether anything moved. For spouts that never run dry."""
         engine = self._running_engine()
         heard = [task.hear() for task in self._tasks()]
         emitted = [task.fill() for task in self._tasks()]

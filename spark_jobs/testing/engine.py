@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from acker import Ledger, Metrics
-from queues.inbox.contract import Parcel
+from queues.inbox.records import Parcel
 from spark_jobs.state import StateStore
 
 

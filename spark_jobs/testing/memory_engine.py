@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 from acker import MemoryLedger, MemoryMetrics
-from queues.inbox.contract import Bounds, Parcel, Sender
 from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Bounds, Parcel, Sender
+from spark_jobs.running.around import Around
+from spark_jobs.running.attempt import Attempt
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.placement import bolt_tasks
 from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.running.task import Around, Attempt
 from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.state import MemoryStateStore
 from spark_jobs.testing.capture import CopyingInboxes
@@ -62,7 +63,7 @@ class MemoryEngine:
 
     def run(self) -> None:
         """Task by task, until none has anything left."""
-        while any([self._worked(attempt) for attempt in self._attempts]):
+        while any([self._worked(attempt) for attempt in self._attempts]):  # noqa: C419 - all of them, each time
             continue
         self._counting.flush()
 

@@ -14,12 +14,13 @@ from pyspark import cloudpickle
 from acker import RedisMetrics, open_ledger
 from acker.effects import perform_all
 from acker.layout import topology_prefix
-from acker.redis_client import connect_topology, translated
+from acker.redis_client import connect_topology
+from acker.redis_errors import translated
 from queues import Spout
-from queues.inbox.contract import Appended, Parcel, Sender, StaleAttemptError
+from queues.inbox.records import Appended, Parcel, Sender, StaleAttemptError
 from spark_jobs.reasons import reason_of
+from spark_jobs.running.attempt import Attempt
 from spark_jobs.running.placement import bolt_tasks, spread
-from spark_jobs.running.task import Attempt
 from spark_jobs.spark.context import SparkUnit
 from spark_jobs.spark.long_tasks import LongTasks
 from spark_jobs.spark.run import ledger_spec_of

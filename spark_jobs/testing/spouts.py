@@ -10,7 +10,7 @@ from typing import Any
 
 from acker import ErrorReport, Ledger, Metrics, Outcomes
 from queues import MsgId, Spout
-from queues.inbox.contract import Parcel
+from queues.inbox.records import Parcel
 from queues.spout import takes_reason
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.reasons import reason_of

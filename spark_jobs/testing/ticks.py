@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from queues.chunk import encode
-from queues.inbox.contract import Parcel
+from queues.inbox.records import Parcel
 from spark_jobs.running.ticks import tick_for
 from spark_jobs.system import is_system
 from spark_jobs.topology import Topology

@@ -22,7 +22,7 @@ from rich.text import Text
 from queues import Publisher, WorkQueue, declare_queue
 from queues.retry import NO_WAIT
 from tests.broker import ready
-from tests.monitors import chromium, monitor, number, rows
+from tests.monitors import chromium, give_token, monitor, number, rows
 from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 
@@ -157,6 +157,7 @@ def test_pictures(shop, pictures, tmp_path):
         page.set_viewport_size({"width": 1200, "height": 1180})
         page.screenshot(path=pictures / "monitor.png")
         page.get_by_test_id("look").click()
+        give_token(page)
         expect(page.get_by_test_id("Dead letters")).to_contain_text("bad sentence")
         page.get_by_test_id("Dead letters").get_by_role("checkbox").nth(2).click()
         page.get_by_test_id("depths").evaluate("chart => scrollTo(0, scrollY + chart.getBoundingClientRect().top - 90)")

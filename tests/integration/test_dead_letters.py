@@ -7,12 +7,12 @@ from itertools import islice
 
 import pytest
 
-from queues import dead_letters
+from queues import dead_letters, letter_box
 from queues.declare import WorkQueue, declare_queue
 from queues.depths import QueueDepth, depths
 from queues.errors import AddressError, PublishRefusedError, QueueMissingError
 from queues.retry import NO_WAIT, RetryPolicy
-from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, wait_ready
+from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version, wait_ready
 from tests.waiting import wait_until
 
 DEATH = {
@@ -64,7 +64,13 @@ def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queu
     assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], "the oldest is the oldest, however often one looked"
 
 
-def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url, queue):
+def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.dead, durable=True, arguments={"x-queue-type": "quorum"})
+        limited = {"x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": ""}
+        limited["x-dead-letter-routing-key"] = queue.dead
+        channel.queue_declare(queue.name, durable=True, arguments=limited)
     put(amqp_url, queue.name, b"poison")
     with plain_channel(amqp_url) as channel:
         for method, _, _ in islice(channel.consume(queue.name), 2):
@@ -115,6 +121,21 @@ def test_requeue_into_a_queue_that_is_gone_keeps_the_letters(amqp_url, queue):
     wait_ready(amqp_url, queue.dead, 1)
 
 
+def test_requeue_that_is_refused_again_and_again_deletes_no_letter(amqp_url):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        arguments = {"x-queue-type": "quorum", "x-delivery-limit": 5}
+        channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
+    put(amqp_url, f"{name}.dead", b"a", b"b")
+    (letter, _) = dead_letters.show(amqp_url, name)
+    for _ in range(10):
+        with pytest.raises(QueueMissingError):
+            dead_letters.requeue(amqp_url, name)
+        with pytest.raises(QueueMissingError):
+            dead_letters.requeue_chosen(amqp_url, name, [letter.id])
+    assert sorted(letter.preview for letter in dead_letters.show(amqp_url, name)) == ["a", "b"]
+
+
 def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
     name = unique()
     with plain_channel(amqp_url) as channel:
@@ -125,7 +146,7 @@ def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
     freed.start()
     assert dead_letters.requeue(amqp_url, name, limit=2) == 2
     freed.join()
-    monkeypatch.setattr(dead_letters, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(letter_box, "_PATIENCE_S", 0.5)
     with pytest.raises(PublishRefusedError, match=f"queue '{name}' did not take message 1 for .* full or unavailable"):
         dead_letters.requeue(amqp_url, name)
     wait_ready(amqp_url, f"{name}.dead", 1)
@@ -219,3 +240,43 @@ def test_a_missing_queue_has_no_depth(amqp_url):
     name = unique()
     with pytest.raises(QueueMissingError, match=name):
         depths(amqp_url, [name])
+
+
+def test_from_4_3_on_looking_does_not_even_count(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", b"c")
+    for _ in range(10):
+        letters = dead_letters.show(amqp_url, queue.name, limit=2)
+        if version(amqp_url) >= (4, 3):
+            assert [letter.preview for letter in letters] == ["a", "b"]
+            assert {letter.headers.get("x-delivery-count", 0) for letter in letters} == {0}
+        assert max(letter.headers.get("x-delivery-count", 0) for letter in letters) <= letter_box.RETURNS
+    wait_ready(amqp_url, queue.dead, 3)
+
+
+@pytest.mark.parametrize("limit", [letter_box.RETURNS, 5, 20, None], ids=str)
+@pytest.mark.parametrize("by", ["argument", "policy"])
+def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(shared_rabbitmq, limit, by):
+    """None: as declared by tiercel under RabbitMQ 3.10, which has a limit of 20 after the upgrade to 4."""
+    url, name = shared_rabbitmq.url, unique()
+    arguments = {"x-queue-type": "quorum"}
+    if limit is not None and by == "argument":
+        arguments["x-delivery-limit"] = limit
+    elif limit is not None:
+        definition = f'{{"delivery-limit": {limit}}}'
+        shared_rabbitmq.control("set_policy", name, f"^{name}\\.dead$", definition, "--apply-to", "queues")
+    with plain_channel(url) as channel:
+        channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
+        channel.queue_declare(name, durable=True)
+    put(url, f"{name}.dead", b"the only copy", headers=DEATH, message_id="7", user_id=None)
+    put(url, f"{name}.dead", b"another")
+    looked = [dead_letters.show(url, name) for _ in range(25)]
+    assert {len(letters) for letters in looked} == {2}
+    (first,) = {letters[0].id for letters in looked}
+    (second,) = {letters[1].id for letters in looked}
+    assert {letters[0].reason for letters in looked} == {"field 'n' is a long"}
+    for _ in range(25):
+        assert dead_letters.look_for(url, name, second).preview == "another"
+        assert dead_letters.requeue_chosen(url, name, ["no such id"]) == 0
+    assert dead_letters.requeue_chosen(url, name, [first]) == 1
+    wait_ready(url, name, 1)
+    assert [letter.id for letter in dead_letters.show(url, name)] == [second]

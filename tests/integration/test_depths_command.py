@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from acker import LedgerSpec, open_ledger
-from acker.redis_client import connect
-from queues import Entry, QueueSpout, RedisRelay, WorkQueue, declare_queue
+from queues import Entry, QueueSpout, WorkQueue, declare_queue
 from queues.depths import QueueDepth, survey
 from spark_jobs import BasicBolt, Config, TopologyBuilder
+from spark_jobs.relays import relay_on
 from tests.broker import Desk, delete, put, unique
 from tests.waiting import wait_until
 from workers.cli import app
@@ -95,7 +95,7 @@ def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name,
 
 
 def test_our_own_queues_are_measured(tiercel, name, redis_url):
-    relay = RedisRelay(connect(redis_url), name, lanes=2)
+    relay = relay_on(redis_url, name, lanes=2)
     relay.append([Entry(lane=0, payload=b"a"), Entry(lane=1, payload=b"b"), Entry(lane=1, payload=b"c")])
     spec = LedgerSpec(topology=name, urls=(redis_url,), shards=2, owners=2, message_timeout=timedelta(seconds=30))
     ledger = open_ledger(spec)

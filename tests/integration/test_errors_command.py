@@ -128,7 +128,7 @@ def test_markup_and_control_characters_in_a_reason_are_text(errors, url):
     _, output, _ = errors()
     [[_, component, _, reason]] = rows(output)
     assert component == "[b]split[/b]"
-    assert reason == "KeyError: [bold red]'x'[/]  [2J  :smile: [/nothing]"
+    assert reason == r"KeyError: [bold red]'x'[/] \x1b[2J\x07 :smile: [/nothing]"
 
 
 def test_on_a_narrow_terminal_nothing_is_cut_off(errors, url):

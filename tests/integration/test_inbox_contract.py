@@ -10,8 +10,9 @@ from datetime import timedelta
 import pytest
 
 from acker.redis_effects import RedisServers
-from queues.inbox.contract import LARGEST, Appended, Bounds, Covered, Parcel, Sender, StaleAttemptError
+from queues.inbox.contract import LARGEST
 from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Appended, Bounds, Covered, Parcel, Sender, StaleAttemptError
 from queues.inbox.redis_streams import RedisInboxes
 from tests.inboxes import (
     FIRST,
@@ -359,6 +360,48 @@ def test_a_sealed_step_is_found_by_the_next_attempt_which_finishes_it(inboxes):
     assert (third.opened.step, third.opened.sealed, third.opened.ticks) == (1, None, 2)
     assert third.opened.done == {b.position: b"\x05"}
     assert take(third) == [b]
+
+
+def test_a_snapshot_counts_when_its_step_is_finished(inboxes):
+    first = opened(inboxes)
+    put(inboxes, 1, parcel(b"a", b"b"))
+    a, _ = take(first)
+    assert first.opened.snapshot is None
+    assert first.seal(covering(1, [a]), b"died in its commit").perform()
+    second = opened(inboxes)
+    assert second.opened.snapshot is None
+    assert second.seal(covering(1, [a]), b"after one").perform()
+    assert second.finish(1).perform()
+    assert opened(inboxes).opened.snapshot == b"after one"
+
+
+def test_a_step_without_a_snapshot_leaves_the_one_before(inboxes):
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a", b"b"))
+    a, b = take(inbox)
+    assert inbox.seal(covering(1, [a]), b"after one").perform()
+    assert inbox.finish(1).perform()
+    assert inbox.seal(covering(2, [b])).perform()
+    assert inbox.finish(2).perform()
+    assert opened(inboxes).opened.snapshot == b"after one"
+
+
+def test_another_run_finds_the_snapshots_of_earlier_ones_until_they_are_forgotten(inboxes):
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a", b"b"))
+    a, b = take(inbox)
+    assert inbox.seal(covering(1, [a]), b"finished").perform()
+    assert inbox.finish(1).perform()
+    assert inbox.seal(covering(2, [b]), b"sealed").perform()
+    task = ONE
+    inboxes.adopt("next", [task])
+    inboxes.adopt("next but one", [])
+    assert sorted(inboxes.snapshots("next but one")) == [(task, b"finished"), (task, b"sealed")]
+    with pytest.raises(StaleAttemptError):
+        inboxes.snapshots("next")
+    inboxes.forget_snapshot("next but one", task)
+    inboxes.forget_snapshot("next but one", task)
+    assert inboxes.snapshots("next but one") == []
 
 
 def test_an_entry_is_done_in_part_over_several_steps(inboxes):

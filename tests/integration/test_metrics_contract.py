@@ -9,6 +9,7 @@ import pytest
 
 from acker import Counted, ErrorReport, LedgerUnavailableError, MemoryMetrics, RedisMetrics, Window
 from acker.redis_client import connect
+from tests.proxy import Proxy
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 
@@ -108,6 +109,36 @@ def test_what_is_kept_for_the_windows_is_bounded_and_expires(redis_url, clock):
     assert [seconds - left < 60 for seconds, left in zip((690, 12_420, 99_360), lifetimes, strict=True)] == [True] * 3
     metrics.clear()
     assert client.keys(f"*{name}*") == []
+    metrics.close()
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_call_whose_reply_was_lost_is_counted_once(redis_url, lost):
+    with Proxy(redis_url) as proxy:
+        metrics = RedisMetrics(proxy.url, f"metrics-{uuid.uuid4().hex}")
+        metrics.add("split", 1, {"executed": 1})
+        proxy.lose_next(lost)
+        if lost == 1:  # the client repeats it by itself, twice
+            metrics.add("split", 1, {"executed": 1000})
+        else:
+            with pytest.raises(LedgerUnavailableError):
+                metrics.add("split", 1, {"executed": 1000})
+        metrics.add("split", 1, {"executed": 5})
+        assert proxy.lost == lost
+        assert executed(metrics, Window.ALL_TIME)[0] == executed(metrics, Window.TEN_MINUTES)[0] == 1006
+        metrics.close()
+
+
+def test_what_could_not_be_counted_is_counted_with_the_next_call(redis):
+    server = redis()
+    metrics = RedisMetrics(server.url, "t")
+    server.stop()
+    for _ in range(3):
+        with pytest.raises(LedgerUnavailableError):
+            metrics.add("split", 1, {"executed": 7})
+    server.start()
+    metrics.add("split", 1, {})
+    assert metrics.totals() == {"split": {1: {"executed": 21}}}
     metrics.close()
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.config import Settings
-from workers.errors import ConfigError
+from workers.errors import ConfigError, UsageError
 
 NOWHERE = ["--amqp", "amqp://127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
 
@@ -49,10 +49,15 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch):
 
 
 def test_a_token_is_never_shown_and_never_short(monkeypatch):
-    monkeypatch.setenv("TIERCEL_TOKEN", "very secret")
+    monkeypatch.setenv("TIERCEL_TOKEN", "very secret token")
     settings = Settings.load()
-    assert settings.token == "very secret"
-    assert "very secret" not in repr(settings)
-    monkeypatch.setenv("TIERCEL_TOKEN", "short")
+    assert settings.token == "very secret token"
+    assert "very secret token" not in repr(settings)
+    monkeypatch.setenv("TIERCEL_TOKEN", "fifteen letters")
     with pytest.raises(ConfigError, match="TIERCEL_TOKEN"):
         Settings.load()
+
+
+def test_a_host_that_is_none_is_refused_in_one_line():
+    with pytest.raises(UsageError, match="--allowed-host http://page:8710: write a host name"):
+        CliRunner().invoke(app, ["monitor", "--allowed-host", "http://page:8710", *NOWHERE], catch_exceptions=False)

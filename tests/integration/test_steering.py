@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from typer.testing import CliRunner
 
-from acker.redis_client import connect
-from queues import QueueSpout, RedisRelay
+from queues import QueueSpout
 from spark_jobs import BasicBolt, Config, TopologyBuilder
+from spark_jobs.relays import relay_on
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.control import Presence, State
@@ -33,7 +33,7 @@ def name(redis_url):
 def tiercel(redis_url):
     def run(*arguments):
         result = CliRunner().invoke(app, [*arguments, "--redis", redis_url])
-        return result.exit_code, result.output
+        return result.exit_code, result.stdout
 
     return run
 
@@ -43,7 +43,7 @@ class Workers:
 
     def __init__(self, redis_url, name, pending):
         self.control, self.pending, self.states = RedisControl(redis_url, name), pending, []
-        self.relay = RedisRelay(connect(redis_url), name, lanes=1)
+        self.relay = relay_on(redis_url, name, lanes=1)
         self.stopped = threading.Event()
         self.stubborn = False
         self._state = State.ACTIVE

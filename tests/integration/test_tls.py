@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from acker import LedgerRefusedError, LedgerUnavailableError, RedisMetrics
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from queues.declare import WorkQueue, declare_queue
 from queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
 from queues.publisher import Publisher

@@ -1,5 +1,7 @@
 """Which tuples belong to a message, and when all of them are done."""
 
+from collections import Counter
+
 import pytest
 
 from spark_jobs import BasicBolt, Bolt, TopologyBuilder

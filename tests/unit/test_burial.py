@@ -3,9 +3,12 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pytest
 from pika import BasicProperties
 
-from queues.burial import dead_letter_properties
+from queues.burial import dead_letter_properties, size_of
+from queues.frames import read_properties
+from tests.raw import ODD, properties
 
 REASON = "x-tiercel-reason"
 
@@ -31,18 +34,30 @@ def test_it_does_not_expire_go_elsewhere_or_claim_another_user():
     assert set(copy.headers) == {REASON, "x-tiercel-queue"}
 
 
-def test_header_values_that_cannot_be_written_become_text():
-    headers = {
-        "f": 1.5,
-        "deep": [{"f": 2.5}],
-        "d": Decimal("1.5"),
-        "at": datetime(2024, 1, 1, tzinfo=UTC),
-        "n": None,
-        "b": b"x",
-    }
+@pytest.mark.parametrize("odd", ODD)
+def test_whatever_headers_the_sender_wrote_travel_byte_for_byte_or_are_said_to_be_missing(odd):
+    original = read_properties(properties(ODD[odd]))
+    copy = dead_letter_properties(original, "q", "r")
+    assert copy.headers["x-tiercel-queue"] == "q"
+    assert copy.headers[REASON].startswith("r")
+    assert size_of(copy) <= 131_072
+    if "left out" not in copy.headers[REASON] and "liar" not in odd:
+        assert copy.headers.wire.startswith(ODD[odd])
+    else:
+        assert odd in ("type unknown", "cut off", "as large as a frame", "counts of a liar", "deaths of a liar")
+
+
+def test_headers_too_large_for_a_frame_beside_the_reason_are_left_out_and_it_says_so():
+    original = read_properties(properties(ODD["as large as a frame"]))
+    copy = dead_letter_properties(original, "q", "r")
+    assert copy.headers[REASON] == "r; 1 headers of 131,027 bytes left out: too large with the reason"
+    assert copy.headers["x-tiercel-queue"] == "q"
+
+
+def test_headers_that_pika_made_travel_too():
+    headers = {"f": 1.5, "d": Decimal("1.5"), "at": datetime(2024, 1, 1, tzinfo=UTC), "n": None, "b": b"x"}
     copy = dead_letter_properties(BasicProperties(headers=headers), "q", "r")
-    assert copy.headers["f"] == "1.5"
-    assert copy.headers["deep"] == [{"f": "2.5"}]
+    assert copy.headers == headers | {"f": "1.5", REASON: "r", "x-tiercel-queue": "q"}
     assert copy.encode()
 
 

@@ -116,6 +116,22 @@ def test_a_body_that_is_no_object_says_why(body, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("zeros", [0, 10, 100, 400, 1_000, 100_000, 6_000_000])
+@pytest.mark.parametrize("number", ["1", "123.5", "9999999999999999999999999999.9"])
+@pytest.mark.parametrize("quote", ['"', ""])
+def test_a_decimal_with_zeros_is_exact_or_refused(number, zeros, quote):
+    schema = Schema.parse("p decimal(38,10)")
+    body = f'{{"p": {quote}{number}{"" if "." in number else "."}{"0" * max(zeros, 1)}{quote}}}'
+    try:
+        values = decoder_for(schema)(body.encode())
+    except BadBodyError as error:
+        assert zeros > 400 or not quote
+        assert str(error).startswith("field 'p' is a decimal(38,10), the body has")  # noqa: PT017
+    else:
+        exact = Decimal(number) if quote else Decimal(repr(float(number)))
+        assert schema.batch([values]).to_pylist() == [{"p": exact}]
+
+
 def test_a_decimal_may_have_zeros_behind_its_scale():
     assert decode("p decimal(4,2)", '{"p": "1.5000"}') == [Decimal("1.5")]
     assert decode("p decimal(4,2)", '{"p": 0e99}') == [Decimal(0)]

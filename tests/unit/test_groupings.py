@@ -95,7 +95,7 @@ def test_the_hash_is_the_one_that_running_topologies_have_used() -> None:
         ("k string", ["a", np.str_("a")]),
         ("k binary", [b"a", bytearray(b"a"), memoryview(b"a")]),
         ("k timestamp", [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 17, tzinfo=EAST)]),
-        ("k decimal(9,2)", [Decimal("1.5"), Decimal("1.50")]),
+        ("k decimal(9,2)", [Decimal("1.5"), Decimal("1.50"), Decimal("1.5" + "0" * 500)]),
         ("k array<long>", [[1, 2], (1, 2), [1.0, np.int64(2)]]),
     ],
 )

@@ -339,7 +339,7 @@ def test_a_driver_learns_the_roots_that_are_held() -> None:
     pump = pumped(Gather())
     roots = pump.feed(["a"], ["b"], ["c"], ["d"], ["e"])
     pump.run()
-    held = [root for snapshot in pump.snapshots.drain() for root in held_roots(body_of(snapshot))]
+    held = [root for _, snapshot in pump.snapshots.drain() for root in held_roots(body_of(snapshot))]
     assert sorted(held) == sorted(roots[3:])
 
 
@@ -352,7 +352,7 @@ def test_when_all_snapshots_are_lost_the_bolt_begins_anew() -> None:
     assert rows_of(pump.level(1, pump.take())) == [("b c d", 3)]
 
 
-def test_what_somebody_else_wrote_is_not_unpickled() -> None:
+def test_what_a_stranger_wrote_is_passed_over_and_not_unpickled(caplog) -> None:
     pump = pumped(Gather())
     pump.feed(["a"])
     pump.run()
@@ -360,9 +360,15 @@ def test_what_somebody_else_wrote_is_not_unpickled() -> None:
     ((batch, snapshot),) = kept.items()
     kept[batch] = seal(b"another key", f"task {task} after micro-batch {batch}", body_of(snapshot))
     move(pump)
-    roots = pump.feed(["b"])
+    pump.feed(["b"])
     pump.run()
-    assert "wrong signature" in pump.failed[roots[0]]
+    pump.feed(["c"], ["d"])
+    assert rows_of(pump.level(1, pump.take())) == [("b c d", 3)]
+    assert not pump.failed
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 1
+    assert f"task {task} after micro-batch {batch}" in lines[0]
+    assert "wrong signature" in lines[0]
 
 
 def test_a_seal_is_for_one_purpose() -> None:

@@ -41,6 +41,7 @@ ONLY_IN = {
     "pyspark": (
         "spark_jobs/class_archive.py",
         "spark_jobs/query.py",
+        "spark_jobs/spark/",
         "spark_jobs/session.py",
         "spark_jobs/source.py",
         "spark_jobs/testing/spark_engine.py",
@@ -53,6 +54,7 @@ ONLY_IN = {
         "workers/monitor_commands.py",
         "workers/options.py",
         "workers/queue_commands.py",
+        "workers/terminal.py",
         "workers/topology_commands.py",
     ),
     "nicegui": ("workers/monitoring/page",),
@@ -114,6 +116,18 @@ def test_a_third_party_library_is_imported_only_where_it_belongs(path: Path) -> 
     for module in imports_of(parsed(path)):
         places = ONLY_IN.get(top(module))
         assert places is None or name_of(path).startswith(places), f"{module} does not belong here"
+
+
+@every_module
+def test_errors_of_redis_are_judged_in_one_place(path: Path) -> None:
+    """A second translator would disagree with the first: "retry" for one store, "refuse" for another."""
+    if name_of(path).startswith("acker/redis_"):
+        return
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "redis":
+            assert node.attr != "exceptions", f"line {node.lineno}"
+            assert not node.attr.endswith("Error"), f"line {node.lineno}"
+    assert not {module for module in imports_of(parsed(path)) if module.startswith("redis.exceptions")}
 
 
 @every_module

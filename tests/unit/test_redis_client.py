@@ -6,7 +6,8 @@ import pytest
 from redis import exceptions
 
 from acker import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
-from acker.redis_client import check_version, connect, translated
+from acker.redis_client import check_version, connect
+from acker.redis_errors import translated
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from acker.redis_client import check_version, connect, translated
             LedgerUnavailableError,
             "log and settings",
         ),
-        (exceptions.ResponseError("WRONGTYPE"), LedgerRefusedError, "settings"),
+        (exceptions.ResponseError("WRONGTYPE"), LedgerRefusedError, "another program"),
     ],
 )
 def test_each_error_says_what_to_do(error, expected, advice):

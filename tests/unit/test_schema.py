@@ -79,6 +79,55 @@ def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(type_, 
         schema.batch([[None, "x"], [value, "x"]])
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 9, 10, 100, 400, 1_000, 100_000, 6_000_000])
+@pytest.mark.parametrize("number", ["1", "-123.5", "9999999999999999999999999999.9", "0"])
+def test_a_decimal_is_exact_however_many_zeros_it_has(number, zeros):
+    schema = Schema.parse("d decimal(38,10), l array<decimal(38,10)>")
+    value = decimal.Decimal(f"{number}{'' if '.' in number else '.'}{'0' * zeros}")
+    schema.check([value, [None, value]])
+    row = schema.batch([[value, [None, value]], [None, None]]).to_pylist()[0]
+    assert row == {"d": decimal.Decimal(number), "l": [None, decimal.Decimal(number)]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *map(
+            decimal.Decimal,
+            ["1.234", "100", "-100", "NaN", "sNaN", "Infinity", "1e999999999", "1e-999999999", f"1.{'0' * 500}1"],
+        ),
+        decimal.Decimal("9" * 1_000_000),
+        10**1_000_000,
+        100,
+        1.5,
+        "1.5",
+        True,
+    ],
+    ids=lambda value: f"{type(value).__name__}",
+)
+def test_a_decimal_that_would_be_rounded_or_is_too_large_is_refused(value):
+    schema = Schema.parse("d decimal(4,2), l array<decimal(4,2)>")
+    for row in ([value, None], [None, [value]]):
+        with pytest.raises(SchemaError, match=r"field '[dl]' is a"):
+            schema.check(row)
+        with pytest.raises(SchemaError, match=r"field '[dl]' is a"):
+            schema.batch([[None, None], row])
+
+
+def test_integers_and_the_largest_numbers_fit_a_decimal():
+    schema = Schema.parse("d decimal(4,2), e decimal(38,0)")
+    row = schema.batch([[np.int64(-99), 10**38 - 1]]).to_pylist()[0]
+    assert row == {"d": -99, "e": 10**38 - 1}
+    assert schema.batch([[decimal.Decimal("9E+1"), decimal.Decimal("1E+37")]]).to_pylist()[0] == {"d": 90, "e": 10**37}
+
+
+def test_no_fraction_is_cut_off_in_an_array_either():
+    schema = Schema.parse("a array<array<long>>")
+    assert schema.batch([[[[1.0, None], None]]]).to_pylist() == [{"a": [[1, None], None]}]
+    with pytest.raises(SchemaError, match="field 'a'"):
+        schema.batch([[[[1.5]]]])
+
+
 def test_the_number_of_values_must_be_that_of_the_fields():
     schema = Schema.parse("a long, b long")
     with pytest.raises(SchemaError, match="got 1 values for the 2 fields"):

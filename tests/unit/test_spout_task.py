@@ -1,6 +1,7 @@
 """The spout worker's loop, on the memory twins and with the real clock."""
 
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -11,15 +12,15 @@ import pytest
 from acker import Failure, LedgerSpec, LedgerUnavailableError, MemoryLedger, MemoryMetrics, Token, Updates
 from queues import MemoryRelay, Spout, SpoutContext
 from queues.chunk import decode
-from queues.errors import RelayUnavailableError
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
 from tests.waiting import wait_until
-from workers.admission import Admission
+from workers.admission import Admission, Limits
 from workers.control import MemoryControl, Presence, State
+from workers.holding import Patience
 from workers.orders import Orders
-from workers.outbox import Outbox
+from workers.outbox import Attendance, Outbox
 from workers.spout_task import SpoutSettings, SpoutTask
 from workers.tally import Tally
 
@@ -34,6 +35,7 @@ class ListSpout(Spout):
     def __init__(self, count):
         self.waiting = list(range(count))
         self.told = []
+        self.expected = []
         self.switched = []
         self.threads = set()
 
@@ -51,6 +53,10 @@ class ListSpout(Spout):
 
     def release(self, msg_id):
         self._note("release", msg_id)
+
+    def expect(self, tuples):
+        self.threads.add(threading.get_ident())
+        self.expected.append(tuples)
 
     def activate(self):
         self.switched.append("activate")
@@ -281,7 +287,7 @@ def test_no_more_than_the_bound_is_in_flight():
 
 def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
-        wait_until(lambda: bench.task._outbox._attended is False, 5, "the worker to look for a driver")
+        wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
         assert bench.spout.waiting == [0]
         bench.relay.attend("a run", timedelta(seconds=60))
         received(bench, 1)
@@ -342,6 +348,162 @@ def test_what_a_spout_emits_when_it_is_told_of_a_failure_is_a_tuple_like_any_oth
         told(bench, "ack", "message 0 again")
 
 
+class Returning(ListSpout):
+    """As QueueSpout: what is released it has at once, to be emitted again."""
+
+    def release(self, msg_id):
+        super().release(msg_id)
+        self.waiting.append(int(msg_id.split()[1]))
+
+
+def test_what_is_released_and_emitted_again_at_once_is_a_tuple_like_any_other():
+    with running(Returning(3)) as bench:
+        first = received(bench, 3)
+        bench.ledger.release([root for _, root, _ in first])
+        again = received(bench, 6)[3:]
+        assert sorted(value for value, _, _ in again) == [0, 1, 2]
+        assert not {root for _, root, _ in first} & {root for _, root, _ in again}
+        bench.ack(*again)
+        for n in range(3):
+            told(bench, "ack", f"message {n}")
+    assert bench.metrics.totals()["numbers"][1]["released"] == 3
+
+
+def test_a_batch_that_collides_again_and_again_is_tried_at_the_pace_of_batches():
+    class Collides(MemoryLedger):
+        tries = 0
+
+        def register(self, owner, roots, ack_vals):
+            self.tries += 1
+            return list(roots[:1]) if self.tries < 5 else super().register(owner, roots, ack_vals)
+
+    with running(Returning(1), ledger=Collides(SPEC)) as bench:
+        began = time.monotonic()
+        bench.ack(*received(bench, 1))
+        told(bench, "ack", "message 0")
+    assert bench.ledger.tries == 5
+    assert time.monotonic() - began >= 4 * 0.02
+
+
+def test_at_the_end_what_is_emitted_again_is_left_to_close():
+    with running(Returning(3)) as bench:
+        received(bench, 3)
+    assert bench.spout.told == [*(("release", f"message {n}") for n in range(3)), ("close",)]
+    assert sorted(bench.spout.waiting) == [0, 1, 2]
+
+
+class LossyRelay(MemoryRelay):
+    """The reply to the first append is lost, and Redis is away for as long as ``away``; a repeat is recognised."""
+
+    def __init__(self, lanes):
+        super().__init__(lanes)
+        self.appended = None
+        self.away = True
+
+    def append(self, entries):
+        if self.appended is not entries:
+            self.appended = entries
+            super().append(entries)
+        if self.away:
+            raise LedgerUnavailableError("reply lost")
+
+
+@pytest.mark.parametrize("timeout", [timedelta(seconds=30), None])
+def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(timeout):
+    relay = LossyRelay(1)
+    ledger = MemoryLedger(replace(SPEC, message_timeout=timeout))
+    settings = replace(SETTINGS, message_timeout=timeout)
+    with running(ManySpout(4), settings, ledger=ledger, relay=relay) as bench:
+        zero, one, two, three = received(bench, 4)
+        bench.ack(zero, one)
+        fail(bench, two[1])
+        bench.ledger.release([three[1]])
+        early = bench.task._trees._early
+        kinds = [lambda: any(each.acked for each in early), lambda: any(each.failed for each in early)]
+        wait_until(lambda: all(kind() for kind in kinds) and any(each.released for each in early), 5, "the outcomes")
+        assert bench.spout.told == []
+        relay.away = False
+        told(bench, "ack all", ("message 0", "message 1"))
+        told(bench, "fail", "message 2", "sink[2]: no")
+        told(bench, "release", "message 3")
+    assert bench.metrics.totals()["numbers"][1].get("late_outcomes", 0) == 0
+    assert len(bench.task._trees) == 0
+
+
+def test_what_is_done_when_the_worker_ends_is_acked_though_its_batch_was_never_sent():
+    with running(ListSpout(2), relay=LossyRelay(1)) as bench:
+        bench.ack(received(bench, 2)[0])
+        wait_until(lambda: bench.task._trees._early, 5, "the outcome to be there")
+    assert bench.spout.told == [("ack", "message 0"), ("release", "message 1"), ("close",)]
+
+
+class Endless(ManySpout):
+    """It always has more."""
+
+    def next_tuples(self, collector, limit):
+        collector.emit_all([[n] for n in range(limit)], [f"message {n}" for n in range(limit)])
+
+    def ack_all(self, msg_ids):
+        pass
+
+
+class EndlessCareless(ListSpout):
+    """It has more too, each tuple of a kilobyte, and gives no message ids."""
+
+    output_fields = "text string"
+
+    def next_tuple(self, collector):
+        collector.emit(["x" * 1_000])
+
+
+@pytest.mark.parametrize("spout", [Endless, EndlessCareless])
+def test_what_is_not_tracked_is_bounded_by_what_waits_in_the_relay(spout, monkeypatch):
+    monkeypatch.setattr("workers.outbox._WAITING_CHUNKS", 8)
+    monkeypatch.setattr("workers.outbox._WAITING_BYTES", 200_000)
+    with running(spout(0), replace(SETTINGS, tracked=spout is EndlessCareless)) as bench:
+        received(bench, 1)
+        waited = bench.relay.length()
+        wait_until(lambda: not bench.task._outbox._relay_has_room(), 5, "the relay to be full")
+        time.sleep(0.3)  # for many batches
+        waited = bench.relay.length()
+        assert waited <= 9
+        bench.relay.drain()
+        wait_until(lambda: bench.relay.length() > 0, 5, "the spout to go on")
+
+
+def test_the_spout_is_told_what_to_expect_as_the_bound_changes():
+    admission = Admission(bound=2, limits=Limits())
+    with running(ListSpout(30), replace(SETTINGS, admission=admission)) as bench:
+        wait_until(lambda: 2 in bench.spout.expected, 5, "the first bound")
+        bench.ack(*received(bench, 2))
+        wait_until(lambda: bench.spout.expected[-1] > 2, 5, "the next bound")
+        grown = bench.spout.expected[-1]
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.spout.expected[-1] == 0, 10, "the spout to be told to give all back")
+        bench.control.order(State.ACTIVE)
+        wait_until(lambda: bench.spout.expected[-1] == grown, 10, "the bound again")
+    assert len(bench.spout.threads) == 1
+
+
+def test_nothing_is_held_for_long_without_a_driver():
+    patience = Patience(without_driver=timedelta(seconds=0.5))
+    with running(ListSpout(1), replace(SETTINGS, patience=patience), attended=False) as bench:
+        wait_until(lambda: bench.spout.expected[-1:] == [100], 5, "the bound")
+        wait_until(lambda: bench.spout.expected[-1] == 0, 5, "the spout to be told to give all back")
+        bench.relay.attend("a run", timedelta(seconds=60))
+        wait_until(lambda: bench.spout.expected[-1] == 100, 5, "the bound again")
+        received(bench, 1)
+
+
+def test_what_times_out_while_no_driver_is_there_is_given_back_without_blame():
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(seconds=1))) as bench:
+        received(bench, 1)
+        bench.relay.leave()
+        told(bench, "release", "message 0")
+        wait_until(lambda: bench.ledger.pending() == 0, 5, "the root to be forgotten")
+    assert not [what for what in bench.spout.told if what[0] == "fail"]
+
+
 class Away:
     """A relay that takes nothing while ``away``."""
 
@@ -354,7 +516,7 @@ class Away:
     def append(self, entries):
         if self.away:
             self.tries += 1
-            raise RelayUnavailableError("away")
+            raise LedgerUnavailableError("away")
         self.relay.append(entries)
 
 

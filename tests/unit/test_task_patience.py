@@ -1,12 +1,11 @@
 import pytest
 
-from acker import LedgerUnavailableError
-from queues.errors import RelayError, RelayUnavailableError
+from acker import LedgerRefusedError, LedgerUnavailableError
 from spark_jobs.patience import patiently
 
 
 def test_what_redis_does_not_answer_is_asked_again():
-    answers = [LedgerUnavailableError("away"), RelayUnavailableError("away"), 7]
+    answers = [LedgerUnavailableError("away"), LedgerUnavailableError("away"), 7]
 
     def call(factor):
         answer = answers.pop(0)
@@ -22,8 +21,8 @@ def test_what_another_call_cannot_help_is_raised_at_once():
 
     def call():
         calls.append(1)
-        raise RelayError("refused")
+        raise LedgerRefusedError("refused")
 
-    with pytest.raises(RelayError, match="refused"):
+    with pytest.raises(LedgerRefusedError, match="refused"):
         patiently(call)
     assert len(calls) == 1

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from acker import RedisMetrics
 from acker.histogram import percentile
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from queues import Publisher, QueueDepth
 from queues.dead_letters import show as show_dead_letters
 from queues.declare import declare_queue

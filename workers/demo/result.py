@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from queues import QueueDepth
+from workers.terminal import cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
     table.add_column("counted", justify="right")
     table.add_column("in the text", justify="right")
     for word, counted, true in words:
-        table.add_row(word, f"{counted:,}", f"{true:,}")
+        table.add_row(cell(word), f"{counted:,}", f"{true:,}")
     console.print(table)
 
 

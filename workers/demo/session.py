@@ -21,6 +21,7 @@ from workers.errors import WorkersError
 from workers.loading import load_topology
 from workers.local import LocalRun, servers, spout_name
 from workers.logs import set_up_logging
+from workers.terminal import say
 
 _POISON_LINES = 3
 _LOOK_S = 0.25
@@ -119,7 +120,7 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -
     show_result(console, result, audit.depth)
     if not result.nothing_lost:
         console.print("[bold red]Messages were lost.[/] This must not happen: please report it with the log.")
-    print(result.as_json())  # noqa: T201 - the answer of the command, plain for scripts
+    say(result.as_json())
     return 0 if result.nothing_lost else 1
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from acker import Ledger
 from queues.chunk import roots_in
-from queues.inbox.contract import Inboxes, StaleAttemptError
+from queues.inbox.contract import Inboxes
+from queues.inbox.records import StaleAttemptError
 from spark_jobs.snapshots.packing import held_roots
 from spark_jobs.snapshots.sealing import body_of
 from spark_jobs.suspects.book import CaseBook

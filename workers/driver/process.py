@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from acker import LedgerUnavailableError, open_ledger
 from acker.redis_client import connect_topology
-from queues.inbox.contract import Inboxes, StaleAttemptError
+from queues.inbox.contract import Inboxes
+from queues.inbox.records import StaleAttemptError
 from spark_jobs.errors import TopologyError
-from spark_jobs.patience import REDIS_AWAY
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.running.placement import bolt_tasks, check_has_bolts, spread
 from spark_jobs.shape import shape_of
@@ -102,7 +102,7 @@ class Driver:
                 self._runs(spark)
         finally:
             self._stop.set()
-            with suppress(*REDIS_AWAY):
+            with suppress(LedgerUnavailableError):
                 self._lease.leave(self._me.driver)
 
     def _take_lease(self) -> bool:
@@ -120,7 +120,7 @@ class Driver:
 
     def _renew(self) -> None:
         while not self._stop.wait(_RENEW_S):
-            with suppress(*REDIS_AWAY):
+            with suppress(LedgerUnavailableError):
                 if not self._lease.take(self._me):
                     self._me = replace(self._me, run="")
 
@@ -174,7 +174,7 @@ class Driver:
         with closing(open_inboxes(run.ledger)) as inboxes:
             # Spout workers may send as soon as the inboxes are the run's, while Python workers still start.
             self._me = replace(self._me, run=run.id)
-            with suppress(*REDIS_AWAY):
+            with suppress(LedgerUnavailableError):
                 self._lease.take(self._me)
             ended = self._watch(run, tasks, inboxes)
             self._me = replace(self._me, run="")
@@ -206,7 +206,7 @@ class Driver:
         """Whether the inboxes say that the run is over."""
         try:
             figures = inboxes.figures(every)
-        except REDIS_AWAY:
+        except LedgerUnavailableError:
             return None
         if not self._me.run or not all(one.adopted for one in figures.values()):
             log.error("Redis lost its memory, or another run has taken over", extra={"event": "run_lost"})
@@ -221,7 +221,7 @@ class Driver:
     def _finish(self, spark: SparkUnit, run: Run, tasks: LongTasks) -> None:
         """End the run's tasks between two steps if they can, and give back what they left."""
         spark.silence()
-        with suppress(*REDIS_AWAY, StaleAttemptError):
+        with suppress(LedgerUnavailableError, StaleAttemptError):
             self._enter(replace(run, id=f"{run.id}-ended"))
         if not tasks.wait(_GRACE_S):
             tasks.cancel()

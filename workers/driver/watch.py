@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from queues.inbox.contract import InboxFigures
+from queues.inbox.records import InboxFigures
 
 log = logging.getLogger(__name__)
 

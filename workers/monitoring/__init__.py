@@ -9,7 +9,10 @@ station       looks every two seconds, for any number of pages
 history       what it remembers of the depths
 page          the page of ``tiercel monitor``        page_server   serves it
 page_tables   its tables                             page_charts   its graph and chart
-page_letters  its dead letters                       page_actions  what it can change
+page_letters  its dead letters                       page_actions  what it can do with the token
+page_token    asks for the token, and limits guesses page_limits   how much of it strangers can use up
+page_gate     who is let in, and where to            hosts         under which names
+page_headers  what the browser must not do           allowance     a few at once, then one now and again
 exposition    ``/metrics``
 wording       numbers as people read them
 """

@@ -51,7 +51,7 @@ _ACKER_NOW: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_memory_bytes", "Memory of their entries"): lambda row: row.memory_bytes,
 }
 _OWN: dict[_Figure, Callable[[Own], float]] = {
-    ("tiercel_relay_length", "Chunks of tuples in the relay"): lambda own: own.relay_length,
+    ("tiercel_inbox_tuples", "Tuples in the inboxes of bolt tasks"): lambda own: own.waiting,
     ("tiercel_feed_entries", "Entries of outcomes that no spout worker has taken yet"): lambda own: own.feed_entries,
     ("tiercel_feed_lag_seconds", "Age of the oldest of them"): lambda own: own.feed_lag_s,
 }

@@ -13,6 +13,7 @@ from acker import Census, Counted, ErrorReport
 from acker.histogram import cumulative, percentile
 from acker.windows import Counts
 from queues import QueueDepth
+from queues.inbox.records import InboxFigures
 from spark_jobs.counts import ACKER, edge_counter
 from workers.control import Presence, State
 from workers.monitoring.graph import Component, Edge, Graph
@@ -105,8 +106,10 @@ class Own:
     """tiercel's own queues in Redis, now."""
 
     topology: str
-    relay_length: int
-    """Chunks of tuples that Spark has not finished reading."""
+    waiting: int
+    """Tuples in the inboxes of bolt tasks."""
+    oldest_waiting_s: float
+    """How long the oldest of them waits."""
     pending: int
     """Roots in the ledger."""
     oldest_pending_s: float
@@ -126,7 +129,8 @@ class Raw:
     state: State | None
     driver: bool
     """Whether a driver is there."""
-    relay_length: int
+    inboxes: Mapping[int, InboxFigures]
+    """By bolt task."""
     census: Census
     errors: Sequence[ErrorReport]
     """Newest first."""
@@ -166,7 +170,8 @@ def overview_of(name: str, raw: Raw) -> Overview:
     spouts = tuple(_spout(each, raw, last.get(each.name)) for each in raw.graph.spouts)
     own = Own(
         topology=name,
-        relay_length=raw.relay_length,
+        waiting=sum(one.tuples for one in raw.inboxes.values()),
+        oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
         pending=raw.census.pending,
         oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
         feed_entries=raw.census.feed_entries,

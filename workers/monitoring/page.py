@@ -10,10 +10,11 @@ from nicegui import run, ui
 from acker import Window
 from workers.control import State
 from workers.monitoring.overview import Overview
-from workers.monitoring.page_actions import Actions, Guard
+from workers.monitoring.page_actions import Actions
 from workers.monitoring.page_charts import depth_options, graph_options, graph_size
 from workers.monitoring.page_letters import Letters, table_of
 from workers.monitoring.page_tables import ACKER, BOLTS, DEAD, ERRORS, OWN, QUEUES, SPOUTS, TableKind, tables_of
+from workers.monitoring.page_token import Guard, Lock
 from workers.monitoring.station import LOOK_S, Station
 from workers.monitoring.watcher import Look, Servers
 from workers.monitoring.wording import count, per_second, seconds, span, when
@@ -43,9 +44,11 @@ body { overflow-x: hidden; }
 class Page:
     """What one browser shows."""
 
-    def __init__(self, station: Station, servers: Servers, token: str, topology: str | None) -> None:
-        self._station, self._topology, self._window = station, topology, Window.TEN_MINUTES
-        self._actions = Actions(servers, Guard(token))
+    def __init__(self, station: Station, servers: Servers, lock: Lock, topology: str | None) -> None:
+        self._station = station
+        self._topology = topology
+        self._window = Window.TEN_MINUTES
+        self._actions = Actions(servers, Guard(lock))
         self._tables: dict[TableKind, ui.table] = {}
         self._tiles: dict[str, ui.label] = {}
         self._shape: object = None

@@ -1,9 +1,7 @@
-"""What the page can change: activate, deactivate, dead letters. Each asks for the token first."""
+"""What the page can do with the token: activate, deactivate, look at dead letters and put them back."""
 
 from __future__ import annotations
 
-import asyncio
-import hmac
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -14,51 +12,27 @@ from acker.errors import AckerError
 from queues import dead_letters
 from queues.dead_letters import DeadLetter
 from queues.errors import QueuesError
+from workers.audit import log_action
 from workers.control import State
 from workers.errors import WorkersError
+from workers.monitoring.page_limits import peer_of
+from workers.monitoring.page_token import Guard
 from workers.monitoring.watcher import Servers
+from workers.printable import printable
 from workers.redaction import redact
 from workers.steering import Steering
 
-_WRONG_TOKEN_S = 1.0
 Result = TypeVar("Result")
 _EXPECTED = (AckerError, QueuesError, WorkersError)
-
-
-class Guard:
-    """Asks for the token, until one page has given it."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-        self._given = False
-        with ui.dialog() as self._dialog, ui.card():
-            ui.label("This changes something: the token, please. tiercel monitor said it when it started.")
-            self._input = ui.input("token", password=True).classes("w-full").props("autofocus")
-            self._input.on("keydown.enter", lambda: self._dialog.submit(self._input.value))
-            with ui.row():
-                ui.button("OK", on_click=lambda: self._dialog.submit(self._input.value))
-                ui.button("Cancel", on_click=lambda: self._dialog.submit(None)).props("flat")
-
-    async def let(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do it if the token was given, now or before."""
-        if not self._given:
-            self._input.value = ""
-            given = await self._dialog
-            if given is None:
-                return
-            if not hmac.compare_digest(str(given).encode(), self._token.encode()):
-                await asyncio.sleep(_WRONG_TOKEN_S)
-                ui.notify("wrong token", type="negative")
-                return
-            self._given = True
-        await action()
+_ORDERS = {State.ACTIVE: "activate", State.DEACTIVATED: "deactivate"}
 
 
 class Actions:
-    """What is done, on a thread of its own, and what is said of it."""
+    """What is done, on a thread of its own, and what is said and logged of it."""
 
     def __init__(self, servers: Servers, guard: Guard) -> None:
-        self._servers, self._guard = servers, guard
+        self._servers = servers
+        self._guard = guard
 
     async def turn(self, topology: str, state: State) -> None:
         """Activate or deactivate."""
@@ -69,7 +43,7 @@ class Actions:
             return said
 
         async def action() -> None:
-            for line in await _tried(order) or ():
+            for line in await _tried(_ORDERS[state], topology, order, "; ".join) or ():
                 ui.notify(line, type="positive")
 
         await self._guard.let(action)
@@ -82,7 +56,7 @@ class Actions:
             return dead_letters.requeue(url, queue) if chosen is None else dead_letters.requeue_chosen(url, queue, chosen)
 
         async def action() -> None:
-            moved = await _tried(put_back)
+            moved = await _tried("requeue", queue, put_back, "put {} messages back".format)
             if moved is not None:
                 ui.notify(f"put {moved} messages back into {queue}", type="positive")
                 if chosen is not None and moved < len(chosen):
@@ -91,15 +65,31 @@ class Actions:
 
         await self._guard.let(action)
 
-    async def letters(self, queue: str, limit: int) -> list[DeadLetter]:
-        """The oldest dead letters of a queue. Changes nothing, and needs no token."""
-        return await _tried(lambda: dead_letters.show(self._servers.amqp_url or "", queue, limit)) or []
+    async def look(self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]) -> None:
+        """Look at the oldest dead letters of a queue. Changes nothing, but their bodies are not for everybody."""
+
+        def letters() -> list[DeadLetter]:
+            return dead_letters.show(self._servers.amqp_url or "", queue, limit)
+
+        async def action() -> None:
+            done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
+
+        await self._guard.let(action)
 
 
-async def _tried(function: Callable[[], Result]) -> Result | None:
-    """What it returns; None if a server refused or did not answer, which is said."""
+def _shown(letters: Sequence[DeadLetter]) -> str:
+    return f"showed {len(letters)}"
+
+
+async def _tried(action: str, target: str, function: Callable[[], Result], outcome: Callable[[Result], str]) -> Result | None:
+    """Return what it returns; None if a server refused or did not answer, which is said. Either is logged."""
+    origin = peer_of(ui.context.client)
     try:
-        return await run.io_bound(function)
+        result = await run.io_bound(function)
     except _EXPECTED as error:
-        ui.notify(redact(str(error)), type="negative", multi_line=True)
+        log_action(action, target, f"failed: {error}", origin)
+        ui.notify(printable(redact(str(error)), kept="\n"), type="negative", multi_line=True)
         return None
+    # None: the monitor ends meanwhile, and its threads go on for a moment.
+    log_action(action, target, "not waited for" if result is None else outcome(result), origin)
+    return result

@@ -11,6 +11,7 @@ from queues.dead_letters import DeadLetter
 from workers.monitoring.page_actions import Actions
 from workers.monitoring.page_tables import DEAD, TableKind, dead_rows
 from workers.monitoring.wording import body_text, size
+from workers.printable import printable
 
 SHOWN = 50
 """Of the oldest, at most. A page holds their bodies, 64 KiB each at most."""
@@ -66,14 +67,14 @@ class Letters:
 
     async def _look(self) -> None:
         if self._queue.value:
-            self._show(await self._actions.letters(self._queue.value, SHOWN))
+            await self._actions.look(self._queue.value, SHOWN, self._show)
 
     def _read(self, number: int) -> None:
         if number >= len(self._letters):  # of a look before the last one
             return
         letter = self._letters[number]
         kind, text = body_text(letter.body, letter.size)
-        self._heading.set_text(f"{kind}, {size(letter.size)}, from {letter.queue}: {letter.reason}")
+        self._heading.set_text(printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {letter.reason}"))
         self._body.set_text(text)
         self._dialog.open()
 

@@ -7,39 +7,54 @@ import socket
 
 import uvicorn
 from fastapi import FastAPI, Response
-from nicegui import ui
+from nicegui import core, ui
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp
 
 from workers.errors import UsageError
 from workers.monitoring.exposition import registry_of
+from workers.monitoring.hosts import AllowedHosts
 from workers.monitoring.page import Page
+from workers.monitoring.page_gate import Gate
+from workers.monitoring.page_headers import SafeHeaders
+from workers.monitoring.page_limits import Rooms, limit_reports
+from workers.monitoring.page_token import Lock
 from workers.monitoring.station import Station
 from workers.monitoring.watcher import Servers, Watcher
 from workers.options import on_signals
 
 log = logging.getLogger(__name__)
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _GRACE_S = 2
 _RECONNECT_S = 60.0
+# A page sends a few hundred bytes at a time; rows that are chosen come with what they show.
+_MESSAGE_BYTES = 1024 * 1024
+_MOST_CONNECTIONS = 500
 
 
-def serve(servers: Servers, token: str, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM. Raises UsageError if the address is taken or not ours."""
-    listener = _listen(host, port)
+def serve(servers: Servers, lock: Lock, hosts: AllowedHosts, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM, under these names; ``listener`` is closed afterwards."""
     station = Station(Watcher(servers))
-    app = _app(servers, station, token)
-    if host in _LOOPBACK:
-        # Else a foreign page could name itself as this host in the DNS, and read what is shown here.
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
-    config = uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_S)
+    config = uvicorn.Config(
+        _guarded(_app(servers, station, lock), hosts),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_GRACE_S,
+        # Else a local stranger could say to be anywhere else, in the log.
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        ws_max_size=_MESSAGE_BYTES,
+    )
     server = uvicorn.Server(config)
     # While it serves it handles signals itself, and raises them again at its end; this is for one that comes earlier.
     on_signals(lambda: setattr(server, "should_exit", True))
     station.start()
+    host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    log.info("the page is at http://%s:%d/", shown, listener.getsockname()[1], extra={"event": "monitor_ready"})
+    log.info("the page is at http://%s:%d/", shown, port, extra={"event": "monitor_ready"})
     try:
         server.run(sockets=[listener])
     finally:
@@ -47,10 +62,16 @@ def serve(servers: Servers, token: str, host: str, port: int) -> None:
         listener.close()
 
 
-def _app(servers: Servers, station: Station, token: str) -> FastAPI:
+def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
+    """Put the gate in front. Answers are compressed last: SafeHeaders looks into pages."""
+    return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
+
+
+def _app(servers: Servers, station: Station, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # A watcher of its own: a scrape must not wait for the page's look, nor the page for a scrape.
     registry = registry_of(Watcher(servers))
+    rooms = Rooms()
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -61,15 +82,22 @@ def _app(servers: Servers, station: Station, token: str) -> FastAPI:
         return Response("serving", media_type="text/plain")
 
     @ui.page("/", title="tiercel")
-    def page(topology: str | None = None) -> None:
-        Page(station, servers, token, topology)
+    def page(topology: str | None = None) -> Response | None:
+        if not rooms.take(ui.context.client):
+            return Response("too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain")
+        Page(station, servers, lock, topology)
+        return None
 
     # A browser that was cut off for longer loads the page anew, and what was chosen in it is gone.
-    ui.run_with(app, dark=None, show_welcome_message=False, reconnect_timeout=_RECONNECT_S)
+    ui.run_with(app, dark=None, show_welcome_message=False, reconnect_timeout=_RECONNECT_S, gzip_middleware_factory=None)
+    # Only over a websocket: what a browser asks for with plain requests need not come from our page.
+    core.app.config.socket_io_js_transports = ["websocket"]
+    limit_reports()
     return app
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Take the address. Raises UsageError if it is taken or not ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

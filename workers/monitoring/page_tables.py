@@ -11,6 +11,7 @@ from queues import QueueDepth
 from queues.dead_letters import DeadLetter
 from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
 from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, when
+from workers.printable import printable
 
 _TEXTS = {"spout", "bolt", "queue", "last error", "component", "reason", "body", "time"}
 _LONG = {"last error", "reason", "body"}
@@ -41,7 +42,10 @@ class TableKind:
 
     def rows(self, cells: Sequence[Sequence[str]]) -> list[Cells]:
         """Each with a key, which is its number."""
-        return [{"key": str(number), **dict(zip(self.columns, row, strict=True))} for number, row in enumerate(cells)]
+        return [
+            {"key": str(number), **dict(zip(self.columns, map(printable, row), strict=True))}
+            for number, row in enumerate(cells)
+        ]
 
 
 SPOUTS = TableKind(
@@ -70,7 +74,7 @@ QUEUES = TableKind(
 )
 OWN = TableKind(
     title="tiercel's own queues",
-    columns=("relay length", "pending roots", "oldest pending", "feed entries", "feed lag"),
+    columns=("waiting", "pending roots", "oldest pending", "feed entries", "feed lag"),
 )
 ERRORS = TableKind(title="Last errors", columns=("time", "component", "task", "reason"))
 DEAD = TableKind(title="Dead letters", columns=("reason", "bytes", "body"))
@@ -147,7 +151,7 @@ def _queue(row: QueueDepth) -> tuple[str, ...]:
 
 
 def _own(own: Own) -> tuple[str, ...]:
-    lengths = (count(own.relay_length), count(own.pending), seconds(own.oldest_pending_s))
+    lengths = (count(own.waiting), count(own.pending), seconds(own.oldest_pending_s))
     return (*lengths, count(own.feed_entries), seconds(own.feed_lag_s))
 
 

@@ -87,5 +87,5 @@ def sample_of(look: Look) -> Sample:
             depths[f"{queue.name} dead"] = None if away else queue.dead_lettered
         away = look.redis_problem is not None
         depths["pending trees"] = None if away else look.overview.own.pending
-        depths["relay length"] = None if away else look.overview.own.relay_length
+        depths["waiting tuples"] = None if away else look.overview.own.waiting
     return Sample(at=datetime.now(UTC), depths=depths)

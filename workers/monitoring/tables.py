@@ -8,13 +8,13 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from acker import ErrorReport
 from queues import QueueDepth
 from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
 from workers.monitoring.survey import Survey
 from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, when
+from workers.terminal import cell
 
 _LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
@@ -25,17 +25,17 @@ def depth_table(found: Sequence[QueueDepth]) -> Table:
     for depth in found:
         numbers = [count(depth.ready), count(depth.unacked), count(depth.delayed), count(depth.consumers)]
         rates = [per_second(depth.in_rate), per_second(depth.out_rate)]
-        dead = Text(count(depth.dead_lettered), "bold red" if depth.dead_lettered else "")
-        table.add_row(Text(depth.name), *numbers, *rates, dead)
+        dead = cell(count(depth.dead_lettered), "bold red" if depth.dead_lettered else "")
+        table.add_row(cell(depth.name), *numbers, *rates, dead)
     return table
 
 
 def own_table(found: Sequence[Own]) -> Table:
     """The queues of our own, a row a topology."""
-    table = _table("topology", "relay length", "pending roots", "oldest pending", "feed entries", "feed lag")
+    table = _table("topology", "waiting", "pending roots", "oldest pending", "feed entries", "feed lag")
     for own in found:
-        lengths = [count(own.relay_length), count(own.pending), seconds(own.oldest_pending_s)]
-        table.add_row(Text(own.topology), *lengths, count(own.feed_entries), seconds(own.feed_lag_s))
+        lengths = [count(own.waiting), count(own.pending), seconds(own.oldest_pending_s)]
+        table.add_row(cell(own.topology), *lengths, count(own.feed_entries), seconds(own.feed_lag_s))
     return table
 
 
@@ -46,10 +46,11 @@ def survey_view(survey: Survey) -> RenderableType:
 
 def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
     """Everything about a topology, from top to bottom."""
-    heading = Text.assemble((overview.name, "bold"), f"  {overview.state}", f"  {window} ({span(overview.seconds)} counted)")
+    heading = cell(overview.name, "bold")
+    heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
     if overview.state != "not running" and not overview.driver:
         heading.append("  no driver", "bold red")
-    warnings = [Text(problem, "bold red") for problem in problems]
+    warnings = [cell(problem, "bold red") for problem in problems]
     tables = [_spouts(overview.spouts), _bolts(overview.bolts), _acker(overview.acker)]
     tables += [depth_table(overview.queues)] if overview.queues else []
     return Group(heading, *warnings, *tables, own_table([overview.own]), _errors(overview.errors[:5]))
@@ -62,7 +63,7 @@ def _spouts(rows: Sequence[SpoutRow]) -> Table:
     for row in rows:
         numbers = [count(row.emitted), count(row.transferred), milliseconds(row.complete_ms), milliseconds(row.complete_p99_ms)]
         ends = [count(row.acked), count(row.failed), count(row.timeouts), count(row.pending)]
-        table.add_row(Text(row.name), f"{row.running}/{row.tasks}", *numbers, *ends)
+        table.add_row(cell(row.name), f"{row.running}/{row.tasks}", *numbers, *ends)
     return table
 
 
@@ -74,7 +75,7 @@ def _bolts(rows: Sequence[BoltRow]) -> Table:
         times = [share(row.capacity), milliseconds(row.execute_ms), count(row.executed), milliseconds(row.process_ms)]
         ends = [count(row.acked), count(row.failed)]
         sent = [count(row.emitted), count(row.transferred)]
-        table.add_row(Text(row.name), count(row.tasks), *sent, *times, *ends)
+        table.add_row(cell(row.name), count(row.tasks), *sent, *times, *ends)
     return table
 
 
@@ -88,10 +89,10 @@ def _acker(row: AckerRow) -> Table:
 
 def _errors(errors: Sequence[ErrorReport]) -> RenderableType:
     if not errors:
-        return Text("no errors", "dim")
+        return cell("no errors", "dim")
     table = Table("time", "component", "task", "reason", **_LOOK)
     for error in errors:
-        table.add_row(when(error.at), Text(error.component), str(error.task), Text(error.message))
+        table.add_row(when(error.at), cell(error.component), str(error.task), cell(error.message))
     return table
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from acker import Window
 from workers.errors import UsageError
 from workers.monitoring.tables import top_view
 from workers.monitoring.watcher import Look, Servers, Watcher
+from workers.terminal import cell
 
 _LOOK_S = 1.0
 
@@ -42,6 +42,6 @@ def run_top(servers: Servers, topology: str, window: Window, stopped: threading.
 def view_of(look: Look, window: Window) -> RenderableType:
     """What is shown of one look."""
     if look.overview is None:
-        return Text("\n".join(look.problems) or "no such topology any more", "bold red")
+        return Group(*(cell(line, "bold red") for line in look.problems or ["no such topology any more"]))
     name = next(name for name, each in WINDOWS.items() if each is window)
     return top_view(look.overview, name, look.problems)

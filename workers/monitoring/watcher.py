@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from acker import AckerError, Census, Ledger, LedgerSpec, RedisMetrics, Window, open_ledger
-from acker.redis_client import connect_topology
-from queues import QueueDepth, RedisRelay
+from acker import AckerError, Census, Ledger, LedgerSpec, LedgerUnavailableError, RedisMetrics, Window, open_ledger
+from acker.redis_effects import RedisServers
+from queues import QueueDepth
 from queues.depths import survey
 from queues.errors import QueuesError
+from queues.inbox.redis_streams import RedisInboxes
+from workers.driver.redis_lease import RedisLease
 from workers.monitoring.overview import Overview, Raw, overview_of
 from workers.monitoring.rates import RateMeter
 from workers.redaction import redact
@@ -45,6 +47,8 @@ class Look:
     """None: there is no such topology, or Redis has never answered."""
     redis_problem: str | None = None
     rabbitmq_problem: str | None = None
+    unreadable: bool = False
+    """Redis answers, and what this topology keeps there cannot be read."""
 
     @property
     def problems(self) -> list[str]:
@@ -53,13 +57,14 @@ class Look:
 
 
 class TopologyReader:
-    """Everything in Redis about one topology. Raises AckerError and QueuesError."""
+    """Everything in Redis about one topology. Raises AckerError."""
 
     def __init__(self, redis_urls: tuple[str, ...], note: TopologyNote) -> None:
         self.note = note
         self.metrics = RedisMetrics(redis_urls[0], note.name)
         self._control = RedisControl(redis_urls[0], note.name)
-        self._relay = RedisRelay(connect_topology(redis_urls[0], note.name), note.name, note.graph.relay_lanes)
+        self._lease = RedisLease(redis_urls[0], note.name)
+        self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = _ledger_of(redis_urls, note)
         self._meter = RateMeter()
         self._census: Census | None = None
@@ -75,8 +80,8 @@ class TopologyReader:
             counted=counted,
             present=self._control.present(range(1, note.spout_tasks + 1)),
             state=self._control.state(),
-            driver=self._relay.attendant() is not None,
-            relay_length=self._relay.length() if note.graph.relay_lanes else 0,
+            driver=self._lease.holder() is not None,
+            inboxes=self._inboxes.figures(note.graph.bolt_tasks),
             census=self._look_at_ledger(),
             errors=[replace(error, message=redact(error.message)) for error in self.metrics.errors(errors)],
             message_timeout_s=note.message_timeout_secs,
@@ -86,7 +91,7 @@ class TopologyReader:
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        for each in (self.metrics, self._control, self._relay, self._ledger):
+        for each in (self.metrics, self._control, self._lease, self._inboxes, self._ledger):
             each.close()
 
     def _look_at_ledger(self) -> Census:
@@ -109,6 +114,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._known: dict[str, TopologyNote] = {}
         self._last: dict[tuple[str, Window], Overview] = {}
+        self._said: dict[str, str] = {}
         self._depths: dict[str, tuple[QueueDepth, ...]] = {}
 
     def look(self, name: str | None, window: Window) -> Look:
@@ -122,10 +128,11 @@ class Watcher:
             if self._refresh() is not None:
                 return {}, {"redis": False}
             looks = [self._look(name, Window.ALL_TIME) for name in self._known]
-            up = {"redis": not any(look.redis_problem for look in looks)}
+            up = {"redis": not any(look.redis_problem and not look.unreadable for look in looks)}
             if self._servers.amqp_url and looks:
                 up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
-            return {look.overview.name: look.overview for look in looks if look.overview is not None}, up
+            readable = [look.overview for look in looks if look.overview is not None and not look.unreadable]
+            return {overview.name: overview for overview in readable}, up
 
     def close(self) -> None:
         """Release the connections; waits for a look that runs. Idempotent."""
@@ -135,11 +142,11 @@ class Watcher:
                 reader.close()
 
     def _look(self, name: str | None, window: Window) -> Look:
-        problem, found = self._refresh(), None
+        problem, found, unreadable = self._refresh(), None, False
         chosen = name if name is not None else next(iter(self._known), None)
         if chosen is not None and chosen in self._known:
             if problem is None:
-                problem = self._read(chosen, window)
+                problem, unreadable = self._read(chosen, window)
             found = self._last.get((chosen, window))
         rabbitmq_problem = None
         if found is not None and self._servers.amqp_url:
@@ -151,6 +158,7 @@ class Watcher:
             overview=found,
             redis_problem=problem,
             rabbitmq_problem=rabbitmq_problem,
+            unreadable=unreadable,
         )
 
     def _refresh(self) -> str | None:
@@ -161,7 +169,8 @@ class Watcher:
             return redact(str(error))
         return None
 
-    def _read(self, name: str, window: Window) -> str | None:
+    def _read(self, name: str, window: Window) -> tuple[str | None, bool]:
+        """Read a topology; returns what is wrong, and whether that is of this topology alone."""
         note = self._known[name]
         reader = self._readers.get(name)
         if reader is None or reader.note != note:
@@ -170,9 +179,16 @@ class Watcher:
             reader = self._readers[name] = TopologyReader(self._servers.redis_urls, note)
         try:
             self._last[name, window] = reader.read(window)
-        except (AckerError, QueuesError) as error:
-            return redact(str(error))
-        return None
+        except LedgerUnavailableError as error:
+            return redact(str(error)), False
+        except (AckerError, ValueError, TypeError, LookupError) as error:
+            # Another version wrote it, or a stranger: it must not keep the other topologies from being seen.
+            said = f"cannot read what {name} keeps in Redis: {redact(str(error))[:200] or type(error).__name__}"
+            if self._said.get(name) != said:
+                self._said[name] = said
+                log.warning("%s; its figures are missing", said, extra={"event": "unreadable_in_redis"})
+            return said, True
+        return None, False
 
     def _survey(self, name: str) -> str | None:
         servers = self._servers

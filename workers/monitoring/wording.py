@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 from datetime import datetime
 
+from workers.printable import printable
+
 UNKNOWN = "?"
-_WHITE = "\t\n\r"
+_WHITE = "\t\n"
 _DUMPED = 16
 """Bytes a line."""
 
@@ -55,18 +57,19 @@ def size(number: int) -> str:
 def body_text(body: bytes, whole: int) -> tuple[str, str]:
     """What kind of body this is, "text" or "binary", and the body for people to read; ``whole`` is its size, in bytes.
 
-    Text is UTF-8 without control characters; in it, what would not be seen, or change how the rest is seen, is a replacement
-    character. Anything else is a hexadecimal dump. If this is not all of it, the end says so.
+    Text is UTF-8 without control characters; in it, what would not be seen, or change how the rest
+    is seen, is escaped. Anything else is a hexadecimal dump. If this is not all of it, the end says so.
     """
     try:
         # What was cut off may have cut a character.
         text = codecs.getincrementaldecoder("utf-8")().decode(body, final=len(body) == whole)
     except UnicodeError:
         text = "\0"
-    if any(ord(each) < 32 and each not in _WHITE for each in text):
+    text = text.replace("\r\n", "\n")
+    if any(ord(each) < 32 and each not in _WHITE + "\r" for each in text):
         kind, shown = "binary", "\n".join(_dumped(body, start) for start in range(0, len(body), _DUMPED))
     else:
-        kind, shown = "text", "".join(each if each.isprintable() or each in _WHITE else "\ufffd" for each in text)
+        kind, shown = "text", printable(text, kept=_WHITE)
     rest = whole - len(body)
     return kind, f"{shown}\n… and {count(rest)} bytes more" if rest else shown
 

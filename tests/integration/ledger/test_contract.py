@@ -232,6 +232,21 @@ def test_a_feed_skips_the_outcomes_of_earlier_readers(ledger, feed):
     later.close()
 
 
+def test_an_earlier_reader_that_goes_on_takes_nothing_from_a_later_one(ledger, feed):
+    later = ledger.feed(1)
+    roots = list(range(1, 41))
+    ledger.register(1, roots, [A] * len(roots))
+    heard: list[int] = []
+    for number, root in enumerate(roots):
+        ledger.apply(token(number), updates({root: A}))
+        for _ in range(3):
+            feed.read(NOW)
+        if number % 10 == 9:
+            heard += later.read(NOW).acked
+    assert heard == roots
+    later.close()
+
+
 def test_a_read_waits_for_outcomes_and_returns_when_they_come(ledger, feed):
     ledger.register(1, [ROOT], [A])
     bolt = threading.Timer(0.1, ledger.apply, (token(), updates({ROOT: A})))

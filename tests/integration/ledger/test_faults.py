@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 import redis.exceptions
 
 from acker import Applied, LedgerRefusedError, LedgerUnavailableError, RedisLedger
-from acker.redis_client import connect, translated
+from acker.redis_client import connect
+from acker.redis_errors import translated
 from tests.ledgers import NOW, OTHER, ROOT, A, B, C, failure, said, token, updates
 from tests.proxy import Proxy
 from tests.waiting import wait_until
@@ -224,6 +226,66 @@ def test_a_server_that_restarts_with_its_memory_has_lost_nothing(mortal, server)
     feed.close()
 
 
+def test_a_server_that_comes_back_with_an_old_snapshot_has_lost_what_came_after_it(mortal, server):
+    feeds = [mortal.feed(owner) for owner in (1, 2)]
+    mortal.register(1, [OTHER], [A])
+    with connect(server.url) as client:
+        client.save()
+    assert not any(feed.read(NOW) for feed in feeds)
+    mortal.register(1, [ROOT], [A])
+    server.kill()
+    server.start()
+    assert [feed.read(NOW).ledger_lost for feed in feeds] == [True, True], "the other owner's trees have lost updates too"
+    assert not any(feed.read(NOW) for feed in feeds * 2)
+    mortal.register(1, [ROOT], [A])
+    mortal.apply(token(), updates({ROOT: A}))
+    assert said(feeds[0].read(NOW)) == {"acked": [ROOT]}
+    for feed in feeds:
+        feed.close()
+
+
+def test_a_server_that_comes_back_with_a_snapshot_of_everything_has_lost_nothing(mortal, server):
+    feed = mortal.feed(1)
+    mortal.register(1, [ROOT], [A])
+    with connect(server.url) as client:
+        client.save()
+    assert not feed.read(NOW)
+    server.kill()
+    server.start()
+    mortal.apply(token(), updates({ROOT: A}))
+    assert said(feed.read(NOW)) == {"acked": [ROOT]}
+    assert not feed.read(NOW)
+    feed.close()
+
+
+def test_a_reader_goes_on_deleting_after_a_loss_unless_a_later_one_is_there(mortal, server):
+    earlier = mortal.feed(1)
+    later = mortal.feed(1)
+    server.restart(keep_data=False)
+    for number in range(20):
+        mortal.register(1, [ROOT + number], [A])
+        mortal.apply(token(number), updates({ROOT + number: A}))
+    heard: list[int] = []
+    for _ in range(4):
+        earlier.read(NOW)
+        heard += later.read(NOW).acked
+    assert heard == [ROOT + number for number in range(20)]
+    with connect(server.url) as client:
+        assert client.xlen(later._servers[0].shards[0].feed) == 0
+    earlier.close()
+    later.close()
+
+
+def test_a_worker_that_follows_another_does_not_take_a_pending_root_for_its_own(make_spec):
+    spec = make_spec()
+    before, after = RedisLedger(spec), RedisLedger(spec)
+    assert before.register(1, [ROOT], [A]) == []
+    assert before.register(1, [ROOT], [A]) == [], "a repeat"
+    assert after.register(1, [ROOT], [A]) == [ROOT]
+    before.close()
+    after.close()
+
+
 def test_every_owner_hears_of_a_loss_whoever_looks_first(mortal, server):
     feeds = [mortal.feed(owner) for owner in (1, 2, 3)]
     server.restart(keep_data=False)
@@ -384,6 +446,22 @@ def test_a_primary_that_becomes_a_replica_takes_no_writes_until_it_is_one_again(
             mortal.apply(token(), updates({ROOT: A}))
         client.replicaof("NO", "ONE")
     assert mortal.apply(token(), updates({ROOT: A})).completed == 1
+
+
+def test_a_new_connection_is_made_when_the_primary_became_a_replica(server, redis, make_spec):
+    """The name in the URL leads to the new primary, and the old one keeps its connections."""
+    new = redis()
+    with connect(new.url) as client:
+        client.config_set("requirepass", urlsplit(server.url).password)
+    with Proxy(server.url) as name:
+        ledger = RedisLedger(make_spec(urls=(name.url,)))
+        ledger.register(1, [ROOT], [A])
+        with connect(server.url) as client:
+            client.replicaof("127.0.0.1", 1)
+        name.retarget(new.url, cut=False)
+        assert ledger.register(1, [ROOT], [A]) == []
+        assert ledger.apply(token(), updates({ROOT: A})).completed == 1
+        ledger.close()
 
 
 @pytest.mark.parametrize("password", ["wr0ng", "x://y:wr0ng"])

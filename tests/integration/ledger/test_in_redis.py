@@ -10,9 +10,11 @@ import pytest
 import redis.exceptions
 from redis.crc import key_slot
 
-from acker import LedgerSpec, RedisLedger, RootIds, Updates, open_ledger
+from acker import LedgerSpec, RedisLedger, RootIds, Updates, open_ledger, total
+from acker.effects import perform_all
 from acker.ids import mix_array
 from acker.redis_client import connect
+from acker.redis_effects import RedisServer
 from acker.scripts import ShardScripts
 from compose.ports import free_port
 from tests.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, updates
@@ -50,7 +52,7 @@ def fill(ledger, client):
     ledger.register(1, [ROOT, OTHER, 3], [A, B, 0])
     ledger.apply(token(), updates({ROOT: A}))
     kinds = keys_of(client, ledger)
-    assert {name.partition(":")[0] for name in kinds} == {"mark", "feed", "b", "tokens", "n"}
+    assert {name.partition(":")[0] for name in kinds} == {"mark", "reader", "registered", "feed", "b", "tokens", "n"}
     return kinds
 
 
@@ -60,13 +62,17 @@ def test_every_key_expires_a_few_timeouts_later_but_the_steps_never_do(client, o
             assert client.pttl(key) == -1
             continue
         left_s = client.pttl(key) / 1000
-        assert 110 < left_s <= (3720 if name == "mark" else 120), name
+        assert 110 < left_s <= (3720 if _of_readers(name) else 120), name
 
 
 def test_what_dead_spouts_leave_behind_is_gone_without_a_sweeper(client, open_one):
     ledger = open_one(message_timeout=timedelta(milliseconds=500))
     fill(ledger, client)
-    wait_until(lambda: set(keys_of(client, ledger)) == {"mark", "tokens"})
+    wait_until(lambda: all(name == "tokens" or _of_readers(name) for name in keys_of(client, ledger)))
+
+
+def _of_readers(name: str) -> bool:
+    return name.partition(":")[0] in {"mark", "reader", "registered"}
 
 
 def test_without_timeouts_entries_outcomes_and_marks_stay(client, open_one):
@@ -183,14 +189,35 @@ def test_all_keys_of_a_call_lie_in_one_slot_and_shards_in_several(open_one, monk
     calls: list[set[int]] = []
     run = ShardScripts._call
 
-    def recorded(self, script, keys, args):
+    def recorded(self, script, keys, *rest):
         calls.append({key_slot(key.encode()) for key in [*self._keys.feeds, *keys]})
-        return run(self, script, keys, args)
+        return run(self, script, keys, *rest)
 
     monkeypatch.setattr(ShardScripts, "_call", recorded)
     everything(open_one(shards=4))
     assert {len(slots) for slots in calls} == {1}
     assert len(set().union(*calls)) == 4
+
+
+def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_stores(open_one, redis_url, monkeypatch):
+    trips: list[int] = []
+    send = RedisServer._send_once
+
+    def counted(self, commands):
+        trips.append(len(commands))
+        return send(self, commands)
+
+    ledger = open_one(shards=4)
+    roots = RootIds(timedelta(seconds=30)).draw(2000)
+    every = updates(dict.fromkeys(roots, A))
+    ledger.register(1, roots, [A] * len(roots))
+    ledger.apply(token(1), updates({ROOT: A}))
+    monkeypatch.setattr(RedisServer, "_send_once", counted)
+    other_store = RedisServer(redis_url).command("PING", read=bool, verb="ping")
+    *replies, pong = perform_all([*ledger.applying(token(), every), other_store])
+    assert pong
+    assert total(replies).completed == 2000
+    assert trips == [5]
 
 
 def test_roots_spread_evenly_over_the_shards(open_one, client):

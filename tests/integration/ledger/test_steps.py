@@ -157,7 +157,7 @@ def pass_hours(redis_url: str, ledger: RedisLedger) -> None:
     with connect(redis_url) as client:
         for key in client.keys(prefix + "*"):
             name = key.decode().removeprefix(prefix)
-            if client.pttl(key) != -1 and not name.startswith(("b:", "feed:", "mark")):
+            if client.pttl(key) != -1 and not name.startswith(("b:", "feed:", "mark", "reader:", "registered:")):
                 client.delete(key)
 
 

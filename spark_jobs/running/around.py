@@ -1,0 +1,43 @@
+"""What the bolt tasks of one process share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acker import Ledger
+from queues.inbox.contract import Inboxes
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.state import StateStore
+from spark_jobs.system import is_system
+from spark_jobs.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What the bolt tasks of one process share."""
+
+    run: str
+    topology: Topology
+    inboxes: Inboxes
+    ledger: Ledger | None
+    state: StateStore | None
+    counting: Counting
+    config: Mapping[str, Any]
+    """What bolts are told beside their own settings: addresses."""
+    key: bytes
+    """Seals the snapshots of the run."""
+    suspicion: Suspicion
+    clock: Callable[[], float] = field(default=time.monotonic)
+    has_ticks: bool = True
+    """False where ticks are appended to the inboxes: by the test kit, on simulated time."""
+
+    def tick_s(self, task: int) -> float | None:
+        """How often a task has a tick, in seconds; None: never. Bolts of the system have none."""
+        component = self.topology.component_of(task)
+        if not self.has_ticks or is_system(component):
+            return None
+        return self.topology.config_of(component).tick_tuple_freq_secs

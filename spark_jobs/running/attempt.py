@@ -1,0 +1,233 @@
+"""One attempt at a bolt task: take what is there, execute, commit, again and again until the run is over.
+
+The order of things is in ``Attempt.run``; read it first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+from acker import LedgerUnavailableError
+from queues.chunk import Chunk
+from queues.inbox.records import Covered, Sender, StaleAttemptError
+from spark_jobs.running.around import Around
+from spark_jobs.running.commit import Committer
+from spark_jobs.running.copy import WorkingCopy
+from spark_jobs.running.pending import Pending, Share
+from spark_jobs.running.placement import behind, cycle_of
+from spark_jobs.running.slices import Slices
+from spark_jobs.running.step import Bench, Done, Step, StepOf
+from spark_jobs.running.ticks import TickClock
+from spark_jobs.task_states import TaskStates
+
+log = logging.getLogger(__name__)
+
+_TAKEN_BYTES = 8 * 1024 * 1024
+_LONGEST_WAIT_S = 5.0
+_RETRY_S = 0.1
+T = TypeVar("T")
+
+
+class Attempt:
+    """One attempt at one bolt task. One thread only, but ``wake``."""
+
+    def __init__(self, around: Around, task: int, stop: threading.Event) -> None:
+        """Take the task over: fence the older attempts off, at home last. Raises StaleAttemptError."""
+        self._around = around
+        self._stop = stop
+        topology, run = around.topology, around.run
+        self.sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
+        around.inboxes.fence(run, self.sender, sorted(behind(topology, task)))
+        if around.ledger is not None and not around.ledger.fence(run, task, self.sender.attempt):
+            raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
+        self._inbox = around.inboxes.open(run, task, self.sender.attempt)
+        opened = self._inbox.opened
+        copy = WorkingCopy(topology, task, around.config, around.key, opened.snapshot)
+        self._bench = Bench(topology, task, copy, cycle_of(topology, task))
+        self._committer = Committer(
+            run=run,
+            sender=self.sender,
+            inbox=self._inbox,
+            inboxes=around.inboxes,
+            ledger=around.ledger,
+            wait=self._wait_for_room,
+        )
+        self._pending = Pending(opened.done)
+        self._step = opened.step
+        self._slices = Slices(around.clock, arrow=self._bench.arrow)
+        self._ticks = TickClock(task, around.tick_s(task), around.clock())
+        self._ticks.count = opened.ticks
+        self._suspect = around.suspicion.of(self.sender, opened.taken)
+        self.doing: Step | None = None
+
+    @property
+    def task(self) -> int:
+        return self.sender.task
+
+    def wake(self) -> None:
+        """Make it look whether it should stop."""
+        self._inbox.wake()
+
+    def run(self) -> bool:
+        """Work until ``stop``; False: begin again with a new attempt, which repeats what was sealed."""
+        try:
+            self.recover()
+            while not self._stop.is_set():
+                self.turn(self._longest_wait())
+            self._patiently(self._committer.finish)
+        except LedgerUnavailableError as error:
+            log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
+            self._stop.wait(_RETRY_S)
+            return False
+        return True
+
+    def recover(self) -> None:
+        """Repeat the step that an earlier attempt had sealed, if there is one. Call it before the first ``turn``."""
+        sealed = self._inbox.opened.sealed
+        if sealed is not None:
+            self._repeat(sealed)
+
+    def turn(self, wait_s: float = 0.0) -> bool:
+        """Take what is there, or wait for it, and do at most one step; returns whether there was one."""
+        self._take(wait_s)
+        if not self._pending and not self._ticks.due(self._around.clock()):
+            return False
+        self._work()
+        return True
+
+    def close(self) -> None:
+        """Clean the bolt up."""
+        self._bench.copy.drop()
+        self._inbox.close()
+
+    # -- one step --------------------------------------------------------------------------------
+
+    def _take(self, wait_s: float) -> None:
+        """Take more where too little waits, and wait for it where nothing does."""
+        wanted = self._slices.wanted(self._pending.tuples)
+        if not wanted:
+            return
+        if self._pending:
+            wait_s = 0.0
+        else:
+            # What the last step covered is forgotten now at the latest: nothing else may follow soon.
+            self._patiently(self._committer.finish)
+        entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
+        self._slices.took(len(entries))
+        for position, why in self._pending.add(entries):
+            log.error(
+                "inbox of task %d: entry %s cannot be read and is skipped; its messages time out: %s",
+                self.task, position, why, extra={"event": "chunk_unreadable"},
+            )  # fmt: skip
+
+    def _longest_wait(self) -> float:
+        now = self._around.clock()
+        next_at = self._ticks.next_at
+        wait_s = _LONGEST_WAIT_S if next_at is None else min(_LONGEST_WAIT_S, next_at - now)
+        return max(0.0, wait_s)
+
+    def _work(self) -> None:
+        """Execute what waits, as much as fits into one step, and commit it."""
+        self._slices.begin()
+        shares = self._pending.first(self._slices.size)
+        ticks = self._ticks.due(self._around.clock())
+        self._commit(shares, ticks, None)
+
+    def _repeat(self, sealed: Covered) -> None:
+        """Do a step again that an earlier attempt had sealed: just its tuples, and its tick."""
+        opened = self._inbox.opened
+        log.info("task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"})
+        entries = self._inbox.read([*sealed.whole, *sealed.part])
+        pending, self._pending = self._pending, Pending(opened.done)
+        self._pending.add(entries)
+        ticks = [self._ticks.tick()] if sealed.ticks > opened.ticks else []
+        self._commit(self._pending.exactly(sealed), ticks, sealed)
+        self._patiently(self._committer.finish)
+        pending.cover(sealed)
+        self._pending = pending
+
+    def _commit(self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None) -> None:
+        """One step, from its input to the end of its commit."""
+        number = sealed.step if sealed else self._step + 1
+        around = self._around
+        states = TaskStates(around.state, around.topology, number)
+        step = Step(self._bench, StepOf(run=around.run, task=self.task, number=number), shares, ticks, states)
+        step.record.tell_resets = partial(self._tell_resets, step)
+        watch = self._suspect.watch(step) if self._suspect.looks_at(shares) else None
+        self.doing = step
+        try:
+            done = step.execute(None if sealed or watch else self._slices.may, watch)
+        finally:
+            self.doing = None
+        self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
+        covered = sealed or self._covered(number, shares, done)
+        if covered.whole or covered.part or done.ticked:
+            self._leave(covered, done, states)
+        self._step = number
+        if done.ticked:
+            self._ticks.ticked(around.clock())
+
+    def _covered(self, number: int, shares: Sequence[Share], done: Done) -> Covered:
+        executed = list(_first(shares, done.executed))
+        covered = self._pending.covering(executed, number, self._ticks.count + done.ticked)
+        self._pending.remove(executed)
+        return covered
+
+    def _leave(self, covered: Covered, done: Done, states: TaskStates) -> None:
+        """Commit, however long Redis is away; a step with a state begins again with a new attempt instead."""
+        self._reset(done)
+        if states.begun:
+            reply = self._committer.commit(covered, done, states)
+        else:
+            reply = self._patiently(lambda: self._committer.commit(covered, done, states))
+        if done.snapshot is not None:
+            self._bench.copy.kept(done.snapshot)
+        self._around.counting.step(self.task, done, reply)
+
+    # -- around it -------------------------------------------------------------------------------
+
+    def _reset(self, done: Done) -> None:
+        ledger, rows = self._around.ledger, done.record.resets
+        if ledger is not None and rows:
+            ledger.reset_timeout([root for row in rows for root in done.roots(row)])
+
+    def _tell_resets(self, step: Step, rows: Sequence[int]) -> bool:
+        """Pass the rows on while the bolt works; False: when the step ends."""
+        ledger = self._around.ledger
+        if ledger is not None:
+            try:
+                ledger.reset_timeout([root for row in rows for root in step.roots(row)])
+            except LedgerUnavailableError:
+                return False
+        return True
+
+    def _wait_for_room(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StaleAttemptError("the run is over")
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Call until Redis answers. Raises StaleAttemptError when the run ends before."""
+        said = False
+        while True:
+            try:
+                return call()
+            except LedgerUnavailableError as error:
+                if not said:
+                    log.warning("task %d waits: %s", self.task, error, extra={"event": "redis_away"})
+                said = True
+            if self._stop.wait(_RETRY_S):
+                raise StaleAttemptError("the run is over")
+
+
+def _first(shares: Sequence[Share], executed: int) -> Iterator[Share]:
+    """The part of the shares that was executed."""
+    for share in shares:
+        if executed <= 0:
+            return
+        yield Share(share.waiting, share.rows[:executed])
+        executed -= len(share.rows)

@@ -1,0 +1,160 @@
+"""Attacks on the page of ``tiercel monitor``, in a real browser: markup in what it shows, and pages of strangers."""
+
+import threading
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from acker import ErrorReport, RedisMetrics
+from queues import QueueSpout, WorkQueue, declare_queue
+from spark_jobs import BasicBolt, TopologyBuilder
+from tests.broker import put, unique
+from tests.monitors import chromium, give_token, monitor
+from tests.waiting import wait_until
+from workers.registry import Registry
+
+pytestmark = pytest.mark.timeout(900)
+
+# Each way in which markup becomes script sets a number of its own.
+IMAGE = '<img src=x onerror="window.pwned=1">'
+SCRIPT = "<script>window.pwned=2</script>"
+VUE = "{{constructor.constructor('window.pwned=3')()}}"
+MARKUP = f"{IMAGE}{SCRIPT}{VUE}`${{window.pwned=4}}"
+# The name of a topology has no blanks and no braces.
+TAG = "<img/src=x/onerror=window.pwned=5>"
+EVERYWHERE = ("--host", "0.0.0.0")
+
+
+@pytest.fixture
+def browser():
+    with chromium("--host-resolver-rules=MAP evil.example 127.0.0.1") as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def name(services):
+    """A topology whose name, components, reasons, queue and dead letters are markup."""
+    name = unique(f"words{TAG}")
+    builder = TopologyBuilder(name)
+    builder.set_spout(f"lines{MARKUP}", QueueSpout(name))
+    builder.set_bolt(f"bolt{MARKUP}", BasicBolt()).shuffle_grouping(f"lines{MARKUP}")
+    with closing(Registry(services.redis_url)) as registry:
+        registry.announce(builder.build())
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    headers = {"x-tiercel-reason": f"ValueError: {MARKUP}", "x-tiercel-queue": f"other{MARKUP}"}
+    put(services.amqp_url, f"{name}.dead", f"customer 4711 {MARKUP}".encode(), headers=headers)
+    with closing(RedisMetrics(services.redis_url, name)) as metrics:
+        metrics.add(f"lines{MARKUP}", 1, {"emitted": 3, "acked": 2})
+        metrics.add(f"bolt{MARKUP}", 2, {"executed": 3, f'from:["lines{MARKUP}", "default"]': 1})
+        metrics.report([ErrorReport(at=datetime.now(UTC), component=f"bolt{MARKUP}", task=2, message=f"ValueError: {MARKUP}")])
+    return name
+
+
+def show_everything(page, name):
+    """Whatever the page can show of it is shown once."""
+    expect(page.get_by_test_id("state")).to_contain_text(name)
+    page.get_by_test_id("topology").click()
+    expect(page.get_by_role("option").filter(has_text=name)).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_test_id("look").click()
+    give_token(page)
+    letters = page.get_by_test_id("Dead letters")
+    expect(letters).to_contain_text(f"customer 4711 {MARKUP}"[:100])
+    expect(letters).to_contain_text(f"ValueError: {MARKUP}")
+    letters.get_by_role("button", name="whole body").click()
+    expect(page.get_by_test_id("whole body")).to_have_text(f"customer 4711 {MARKUP}")
+    page.get_by_role("button", name="close").click()
+    expect(page.get_by_test_id("Last errors")).to_contain_text(f"ValueError: {MARKUP}")
+    expect(page.get_by_test_id("graph")).to_contain_text("<img")
+    box = page.get_by_test_id("depths").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.get_by_test_id("deactivate").click()
+    expect(page.get_by_text("does not run now")).to_contain_text("window.pwned")
+
+
+def test_markup_in_names_reasons_and_bodies_stays_text(services, name, browser, tmp_path):
+    with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
+        page = browser(f"{url}?topology={quote(name)}")
+        show_everything(page, name)
+        assert page.evaluate("window.pwned") is None
+        assert page.locator("img[onerror]").count() == 0
+
+        # That this would have been noticed; and that even markup within the page is no script.
+        page.evaluate("markup => document.body.insertAdjacentHTML('beforeend', markup)", IMAGE)
+        wait_until(lambda: any("inline event handler" in said for said in browser.wrong), 30, "the policy to forbid it")
+        assert page.evaluate("window.pwned") is None
+        browser.wrong.clear()
+        other = browser("about:blank")
+        other.evaluate("markup => document.body.insertAdjacentHTML('beforeend', markup)", IMAGE)
+        wait_until(lambda: other.evaluate("window.pwned") == 1, 30, "it to run where nothing forbids it")
+
+
+def port_of(url):
+    return url.rstrip("/").rpartition(":")[2]
+
+
+def test_a_name_that_a_stranger_had_rebound_to_us_shows_nothing(services, name, browser, tmp_path):
+    with monitor(tmp_path, services.amqp_url, services.redis_url, options=EVERYWHERE) as url:
+        page = browser("about:blank")
+        for path in ("", "metrics"):
+            answer = page.goto(f"http://evil.example:{port_of(url)}/{path}")
+            assert (answer.status, "words" in answer.text()) == (400, False)
+        browser.wrong.clear()  # it asked a foreign host, as it was told to
+        assert page.goto(url.replace("127.0.0.1", "localhost")).status == 200
+        browser.wrong.clear()
+
+
+ATTACK = """<!doctype html><script>
+const there = "127.0.0.1:PORT", said = {};
+window.said = said;
+const socket = new WebSocket(`ws://${there}/_nicegui_ws/socket.io/?EIO=4&transport=websocket`);
+socket.onopen = () => said.socket = "open";
+socket.onerror = () => said.socket = "refused";
+fetch(`http://${there}/metrics`).then(a => a.text()).then(t => said.fetch = t, () => said.fetch = "refused");
+const image = new Image();
+image.onload = () => said.image = "shown";
+image.onerror = () => said.image = "refused";
+image.src = `http://${there}/favicon.ico`;
+const script = document.createElement("script");
+script.onload = () => said.script = "run";
+script.onerror = () => said.script = "refused";
+script.src = `http://${there}/metrics`;
+document.head.append(script);
+</script><iframe src="http://127.0.0.1:PORT/"></iframe>"""
+
+
+@contextmanager
+def page_of_a_stranger(port):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(ATTACK.replace("PORT", port).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://evil.example:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_page_of_a_stranger_gets_nothing_from_ours(services, name, browser, tmp_path):
+    with (
+        monitor(tmp_path, services.amqp_url, services.redis_url, options=EVERYWHERE) as url,
+        page_of_a_stranger(port_of(url)) as stranger,
+    ):
+        page = browser(stranger)
+        wait_until(lambda: len(page.evaluate("window.said")) == 4, 30, f"all attempts to end: {page.evaluate('window.said')}")
+        assert set(page.evaluate("window.said").values()) == {"refused"}
+        frame = next(frame for frame in page.frames if frame.parent_frame)
+        assert "tiercel" not in frame.content()
+        browser.wrong.clear()

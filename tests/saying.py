@@ -1,0 +1,61 @@
+"""A Redis that answers every command with one error, over a real socket: for errors that a real server cannot be brought to."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from typing import Any, Self
+
+# What the client sends of its own accord when it connects.
+_GREETINGS = {"HELLO", "CLIENT", "AUTH", "SELECT", "PING"}
+
+
+class SayingRedis:
+    """Accepts connections on a free port of the loopback; a context manager."""
+
+    def __init__(self) -> None:
+        self.error = "ERR nothing was set"
+        """The answer to all commands: a code and a text."""
+        said = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                while command := _command(self.rfile):
+                    self.wfile.write(said._answer(command))
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._server.server_address[1]}/0"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, command: list[str]) -> bytes:
+        name = command[0].upper()
+        if name in _GREETINGS or name == "MULTI":
+            return b"+OK\r\n"
+        if name == "EXEC":
+            return b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+        return f"-{self.error}\r\n".encode()
+
+
+def _command(stream: Any) -> list[str]:
+    """The next command; empty when the client has hung up."""
+    head = stream.readline()
+    if not head:
+        return []
+    parts = []
+    for _ in range(int(head[1:])):
+        length = int(stream.readline()[1:])
+        parts.append(stream.read(length + 2)[:-2].decode("latin-1"))
+    return parts

@@ -1,0 +1,29 @@
+"""How many trees complete per second."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Completions:
+    """Counted over the last seconds. One thread; times are seconds on one monotonic clock."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seconds: deque[tuple[float, int]] = deque()
+        self.last_at = float("-inf")
+        """When the last tree completed."""
+
+    def add(self, count: int, now: float) -> None:
+        """So many trees completed now."""
+        self.last_at = now
+        second = now - now % 1.0
+        if self._seconds and self._seconds[-1][0] == second:
+            count += self._seconds.pop()[1]
+        self._seconds.append((second, count))
+        while self._seconds[0][0] < now - self._window_s:
+            self._seconds.popleft()
+
+    def per_second(self, now: float) -> float:
+        """Mean of the window that ends now."""
+        return sum(count for second, count in self._seconds if second >= now - self._window_s) / self._window_s
