@@ -102,10 +102,12 @@ clean-all: clean
 
 # Beside what pyproject.toml names: what builds packages, and what redis needs on Python before 3.11.3.
 LOCK_ALSO := async-timeout editables hatchling setuptools wheel
+# What writes the pins is pinned too: raise it by hand.
+PIP_TOOLS := pip-tools==7.6.2
 lock:
 	@mkdir -p .cache
 	@[ -x .cache/lock/bin/pip-compile ] || \
-		{ $(PYTHON) -m venv .cache/lock; .cache/lock/bin/python -m pip install --quiet pip-tools; }
+		{ $(PYTHON) -m venv .cache/lock; .cache/lock/bin/python -m pip install --quiet $(PIP_TOOLS); }
 	@printf '%s\n' $(LOCK_ALSO) > .cache/lock.in
 	@.cache/lock/bin/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \

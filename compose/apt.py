@@ -14,14 +14,24 @@ from compose.errors import ServiceMissingError
 # Debian starts the system service of every server package that it installs. A policy that says no (exit 101) is the
 # documented way to prevent that; one that is already there is the administrator's, and stays. Where systemd runs, the units
 # are disabled too, or they would start at the next boot. Packages that were here before are not named, hence not touched.
+#
+# Ours is taken away at the end. A SIGKILL leaves no time for that, so it says no only while the process that wrote it lives (by
+# its number and the time at which it began), and takes itself away when it is asked later; the next one writes over it.
 _INSTALL = """
-policy=/usr/sbin/policy-rc.d
+policy=$1
+shift
+mark='# Written by tiercel while it installs packages.'
 made=
 trap '[ -z "$made" ] || rm -f "$policy"' EXIT
 trap 'exit 130' INT TERM HUP
-if [ ! -e "$policy" ]; then
+if [ ! -e "$policy" ] || [ "$(sed -n 2p "$policy")" = "$mark" ]; then
     made=yes
-    printf '#!/bin/sh\\nexit 101\\n' > "$policy"
+    rm -f "$policy"
+    {
+        printf '#!/bin/sh\\n%s\\n' "$mark"
+        printf '[ "$(cut -d " " -f 22 /proc/%s/stat 2>/dev/null)" != %s ] || exit 101\\n' $$ "$(cut -d ' ' -f 22 /proc/$$/stat)"
+        printf 'rm -f "$0"\\n'
+    } > "$policy"
     chmod 755 "$policy"
 fi
 DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 "$@" || exit 1
@@ -33,6 +43,7 @@ if [ -d /run/systemd/system ]; then
     done
 fi
 """
+_POLICY = "/usr/sbin/policy-rc.d"
 _SHOWN_LINES = 8
 
 
@@ -73,7 +84,7 @@ class Apt:
 
     def install(self, packages: Sequence[str]) -> None:
         """Install, without starting what is installed. Raises ServiceMissingError with apt's last lines."""
-        done = _run((*self.prefix, "sh", "-c", _INSTALL, "install", *packages))
+        done = _run((*self.prefix, "sh", "-c", _INSTALL, "install", _POLICY, *packages))
         if done.returncode != 0:
             last = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-_SHOWN_LINES:])
             raise ServiceMissingError(f"could not install {' '.join(packages)} with apt; its last lines:\n{last}")

@@ -1,60 +1,135 @@
-"""Draws the passwords of a stack into a folder, once: what is there already stays.
+"""Draws the passwords of a stack, once: what is there already stays. Each role has a folder with what it needs, and no more.
 
     python -m compose.credentials FOLDER
 
-Each process reads from the folder what it needs, so that no password is in an environment or on a command line. Standard
-library only.
+Each process reads its role's folder, so that no password is in an environment or on a command line. Standard library only.
 
-rabbitmq.conf, redis.conf                          the servers' settings
-tiercel_amqp, tiercel_redis, tiercel_management    addresses, where the hosts are named rabbitmq and redis
-tiercel_token                                      what the monitor asks of whoever changes anything
-grafana_password                                   of its user admin
+rabbitmq   rabbitmq.conf, definitions.json (users, passwords hashed), erlang_cookie
+redis      redis.conf
+spark      spark.conf: the secret of Spark's own connections
+driver     tiercel_amqp, tiercel_redis, spark.conf
+spout      tiercel_amqp, tiercel_redis
+monitor    tiercel_amqp, tiercel_redis, tiercel_management, tiercel_token
+grafana    grafana_password, of its user admin
+
+In the addresses the hosts are named rabbitmq and redis.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _USER = "tiercel"
+_WATCHER = "tiercel-monitor"
+_COMPLETE = "complete"
 
 
 def draw_credentials(folder: Path) -> bool:
-    """Whether they were drawn now, and not before. All files are there or none that anybody would read: the last one decides.
+    """Return True if they were drawn now, and not before.
 
-    They are readable by every user who can enter the folder, as each server runs as another one. Raises OSError.
+    Roles belong together, so all are drawn again unless each one is complete. The files are readable by every user who can
+    enter the role's folder, as each server runs as another one. Raises OSError.
     """
-    last = folder / "complete"
-    if last.exists():
+    roles = _roles()
+    if all((folder / role / _COMPLETE).exists() for role in roles):
         return False
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in {**_contents(), last.name: ""}.items():
-        path = folder / name
-        path.write_text(content)
-        path.chmod(0o644)
+    for role in roles:
+        (folder / role).mkdir(parents=True, exist_ok=True)
+        (folder / role / _COMPLETE).unlink(missing_ok=True)
+    for role, files in roles.items():
+        for name, content in files.items():
+            _write(folder / role / name, content)
+    for role in roles:
+        _write(folder / role / _COMPLETE, "")
     return True
 
 
-def _contents() -> Mapping[str, str]:
-    rabbitmq, redis, token, grafana = (secrets.token_urlsafe(24) for _ in range(4))
-    settings = {
-        "default_user": _USER,
-        "default_pass": rabbitmq,
-        "loopback_users": "none",
-        "log.console": "true",
-        "log.connection.level": "error",  # health checks and the monitor come and go all the time
-    }
-    return {
-        "rabbitmq.conf": "".join(f"{name} = {value}\n" for name, value in settings.items()),
-        "redis.conf": f"requirepass {redis}\nbind * -::*\n",
+def _write(path: Path, content: str) -> None:
+    path.write_text(content)
+    path.chmod(0o644)
+
+
+def _roles() -> Mapping[str, Mapping[str, str]]:
+    """Each role's files, newly drawn."""
+    rabbitmq, watcher, redis, spark, token, grafana = (secrets.token_urlsafe(24) for _ in range(6))
+    worker = {
         "tiercel_amqp": f"amqp://{_USER}:{rabbitmq}@rabbitmq:5672/%2F",
         "tiercel_redis": f"redis://:{redis}@redis:6379/0",
-        "tiercel_management": f"http://{_USER}:{rabbitmq}@rabbitmq:15672",
-        "tiercel_token": token,
-        "grafana_password": grafana,
     }
+    spark_conf = {"spark.conf": _spark_conf(spark)}
+    return {
+        "rabbitmq": {
+            "rabbitmq.conf": _rabbitmq_conf(),
+            "definitions.json": json.dumps(_definitions(rabbitmq, watcher), indent=1),
+            "erlang_cookie": secrets.token_hex(32),
+        },
+        "redis": {"redis.conf": f"requirepass {redis}\nbind * -::*\n"},
+        "spark": spark_conf,
+        "driver": {**worker, **spark_conf},
+        "spout": worker,
+        "monitor": {
+            **worker,
+            "tiercel_management": f"http://{_WATCHER}:{watcher}@rabbitmq:15672",
+            "tiercel_token": token,
+        },
+        "grafana": {"grafana_password": grafana},
+    }
+
+
+def _rabbitmq_conf() -> str:
+    settings = {
+        "load_definitions": "/run/tiercel/credentials/definitions.json",
+        "loopback_users": "none",
+        "log.console": "true",
+        # Health checks and the monitor come and go all the time.
+        "log.connection.level": "error",
+    }
+    return "".join(f"{name} = {value}\n" for name, value in settings.items())
+
+
+def _definitions(password: str, watchers: str) -> Mapping[str, object]:
+    """What RabbitMQ loads at each start. No user is an administrator, and the monitor's may only look."""
+
+    def permissions(user: str, pattern: str) -> Mapping[str, str]:
+        return {"user": user, "vhost": "/", "configure": pattern, "write": pattern, "read": pattern}
+
+    return {
+        "vhosts": [{"name": "/"}],
+        "users": [_user(_USER, password, ""), _user(_WATCHER, watchers, "monitoring")],
+        "permissions": [permissions(_USER, ".*"), permissions(_WATCHER, "")],
+    }
+
+
+def _user(name: str, password: str, tags: str) -> Mapping[str, str]:
+    """One user as RabbitMQ keeps it: the password salted and hashed."""
+    salt = secrets.token_bytes(4)
+    digest = hashlib.sha256(salt + password.encode()).digest()
+    return {
+        "name": name,
+        "password_hash": base64.b64encode(salt + digest).decode(),
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": tags,
+    }
+
+
+def _spark_conf(secret: str) -> str:
+    """Settings that Spark's master, its workers and the driver share. Their pages have no login, so they only show."""
+    settings = {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secret,
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+        "spark.ui.killEnabled": "false",
+        "spark.master.ui.decommission.allow.mode": "DENY",
+    }
+    return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ umask 022
 work=$(mktemp -d /var/tmp/tiercel-debian-XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' INT TERM HUP
-debootstrap --variant=minbase --include="$2" "$1" "$work/root" "$3" "$4" >&2
+debootstrap --force-check-gpg --variant=minbase --include="$2" "$1" "$work/root" "$3" "$4" >&2
 tar -C "$work/root" --numeric-owner -c \\
     --exclude=./var/cache/apt/archives --exclude=./var/lib/apt/lists --exclude=./var/log/bootstrap.log \\
     --exclude=./usr/share/doc --exclude=./usr/share/locale --exclude=./usr/share/man .

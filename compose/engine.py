@@ -5,7 +5,9 @@ An engine that we start stays: it belongs to the machine, as every Docker engine
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import socket
 import subprocess
 import time
@@ -26,10 +28,12 @@ LOG = Path("/var/log/tiercel-dockerd.log")
 _READY_TIMEOUT_S = 60.0
 _PROBE_INTERVAL_S = 0.2
 _LOG_LINES = 8
-# Without systemd the daemon is detached by hand. Its socket is given to the group of whoever asked.
+_NO_RIGHT = "a Docker engine runs, but this user may not use it; add the user to the group docker"
+# Without systemd the daemon is detached by hand. Who can write to its socket is root, so the socket is given to the group of
+# the user who asked only if nobody else is in it; else to the group docker, as Debian does.
 _START = """
 if [ -d /run/systemd/system ]; then exec systemctl start docker.service; fi
-setsid dockerd --group "$1" </dev/null >"$2" 2>&1 &
+setsid dockerd ${1:+--group "$1"} </dev/null >"$2" 2>&1 &
 """
 
 
@@ -42,7 +46,7 @@ def engine() -> docker.DockerClient:
     if client is not None:
         return client
     if isinstance(_refusal(), PermissionError):
-        raise ServiceMissingError("a Docker engine runs, but this user may not use it; add the user to the group docker")
+        raise ServiceMissingError(_NO_RIGHT)
     prefix = root_prefix()
     if prefix is None:
         raise ServiceMissingError("no Docker engine answers; install and start one: sudo apt-get install docker.io")
@@ -74,8 +78,7 @@ def _refusal() -> OSError | None:
 
 
 def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
-    group = str(os.getgid())
-    command = [*prefix, "/bin/sh", "-c", _START, "start", group, str(LOG)]
+    command = [*prefix, "/bin/sh", "-c", _START, "start", private_group() or "", str(LOG)]
     done = subprocess.run(  # noqa: S603 - the words of this command are ours
         command, env=PLAIN_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
     )
@@ -86,8 +89,24 @@ def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
             if client is not None:
                 return client
             time.sleep(_PROBE_INTERVAL_S)
+        if isinstance(_refusal(), PermissionError):
+            raise ServiceMissingError(_NO_RIGHT)
     said = done.stderr.decode(errors="replace") + _log_tail()
     raise ServiceStartError(f"the Docker engine did not start; its last lines:\n{said}")
+
+
+def private_group() -> str | None:
+    """Return the user's primary group if it is the user's alone, named like the user; None if others are in it, or may be.
+
+    That others are not listed is no proof, where users are in a directory that does not list them: hence the name.
+    """
+    try:
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        return None
+    others = {each.pw_name for each in pwd.getpwall() if each.pw_gid == group.gr_gid} | set(group.gr_mem)
+    return group.gr_name if group.gr_name == user.pw_name and others <= {user.pw_name} else None
 
 
 def _log_tail() -> str:

@@ -7,6 +7,7 @@ instead, so that none is started.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -99,10 +100,18 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         )
         (self.folder / "rabbitmq.conf").write_text(text)
         (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        self._draw_cookie()
+
+    def _draw_cookie(self) -> None:
+        """Write the Erlang cookie, which commands the broker, before Erlang can: it would draw it from the time of day."""
+        path = self.folder / ".erlang.cookie"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
+            file.write(secrets.token_hex(32))
 
     def _launch(self) -> Launch:
         settings = {
-            "HOME": str(self.folder),  # the Erlang cookie is made there
+            "HOME": str(self.folder),  # the Erlang cookie is there
             "RUNNING_UNDER_SYSTEMD": "true",  # the script then becomes the broker, without a shell in between
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),

@@ -18,6 +18,19 @@ from queues.errors import AddressError
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 3.0
+# A queue is some 2 kB.
+_LONGEST_ANSWER = 1 << 20
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Raises the redirect as an HTTPError: the login would go with the request, to whatever host the answer names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+# No proxy either, whatever http_proxy says: it would read the login. RabbitMQ is asked directly, or not at all.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,17 +54,18 @@ class ManagementSilentError(Exception):
 def managed(management_url: str, address: Address, name: str) -> Managed | None:
     """A queue; None if there is no such queue. Raises ManagementSilentError, AddressError.
 
-    User and password are those of ``address`` unless the URL has its own.
+    User and password are those of ``address`` unless the URL has its own. They go to the host of the URL and to no other: no
+    redirect is followed, and no proxy is asked.
     """
     request = _request(management_url, address, name)
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - only http and https get here
-            found = json.load(response)
+        with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
+            found = json.loads(response.read(_LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.NOT_FOUND and _is_ours(error):
             return None
         raise _silent(error) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _silent(error) from error
     if not isinstance(found, dict):
         raise ManagementSilentError("not a queue")

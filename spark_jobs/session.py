@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -22,6 +25,8 @@ from spark_jobs.class_archive import archive_path, end_java, practise, reading_o
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job import Job
 from spark_jobs.query import RunningQuery, on_each_worker, start_query
+
+log = logging.getLogger(__name__)
 
 _OLDEST_SPARK = (4, 1)
 """``repartitionById`` came with 4.1."""
@@ -36,6 +41,8 @@ more from the Python workers than they ever give back: see docs/decisions/a-smal
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
+    # Its page has no login: where it is wanted, it shows and changes nothing.
+    "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Some 30 ms off every Python stage, against TCP on loopback.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -61,7 +68,17 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Where all of Spark is one process: no port that another machine could reach."""
+"""Where all of Spark is on one machine: no port that another machine could reach."""
+
+_SECRET = "spark.authenticate.secret"  # noqa: S105 - a setting's name
+# What Spark broadcasts holds passwords and the key of the seals, and its ports give broadcasts to every local user who asks.
+_AUTHENTICATED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    # Version 1 and AES/CTR are Spark's defaults, for the sake of older ones: weaker keys, and bytes that can be changed unseen.
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+}
 
 
 class SparkUnit:
@@ -77,14 +94,19 @@ class SparkUnit:
         settings = {**_DEFAULTS, **(_local(reading_options()) if master.startswith("local") else {}), **options}
         if settings.get("spark.speculation", "false").lower() == "true":
             raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
-        builder = SparkSession.builder.master(with_retries(master)).appName(application)
-        for key, value in settings.items():
-            builder = builder.config(key, value)
+        settings |= {"spark.master": with_retries(master), "spark.app.name": application}
         try:
-            self._session = builder.getOrCreate()
+            self._session = _started(settings)
         except (PySparkException, OSError) as error:
             first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
+        if self._session.sparkContext.getConf().get("spark.authenticate", "false") != "true":
+            log.warning(
+                "Spark at %s asks for no secret: every process that reaches its ports can fetch the passwords of RabbitMQ and"
+                " Redis; set spark.authenticate as docs/deploy.md says",
+                master,
+                extra={"event": "spark_open"},
+            )
 
     @property
     def cores(self) -> int:
@@ -158,7 +180,28 @@ class SparkUnit:
 
 def _local(java_options: Sequence[str]) -> dict[str, str]:
     java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", _JAVA, *java_options])
-    return {**_LOCAL, "spark.driver.extraJavaOptions": java}
+    return {**_LOCAL, **_AUTHENTICATED, "spark.driver.extraJavaOptions": java}
+
+
+def _started(settings: Mapping[str, str]) -> SparkSession:
+    """Return the session. The settings are on the JVM's command line, which every user can read, all but the secret.
+
+    Spark draws the secret itself for ``local[N]``, YARN and Kubernetes. For ``local-cluster`` it is drawn here: one run, one
+    secret. The executors of a cluster have it in their environment, which Spark's worker gives them.
+    """
+    shown = {key: value for key, value in settings.items() if key != _SECRET}
+    secret = settings.get(_SECRET)
+    if secret is None and settings["spark.master"].startswith("local-cluster"):
+        secret = secrets.token_urlsafe(32)
+    if secret is not None:
+        # pyspark puts all settings that it knows when it starts the JVM on the command line, and later ones nowhere.
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))  # noqa: SLF001
+        java: Any = SparkContext._jvm  # noqa: SLF001 - the only way to the JVM
+        java.java.lang.System.setProperty(_SECRET, secret)
+    builder = SparkSession.builder
+    for key, value in shown.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def make_class_archive() -> Path:

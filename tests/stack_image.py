@@ -6,13 +6,9 @@ image has nothing of them.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
-import subprocess
-import sys
 import tempfile
-from configparser import RawConfigParser
 from io import BytesIO
 from pathlib import Path
 
@@ -20,6 +16,7 @@ from docker.errors import APIError, ImageNotFound
 
 from compose.debian import Release, release_image
 from tests.docker_cli import ROOT, docker_environment, run
+from tests.pip_settings import pip_settings
 
 OFFICIAL = "python:3.12-slim"
 DEBIAN = Release(suite="bookworm", packages=("python3", "python3-venv"))
@@ -99,19 +96,3 @@ def forget(client, image: str) -> None:
         client.images.remove(image)
     except APIError:
         return
-
-
-def pip_settings() -> str:
-    """What this machine's pip is told, by files and by the environment, as one file that names nothing of this machine."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
-    settings = RawConfigParser()
-    settings["global"] = {}
-    for section, key, value in re.findall(r"^(:env:|[\w-]+)\.([\w-]+)=(.*)$", listed, re.MULTILINE):
-        if section in ("global", "install", "wheel", ":env:"):
-            settings["global"][key] = ast.literal_eval(value)
-    for key in ("cert", "cache-dir", "require-virtualenv"):
-        settings.remove_option("global", key)
-    with tempfile.TemporaryFile("w+") as file:
-        settings.write(file)
-        file.seek(0)
-        return file.read()

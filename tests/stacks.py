@@ -13,6 +13,7 @@ from tests.docker_cli import ROOT, compose_command, docker_environment, run
 from tests.waiting import wait_until
 
 FILE = ROOT / "compose" / "docker-compose.yml"
+ROLES = "/run/tiercel/roles"
 CREDENTIALS = "/run/tiercel/credentials"
 PORTS = ("RABBITMQ_PORT", "RABBITMQ_MANAGEMENT_PORT", "REDIS_PORT", "SPARK_UI_PORT", "MONITOR_PORT", "PROMETHEUS_PORT")
 
@@ -29,7 +30,7 @@ class Stack:
         around = {name: value for name, value in docker_environment().items() if not name.startswith(("TIERCEL_", "SPARK_"))}
         self.settings = {**ports, **settings}
         self._environment = {**around, **self.settings}
-        self._secrets: dict[str, str] = {}
+        self._secrets: dict[tuple[str, str], str] = {}
 
     def compose(self, *words: str, timeout: float = 300, check: bool = True, **options) -> str:
         command = [*compose_command(self._command), "-p", self.project, "-f", str(FILE), *words]
@@ -44,10 +45,25 @@ class Stack:
         """What a command says, run in the stack."""
         return self.compose("exec", "-T", "monitor", "tiercel", *words, timeout=timeout, stdin=None)
 
-    def secret(self, name: str) -> str:
-        if name not in self._secrets:
-            self._secrets[name] = self.compose("exec", "-T", "monitor", "cat", f"{CREDENTIALS}/{name}")
-        return self._secrets[name]
+    def secret(self, name: str, role: str = "monitor") -> str:
+        """One of the files that were drawn for this role."""
+        if (role, name) not in self._secrets:
+            command = ["run", "--rm", "--no-deps", "-T", "credentials", "cat", f"{ROLES}/{role}/{name}"]
+            self._secrets[role, name] = self.compose(*command)
+        return self._secrets[role, name]
+
+    def drawn(self) -> dict[str, str]:
+        """Every password and key that was drawn, by what it is of."""
+        spark = dict(line.split() for line in self.secret("spark.conf", "spark").splitlines())
+        return {
+            "rabbitmq": self.secret("tiercel_amqp").split(":")[2].split("@")[0],
+            "redis": self.secret("tiercel_redis").split(":")[2].split("@")[0],
+            "management": self.secret("tiercel_management").split(":")[2].split("@")[0],
+            "token": self.secret("tiercel_token"),
+            "grafana": self.secret("grafana_password", "grafana"),
+            "cookie": self.secret("erlang_cookie", "rabbitmq"),
+            "spark": spark["spark.authenticate.secret"],
+        }
 
     @property
     def amqp_url(self) -> str:

@@ -5,8 +5,10 @@ Needs a Docker engine. Where there is none and none can be started these tests a
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import urllib.error
 import urllib.request
 from collections import Counter
 from contextlib import closing
@@ -21,9 +23,10 @@ from compose.errors import ServiceMissingError
 from compose.images import image_of, server_named
 from queues import Publisher, WorkQueue, declare_queue
 from spark_jobs.state.encoding import decode_key, decode_value
+from tests.block_thief import stolen_from
 from tests.broker import ready
 from tests.stack_image import build_image, prometheus_image
-from tests.stacks import Stack, readable_folder
+from tests.stacks import CREDENTIALS, Stack, readable_folder
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1800)
@@ -31,6 +34,25 @@ pytestmark = pytest.mark.timeout(1800)
 PARTS = 5
 CALM, UNDER_FAULTS = 3_000, 6_000
 WORKERS = ("driver", "spout")
+SECRETS_OF = {
+    "rabbitmq": {"cookie"},  # its users' passwords only as hashes
+    "redis": {"redis"},
+    "spark-master": {"spark"},
+    "spark-worker": {"spark"},
+    "driver": {"rabbitmq", "redis", "spark"},
+    "spout": {"rabbitmq", "redis"},
+    "monitor": {"rabbitmq", "redis", "management", "token"},
+}
+NETWORKS_OF = {
+    "rabbitmq": {"data"},
+    "redis": {"data"},
+    "spark-master": {"spark"},
+    "spark-worker": {"data", "spark"},
+    "driver": {"data", "spark"},
+    "spout": {"data"},
+    "monitor": {"data", "monitoring"},
+    "prometheus": {"monitoring"},
+}
 
 # Two files: what the topology's own module imports, even late, must reach the executors too.
 TOPOLOGY = """
@@ -137,11 +159,14 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         stack.up()
         stack.wait_until_healthy()
         assert_hardened(stack)
+        assert_each_part_sees_its_own_secrets_only(stack)
+        assert_each_part_is_in_its_own_networks_only(stack)
 
         publish(stack, "lines", map(str, range(CALM)))
         wait_until_acked(stack, "counted", "lines", CALM)
         wait_until_nothing_is_left(stack, "lines")
         assert counts(stack, "counted", "count") == Counter(expected(range(CALM))), "with no fault each counts once"
+        assert_strangers_are_refused(stack)
 
         stack.up(spout=4, spark_worker=3)
         wait_until(lambda: len(stack.containers("spout")) == 4 and len(stack.containers("spark-worker")) == 3)
@@ -189,6 +214,7 @@ def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_
         stack.up("prometheus")
         wait_until(lambda: scraped(stack) == {"word-count"}, 300, "Prometheus to scrape the monitor")
         stack.wait_until_healthy()
+        assert_each_part_is_in_its_own_networks_only(stack)
         stack.compose("stop", *reversed(WORKERS))
         assert {container.attrs["State"]["ExitCode"] for name in WORKERS for container in stack.containers(name)} == {0}
         stack.compose("--profile", "metrics", "down", "--volumes")
@@ -206,8 +232,52 @@ def assert_hardened(stack: Stack) -> None:
         if container.status == "running":
             assert container.exec_run(["id", "-u"]).output.strip() != b"0", container.name
         told = json.dumps(container.attrs)
-        assert not [name for name in ("tiercel_token", "grafana_password") if stack.secret(name) in told], container.name
-        assert stack.amqp_url.split(":")[2].split("@")[0] not in told, container.name
+        assert not [name for name, drawn in stack.drawn().items() if drawn in told], container.name
+
+
+def assert_each_part_sees_its_own_secrets_only(stack: Stack) -> None:
+    for service, owned in SECRETS_OF.items():
+        container = stack.containers(service)[0]
+        seen = container.exec_run(["sh", "-c", f"cat {CREDENTIALS}/*"]).output.decode()
+        assert {name for name, drawn in stack.drawn().items() if drawn in seen} == owned, service
+        assert container.exec_run(["sh", "-c", "touch /written 2>&1"]).exit_code != 0, service
+        lines = container.exec_run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).output.decode(errors="replace")
+        assert not [name for name, drawn in stack.drawn().items() if drawn in lines], service
+
+
+def assert_each_part_is_in_its_own_networks_only(stack: Stack) -> None:
+    for container in stack.containers():
+        service = container.labels["com.docker.compose.service"]
+        if container.status == "running":
+            found = {name.removeprefix(f"{stack.project}_") for name in container.attrs["NetworkSettings"]["Networks"]}
+            assert found == NETWORKS_OF[service], service
+
+
+def assert_strangers_are_refused(stack: Stack) -> None:
+    """Spark asks the host's users for the secret, and the monitor's RabbitMQ user may only look."""
+    masters = stack.containers("spark-master")[0].attrs["NetworkSettings"]["Networks"].values()
+    for service in ("driver", "spark-worker"):
+        networks = stack.containers(service)[0].attrs["NetworkSettings"]["Networks"].values()
+        listening = [(each["IPAddress"], port) for each in networks for port in ports_inside(stack, service)]
+        assert listening, service
+        assert not [place for place in listening if stolen_from(place[1], place[0])], service
+    assert not [found for each in masters if (found := stolen_from(7077, each["IPAddress"]))]
+    users = f"http://127.0.0.1:{stack.settings['RABBITMQ_MANAGEMENT_PORT']}/api/users"
+    login = base64.b64encode(f"tiercel-monitor:{stack.drawn()['management']}".encode()).decode()
+    with pytest.raises(urllib.error.HTTPError, match=r"401|403"):
+        urllib.request.urlopen(urllib.request.Request(users, headers={"Authorization": f"Basic {login}"}), timeout=30)
+    assert json.loads(stack.tiercel("depths", "lines", "--json"))["queues"][0]["unacked"] is not None
+    assert (
+        stack.containers("rabbitmq")[0].exec_run(["cat", "/var/lib/rabbitmq/.erlang.cookie"]).output.decode()
+        == (stack.drawn()["cookie"])
+    )
+
+
+def ports_inside(stack: Stack, service: str) -> set[int]:
+    """The TCP ports on which the service's first container listens."""
+    table = stack.containers(service)[0].exec_run(["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6"]).output.decode()
+    rows = [row.split() for row in table.splitlines() if " 0A " in row]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows}
 
 
 def assert_it_ends_as_ordered(stack: Stack) -> None:

@@ -76,6 +76,19 @@ def test_no_password_is_on_a_command_line(services: EmbeddedServices) -> None:
                 continue
 
 
+def test_the_cookie_that_commands_the_broker_is_drawn_before_erlang_would(rabbitmq) -> None:
+    server = rabbitmq()
+    path = server.folder / ".erlang.cookie"
+    cookie = path.read_text()
+    assert len(cookie) == 64
+    assert int(cookie, 16) > 0, "Erlang's own are twenty letters"
+    assert path.stat().st_mode & 0o777 == 0o400
+    assert server.folder.stat().st_mode & 0o777 == 0o700
+    assert cookie in server.control("eval", "erlang:get_cookie().")
+    server.restart(keep_data=True)
+    assert path.read_text() == cookie
+
+
 def test_redis_keeps_its_data_over_an_orderly_restart_and_nothing_over_a_crash(redis) -> None:
     server = redis()
     with Redis.from_url(server.url) as client:

@@ -36,6 +36,8 @@ def test_a_service_has_limits_an_ordinary_user_and_no_privileges(name):
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["init"] is True
+    assert service["read_only"] is True
+    assert [place for place in service["tmpfs"] if place.startswith("/tmp")]
 
 
 @each_lasting
@@ -59,6 +61,34 @@ def test_every_port_is_on_the_loopback_interface_and_can_be_chosen(name):
 @pytest.mark.parametrize("name", SCALED)
 def test_what_is_scaled_has_no_name_and_no_port_of_its_own(name):
     assert not {"ports", "container_name", "hostname"} & SERVICES[name].keys()
+
+
+@each
+def test_a_service_sees_the_secrets_of_its_own_role_only(name):
+    found = {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ()) if volume.startswith("credentials")}
+    roles = {volume for volume in STACK["volumes"] if volume.startswith("credentials")}
+    if name == "credentials":
+        assert found == roles
+    else:
+        role = "spark" if name.startswith("spark-") else name
+        assert found == {f"credentials-{role}"} & roles
+        assert all(volume.endswith(":ro") for volume in SERVICES[name].get("volumes", ()) if volume.startswith("credentials"))
+
+
+def test_what_shows_figures_reaches_neither_the_servers_nor_spark():
+    networks = {name: set(service.get("networks", ())) for name, service in LASTING.items()}
+    assert networks["prometheus"] == networks["grafana"] == {"monitoring"}
+    assert {name for name, found in networks.items() if "monitoring" in found} == {"monitor", "prometheus", "grafana"}
+    assert {name for name, found in networks.items() if "spark" in found} == {"spark-master", "spark-worker", "driver"}
+    assert networks["rabbitmq"] == networks["redis"] == {"data"}
+    assert SERVICES["credentials"]["network_mode"] == "none"
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker", "driver"])
+def test_every_part_of_spark_has_the_secret_by_file(name):
+    told = [*SERVICES[name]["command"], *SERVICES[name]["environment"].get("PYSPARK_SUBMIT_ARGS", "").split()]
+    assert told[told.index("--properties-file") + 1] == "/run/tiercel/credentials/spark.conf"
+    assert "spark.authenticate" not in " ".join(told)
 
 
 @each

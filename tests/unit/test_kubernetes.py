@@ -13,6 +13,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from compose.credentials import draw_credentials
 from examples.word_count import topology
 from workers.cli import app
 from workers.config import Settings
@@ -124,6 +125,46 @@ def test_no_password_stands_in_a_manifest() -> None:
         for each in container(name).get("env", ()):
             assert "AMQP" not in each["name"]
             assert "REDIS" not in each["name"]
+
+
+SECRETS = {
+    "tiercel-driver": {"tiercel-addresses", "tiercel-spark"},
+    "tiercel-spout": {"tiercel-addresses"},
+    "tiercel-monitor": {"tiercel-addresses", "tiercel-monitor"},
+    "spark-master": {"tiercel-spark"},
+    "spark-worker": {"tiercel-spark"},
+}
+
+
+@pytest.mark.parametrize("name", pods())
+def test_each_part_gets_its_own_secrets_only(name: str) -> None:
+    from_environment = {each["secretRef"]["name"] for each in container(name).get("envFrom", ()) if "secretRef" in each}
+    from_files = {each["secret"]["secretName"] for each in pods()[name]["spec"]["volumes"] if "secret" in each}
+    assert from_environment | from_files == SECRETS[name]
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker", "tiercel-driver"])
+def test_every_part_of_spark_has_its_secret_by_file(name: str) -> None:
+    told = [*container(name)["command"], *environment(name).get("PYSPARK_SUBMIT_ARGS", "").split()]
+    file = Path(told[told.index("--properties-file") + 1])
+    [mount] = [each for each in container(name)["volumeMounts"] if each["mountPath"] == file.parent.as_posix()]
+    [volume] = [each for each in pods()[name]["spec"]["volumes"] if each["name"] == mount["name"]]
+    assert (volume["secret"], mount["readOnly"]) == ({"secretName": "tiercel-spark", "defaultMode": 0o440}, True)
+
+
+def test_the_page_makes_the_secrets_that_the_manifests_name_and_sparks_has_what_compose_draws(tmp_path: Path) -> None:
+    page = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
+    assert set(re.findall(r"create secret generic (\S+)", page)) == set().union(*SECRETS.values())
+    draw_credentials(tmp_path)
+    for line in (tmp_path / "spark" / "spark.conf").read_text().splitlines():
+        key, value = line.split()
+        assert f"    {key} " in page if key.endswith(".secret") else f"    {key} {value}" in page
+
+
+def test_nothing_but_prometheus_may_call_the_monitor() -> None:
+    [policy] = [each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == "tiercel-monitor"]
+    [rule] = policy["spec"]["ingress"]
+    assert {each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"]} == {"prometheus"}
 
 
 def test_selectors_ports_and_volumes_name_what_is_there() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from docker.utils.build import exclude_paths
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("acker", "compose", "examples", "queues", "spark_jobs", "workers")
+SETTINGS = (".env", "compose/.env", "compose/.env.local")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,41 @@ def test_the_wheel_says_that_it_is_typed(contents: set[str]) -> None:
 def test_nothing_but_the_packages_is_in_the_wheel(contents: set[str]) -> None:
     assert {name.split("/")[0] for name in contents if ".dist-info/" not in name} == set(FOLDERS)
     assert not [name for name in contents if name.endswith((".pyc", ".so"))]
+
+
+@pytest.mark.parametrize("target", ["wheel", "sdist"])
+def test_settings_of_one_machine_are_in_no_package(tmp_path: Path, target: str) -> None:
+    """Built without git and its .gitignore, as in an image."""
+    checkout = tmp_path / "checkout"
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    for place in SETTINGS:
+        (checkout / place).write_text("TIERCEL_TOKEN=secret\n")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(tmp_path)]
+    subprocess.run(build, cwd=checkout, capture_output=True, text=True, check=True)
+    [package] = tmp_path.glob("tiercel-*.*")
+    if target == "wheel":
+        with zipfile.ZipFile(package) as archive:
+            names = archive.namelist()
+    else:
+        with tarfile.open(package) as archive:
+            names = archive.getnames()
+    assert len(names) > 100
+    assert not [name for name in names if Path(name).name.startswith(".env")]
+
+
+@pytest.mark.parametrize("place", SETTINGS)
+def test_settings_of_one_machine_are_ignored_by_git_and_stay_out_of_an_images_build(tmp_path: Path, place: str) -> None:
+    patterns = (ROOT / ".dockerignore").read_text().splitlines()
+    (tmp_path / "compose").mkdir()
+    (tmp_path / "compose/apt.py").touch()
+    (tmp_path / place).touch()
+    assert {"compose/apt.py"} == {name for name in exclude_paths(str(tmp_path), patterns) if (tmp_path / name).is_file()}
+    if (ROOT / ".git").exists():
+        ignored = subprocess.run(["git", "check-ignore", "-q", place], cwd=ROOT, check=False)
+        assert ignored.returncode == 0
 
 
 def test_the_wheel_has_the_command_and_the_licence(wheel: Path, contents: set[str]) -> None:
