@@ -6,8 +6,10 @@ formats       from a body to the values of a tuple          bodies    and back
 json_text     JSON, bounded                                 decimals  exact or refused
 schema        typed columns in Spark's DDL
 consumer      opens and settles messages, on its own thread epoch     one channel of it
+subscription  one consumer of a channel                     waiting   opened and not yet handed out
 settle        which acks to send                            retry     what to do with a failure
-intake        how many messages to ask for                  limits    the bounds
+failures      how often each message failed                 limits    the bounds
+intake        how many messages to ask for                  arguments what a queue was declared with
 headers       what a message carries beside its body        frames    where pika reads them
 burial        a copy with the reason to the dead letters    outlet    publishing with confirms, pipelined
 link          one connection that comes back                connection, address    connecting, and errors in one line

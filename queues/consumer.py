@@ -18,12 +18,14 @@ from queues.address import Address
 from queues.burial import Undertaker
 from queues.connection import connected
 from queues.declare import WorkQueue, declare_work_queue
-from queues.epoch import Delivery, Epoch, EpochSettings
-from queues.errors import QueuesError
+from queues.epoch import Epoch, EpochSettings
+from queues.errors import PublishRefusedError, QueuesError
+from queues.failures import FailureBook
 from queues.intake import Intake
 from queues.limits import BYTES_HELD, PREFETCH
 from queues.link import Link
-from queues.retry import NO_WAIT
+from queues.retry import NO_WAIT, BrokerLimit
+from queues.waiting import Delivery
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +43,17 @@ class ConsumerSettings:
     """Adds to a named counter; called on the I/O thread."""
     name: str = "tiercel"
     """Shown in RabbitMQ's lists of connections and consumers."""
+    tasks: int = 1
+    """So many consumers share the queue, each in a process of its own."""
     prefetch: int = PREFETCH
     bytes_held: int = BYTES_HELD
+    clock: Callable[[], float] = time.monotonic
 
 
 class _Verb(Enum):
     ACK = auto()
     FAIL = auto()
-    GIVE_BACK = auto()
+    RELEASE = auto()
     BURY = auto()
     BURIED = auto()
     NOT_BURIED = auto()
@@ -69,9 +74,12 @@ class Consumer:
         self._number = 0
         self._counts: Counter[str] = Counter()
         self._intake = Intake(settings.prefetch, settings.bytes_held)
+        self._failures = FailureBook(settings.tasks)
         self._retry = settings.queue.retry
+        self._limit = BrokerLimit()
         self._settlements: deque[tuple[int, Sequence[int], _Verb, str]] = deque()
         self._asked = self._paused = self._ending = False
+        self._expecting = True
         self._undertaker = Undertaker(address, settings.queue.name, settings.queue.dead)
         self._link = Link(address, self, settings.name)
 
@@ -84,15 +92,8 @@ class Consumer:
 
     def get(self, limit: int) -> list[Delivery]:
         """The next messages, as many as there are just now and ``limit`` at most."""
-        epoch, found = self._epoch, list[Delivery]()
-        if epoch is None:
-            return found
-        try:
-            while len(found) < limit:
-                found.append(epoch.inbox.popleft())
-        except IndexError:  # not asked for before: the I/O thread takes messages out too
-            return found
-        return found
+        epoch = self._epoch
+        return [] if epoch is None else epoch.take(limit)
 
     def error(self) -> QueuesError | None:
         """Why it has ended by itself: a refusal that a person must act on."""
@@ -106,9 +107,9 @@ class Consumer:
         """It failed or timed out: to be delivered again after the back-off, or to be dead-lettered with the reason."""
         self._settle(epoch, [tag], _Verb.FAIL, reason)
 
-    def give_back(self, epoch: int, tag: int) -> None:
-        """To be delivered again at once, without blame."""
-        self._settle(epoch, [tag], _Verb.GIVE_BACK)
+    def release(self, epoch: int, tag: int) -> None:
+        """It did nothing wrong: ``get`` hands it out once more, soon, while this consumer takes messages."""
+        self._settle(epoch, [tag], _Verb.RELEASE)
 
     def dead_letter(self, epoch: int, tag: int, reason: str) -> None:
         """It can never be processed: to the dead-letter queue, at once."""
@@ -121,6 +122,10 @@ class Consumer:
     def resume(self) -> None:
         """Take messages again."""
         self._link.call(lambda: self._set_paused(paused=False))
+
+    def expect(self, tuples: int) -> None:
+        """Hold about twice as many messages from now on; 0: none but those that ``get`` has handed out."""
+        self._link.call(lambda: self._set_expected(tuples))
 
     def stop(self, grace: timedelta) -> bool:
         """Settle what was told, give back the rest, close; True if that was done within ``grace``.
@@ -146,6 +151,7 @@ class Consumer:
         with connected(self._address, "tiercel declare") as connection:
             declared = declare_work_queue(connection, self._address, self._settings.queue)
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
+        self._limit = declared.limit
 
     def opened(self, channel: Any) -> None:
         """``LinkUser.opened``: a new epoch."""
@@ -157,14 +163,14 @@ class Consumer:
             tag=self._settings.name.replace(" ", "."),
             retry=self._retry,
             delivery_limit=queue.delivery_limit,
+            broker_limit=self._limit,
+            failures=self._failures,
             wake=self._settings.wake,
             bury=self._bury,
+            clock=self._settings.clock,
         )
         self._epoch = Epoch(self._number, channel, self._link, self._intake, settings)
-        if self._paused:
-            self._epoch.pause()
-        else:
-            self._epoch.resume()
+        self._take_or_not()
 
     def lost(self, error: QueuesError) -> None:  # noqa: ARG002 - the link logs it
         """``LinkUser.lost``: the broker requeues what was open."""
@@ -186,7 +192,8 @@ class Consumer:
         epoch, settlements = self._epoch, self._settlements
         while settlements:
             number, tags, verb, reason = settlements.popleft()
-            if epoch is None or number != epoch.number:
+            # A channel that is closing takes nothing any more: its messages come again on the next.
+            if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
             elif verb is _Verb.ACK:
                 self._counts["stale"] += len(tags) - epoch.finish_all(tags)
@@ -204,8 +211,8 @@ class Consumer:
             self._counts["stale"] += 1
         elif verb is _Verb.FAIL:
             epoch.fail(delivery, reason)
-        elif verb is _Verb.GIVE_BACK:
-            epoch.give_back(delivery)
+        elif verb is _Verb.RELEASE:
+            epoch.release(delivery)
         else:
             epoch.bury(delivery, reason)
 
@@ -217,21 +224,30 @@ class Consumer:
             log.warning("a message stays in its queue for now: %s", error, extra={"event": "dead_letter_refused"})
             self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_BURIED)
 
-        self._undertaker.bury(delivery.body, delivery.properties, reason, done)
+        try:
+            self._undertaker.bury(delivery.body, delivery.properties, reason, done)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its neighbours are not
+            done(PublishRefusedError(f"it cannot be copied: {error!r}"))
 
     def _set_paused(self, *, paused: bool) -> None:
         self._paused = paused
-        if self._epoch is not None and paused:
-            self._epoch.pause()
-        elif self._epoch is not None:
-            self._epoch.resume()
+        self._take_or_not()
+
+    def _set_expected(self, tuples: int) -> None:
+        self._intake.expect(tuples)
+        self._expecting = tuples > 0
+        self._take_or_not()
+
+    def _take_or_not(self) -> None:
+        if self._epoch is not None:
+            self._epoch.set_taking(taking=self._expecting and not self._paused)
 
     def _report(self) -> None:
         """Pass the counters on, and look after the subscription."""
+        self._link.later(_REPORT_S, self._report)
         if self._epoch is not None:
             self._epoch.check()
         self._pass_counts_on()
-        self._link.later(_REPORT_S, self._report)
 
     def _pass_counts_on(self) -> None:
         if self._epoch is not None:

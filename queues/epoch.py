@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from queues.errors import BrokerUnavailableError
+from queues.failures import FailureBook
 from queues.intake import Intake
-from queues.limits import MAX_BODY_BYTES
+from queues.limits import MAX_BODY_BYTES, UNEMITTED_S
 from queues.link import Link
-from queues.retry import DeadLetter, RetryPolicy, delivered_before, next_action
+from queues.retry import BrokerLimit, DeadLetter, RetryPolicy, delivered_before, next_action
 from queues.settle import SettleBook
+from queues.subscription import Subscription
+from queues.waiting import Delivery, Waiting
 
-
-class Delivery(NamedTuple):
-    """One opened message."""
-
-    epoch: int
-    tag: int
-    body: bytes
-    delivery_count: int | None
-    """How often it failed before, as far as the broker counts: 0 the first time, None where it does not know."""
-    properties: Any
-    """As pika's ``BasicProperties``."""
+_LAST_DELIVERY = "came back {} times: the next time its queue would delete it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,77 +30,92 @@ class EpochSettings:
     retry: RetryPolicy
     """How long to hold a failed message before it is rejected."""
     delivery_limit: int
+    """A message that failed so often before and fails again is dead-lettered."""
+    broker_limit: BrokerLimit
+    failures: FailureBook
     wake: Callable[[], None]
-    """Called when the inbox stops being empty."""
+    """Called when there begins to be something to ``take``."""
     bury: Callable[[Delivery, str], None]
     """Moves a copy to the dead-letter queue; ``buried`` or ``not_buried`` is called some time later."""
+    clock: Callable[[], float]
 
 
 class Epoch:
-    """Everything of one channel. All of it runs on the I/O thread, except that the inbox may be taken from elsewhere.
+    """Everything of one channel. All of it runs on the I/O thread, except ``take``.
 
     A message is open until it is settled. While it is held for its back-off or being copied to the dead-letter queue it is
-    busy: nobody else can settle it.
+    busy: only the end of that settles it. Once the channel begins to close nothing can be said on it any more; what is held
+    then is held until ``void``.
     """
 
     def __init__(self, number: int, channel: Any, link: Link, intake: Intake, settings: EpochSettings) -> None:
         self.number = number
-        self.inbox: deque[Delivery] = deque()
         self.counts: Counter[str] = Counter()
-        self._channel, self._link, self._intake, self._settings = channel, link, intake, settings
+        self._channel = channel
+        self._link = link
+        self._intake = intake
+        self._settings = settings
+        self._limit = settings.broker_limit
         self._book = SettleBook()
+        self._waiting = Waiting()
         self._open: dict[int, Delivery] = {}
         self._busy: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
-        self._prefetch = 0
-        self._subscriptions = 0
-        self._consumer_tag: str | None = None
-        self._cancelling = self._paused = False
+        self._taking = False
         self._at_end: Callable[[], None] | None = None
+        tag = f"{settings.tag}.{number}"
+        self.subscription = Subscription(channel, settings.queue, tag, on_message=self._on_message, on_end=self.adjust)
         channel.add_on_cancel_callback(self._cancelled_by_broker)
+
+    @property
+    def is_open(self) -> bool:
+        """Messages can be settled."""
+        return bool(self._channel.is_open)
 
     # -- taking messages ---------------------------------------------------------------------------------------------------
 
+    def take(self, limit: int) -> list[Delivery]:
+        """The next messages, ``limit`` at most. On any thread."""
+        return self._waiting.take(limit)
+
     def adjust(self) -> None:
         """Begin, end or change the subscription, as far as it is not what it should be."""
-        if self._cancelling or not self._channel.is_open:
+        subscription = self.subscription
+        if subscription.ending or not self.is_open:
             return
-        wanted = 0 if self._paused else self._intake.wanted(self._prefetch)
-        if wanted == self._prefetch:
+        if not subscription.prefetch and self._taking and self._limit.returns_are_free:
+            # They were asked for when more of them were expected.
+            self._give_back_all(self._waiting.last(self._intake.excess))
+        wanted = self._intake.wanted(subscription.prefetch) if self._taking else 0
+        if wanted == subscription.prefetch:
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
-        elif self._prefetch:
-            self._unsubscribe()
+        elif subscription.prefetch:
+            subscription.end()
         else:
-            self._subscribe(wanted)
+            subscription.begin(wanted)
 
-    def pause(self) -> None:
-        """Take no more, and give back what nobody has opened yet."""
-        self._paused = True
-        while self.inbox:
-            try:
-                delivery = self.inbox.popleft()
-            except IndexError:
-                break
-            if self.claim(delivery.tag) is not None:
-                self.give_back(delivery)
-        self.adjust()
-
-    def resume(self) -> None:
-        self._paused = False
+    def set_taking(self, *, taking: bool) -> None:
+        """Take messages, as many as the intake wants; or take none, and give back what was not handed out."""
+        self._taking = taking
+        if not taking:
+            self._give_back_all(self._waiting.first_while(lambda _: True))
         self.adjust()
 
     def check(self) -> None:
-        """Begin anew if the subscription is gone without a word."""
-        subscribed = self._consumer_tag is None or self._consumer_tag in self._channel.consumer_tags
-        if not subscribed or not self._channel.is_open:
+        """Begin anew if the subscription is gone without a word, and look after what waits. Call it now and then."""
+        if self.subscription.lost or not self.is_open:
             self._link.restart(BrokerUnavailableError(f"the subscription to queue {self._settings.queue!r} is gone"))
+            return
+        # They would be too old for the consumer timeout before they are processed; the next delivery is a young one.
+        self._give_back_all(self._waiting.first_while(self._is_old))
+        self.adjust()
 
     def end(self, then: Callable[[], None]) -> None:
         """Cancel, settle what is finished, give back everything else, then call ``then``."""
         self._at_end = then
-        if self._channel.is_open:
-            self.pause()
+        if self.is_open:
+            self.set_taking(taking=False)
         else:
             then()
 
@@ -120,49 +128,43 @@ class Epoch:
             self._intake.settled(len(delivery.body))
         self._open.clear()
         self._busy.clear()
-        self.inbox.clear()
+        self._waiting.clear()
 
-    def _subscribe(self, prefetch: int) -> None:
-        self._prefetch = prefetch
-        self._subscriptions += 1
-        tag = f"{self._settings.tag}.{self.number}.{self._subscriptions}"
-        self._channel.basic_qos(prefetch_count=prefetch)
-        self._consumer_tag = self._channel.basic_consume(self._settings.queue, self._on_message, consumer_tag=tag)
+    def _give_back_all(self, deliveries: Iterable[Delivery]) -> None:
+        if self.is_open:
+            for delivery in deliveries:
+                if self.claim(delivery.tag) is not None:
+                    self.give_back(delivery)
 
-    def _unsubscribe(self) -> None:
-        self._cancelling = True
-        tag, self._consumer_tag = self._consumer_tag, None
-        self._channel.basic_cancel(tag, callback=self._on_cancelled)
-        # By itself pika would reject with requeue what still comes before the cancel-ok, which counts as a failed delivery
-        # of messages that nobody has seen. This way they come to _on_message.
-        self._channel._cancelled.discard(tag)  # noqa: SLF001
-
-    def _on_cancelled(self, _frame: Any) -> None:
-        self._cancelling, self._prefetch = False, 0
-        self.adjust()
+    def _is_old(self, delivery: Delivery) -> bool:
+        return self._limit.returns_are_free and self._settings.clock() - delivery.arrived_s > UNEMITTED_S
 
     def _cancelled_by_broker(self, _frame: Any) -> None:
         why = "deleted, moved, or not acknowledged in time"
         self._link.restart(BrokerUnavailableError(f"RabbitMQ cancelled the subscription to {self._settings.queue!r} ({why})"))
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        if not self.is_open:
+            return  # it comes again on the next channel
         tag = method.delivery_tag
         count = delivered_before(properties.headers, redelivered=method.redelivered)
-        delivery = Delivery(self.number, tag, body, count, properties)
+        delivery = Delivery(self.number, tag, body, count, properties, self._settings.clock())
         self._book.open(tag)
         self._intake.arrived(len(body))
         self.counts["delivered"] += 1
         if method.redelivered:
             self.counts["redelivered"] += 1
-        if self._paused:
+        if self._limit.deletes and self._limit.is_last_delivery(count):
+            self.counts["rejected"] += 1
+            self.bury(delivery, _LAST_DELIVERY.format(count))
+        elif not self._taking:
             self.give_back(delivery)
         elif len(body) > MAX_BODY_BYTES:
             self.counts["rejected"] += 1
             self.bury(delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}")
         else:
             self._open[tag] = delivery
-            self.inbox.append(delivery)
-            if len(self.inbox) == 1:
+            if self._waiting.add(delivery):
                 self._settings.wake()
         self.adjust()
 
@@ -172,34 +174,48 @@ class Epoch:
         """Take an open message out, to settle it by one of the calls below; None if it is settled or busy."""
         return self._open.pop(tag, None)
 
-    def finish(self, delivery: Delivery) -> None:
-        """Ack it with the next ``flush``."""
-        self._book.finish(delivery.tag)
-        self._intake.settled(len(delivery.body))
-        self.counts["acked_to_broker"] += 1
-
     def finish_all(self, tags: Iterable[int]) -> int:
         """Take open messages out and ack them with the next ``flush``; returns how many of these were open."""
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
-        self._intake.settled(sum([len(delivery.body) for delivery in found]))
+        self._intake.settled(sum([len(delivery.body) for delivery in found]), len(found))
+        if self._settings.failures:
+            for delivery in found:
+                self._forget_failures(delivery)
         self.counts["acked_to_broker"] += len(found)
         return len(found)
 
     def fail(self, delivery: Delivery, reason: str) -> None:
         """It was processed without success: again later, or to the dead-letter queue."""
         settings = self._settings
-        action = next_action(delivery.delivery_count, settings.retry, settings.delivery_limit)
-        if isinstance(action, DeadLetter):
-            self.bury(
-                delivery, f"delivered {(delivery.delivery_count or 0) + 1} times, failed at last: {reason or 'no reason given'}"
+        count = delivery.delivery_count
+        failures = settings.failures.failed(delivery.body, delivery.properties, count)
+        action = next_action(failures, settings.retry, settings.delivery_limit)
+        if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
+            times = (
+                f"failed {failures + 1} times here, at last"
+                if count is None
+                else f"delivered {count + 1} times, failed at last"
             )
+            self.bury(delivery, f"{times}: {reason or 'no reason given'}")
         else:
-            self._reject_after(delivery, action.after_s)
+            self._hold(delivery, action.after_s)
+
+    def release(self, delivery: Delivery) -> None:
+        """It did nothing wrong: hand it out once more, from here. It costs the message nothing.
+
+        One that is old is given back instead: it shall not be too old for the consumer timeout when it is done.
+        """
+        if self._taking and not self._is_old(delivery):
+            self._open[delivery.tag] = delivery
+            self._waiting.add_again(delivery)
+            self._settings.wake()
+        else:
+            self.give_back(delivery)
 
     def give_back(self, delivery: Delivery) -> None:
-        """It did nothing wrong."""
+        """To the broker, without blame as far as the broker can tell."""
         self._channel.basic_nack(delivery.tag, requeue=True)
         self._settled(delivery, "given_back")
 
@@ -212,41 +228,50 @@ class Epoch:
         """The dead-letter queue has the copy: now the original may go."""
         delivery = self._busy.pop(tag, None)
         if delivery is not None:
-            self.finish(delivery)
-            self.counts["acked_to_broker"] -= 1
+            self._book.finish(tag)
+            self._intake.settled(len(delivery.body))
+            self._forget_failures(delivery)
             self.counts["dead_lettered"] += 1
 
     def not_buried(self, tag: int) -> None:
         """The dead-letter queue did not take it: keep it in its own queue, and try again after the longest wait."""
         delivery = self._busy.pop(tag, None)
         if delivery is not None:
-            self._reject_after(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
+            self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
 
     def flush(self) -> None:
         """Send the acks that are due."""
-        if self._channel.is_open:
+        if self.is_open:
             for ack in self._book.take():
                 self._channel.basic_ack(ack.tag, multiple=ack.multiple)
             self.adjust()
 
-    def _reject_after(self, delivery: Delivery, wait_s: float) -> None:
-        if wait_s <= 0:
-            self._reject(delivery)
-            return
+    def _forget_failures(self, delivery: Delivery) -> None:
+        if delivery.delivery_count != 0:
+            self._settings.failures.settled(delivery.body, delivery.properties)
+
+    def _hold(self, delivery: Delivery, wait_s: float) -> None:
+        """Reject it after its back-off."""
         self._busy[delivery.tag] = delivery
-        self._timers[delivery.tag] = self._link.later(wait_s, lambda: self._reject_held(delivery.tag))
+        if wait_s <= 0:
+            self._reject_held(delivery.tag)
+        else:
+            self._timers[delivery.tag] = self._link.later(wait_s, lambda: self._reject_held(delivery.tag))
 
     def _reject_held(self, tag: int) -> None:
         self._timers.pop(tag, None)
+        if not self.is_open:
+            return  # it stays busy, so that void settles it
         delivery = self._busy.pop(tag, None)
-        if delivery is not None and self._channel.is_open:
-            self._reject(delivery)
-
-    def _reject(self, delivery: Delivery) -> None:
-        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, and a message that always fails must not
-        # be delivered for ever.
+        if delivery is None:
+            return
+        if self._limit.is_last_delivery(delivery.delivery_count):
+            self.bury(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
+            return
+        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the broker delays retries.
         self._channel.basic_reject(delivery.tag, requeue=True)
         self._settled(delivery, "requeued")
+        self.adjust()
 
     def _settled(self, delivery: Delivery, counter: str) -> None:
         self._book.close(delivery.tag)

@@ -6,8 +6,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 PREFETCH = 30_000
 """Messages that a spout task holds at most, finished or not.
 
-While one micro-batch runs the next one gathers, so that each has half of them. What a micro-batch costs however many messages
-it has, a tenth of a second of CPU time, is then spread over up to 15,000. Larger numbers only take messages away from the
+It holds fewer where fewer tuples may be in flight: see ``Spout.expect``. Larger numbers only take messages away from the
 other tasks of a spout, and are delivered again when a worker dies. AMQP's own limit is 65,535.
 """
 
@@ -16,4 +15,11 @@ BYTES_HELD = 256 * 1024 * 1024
 
 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ knows no prefetch in bytes. A consumer therefore begins with as many
 messages as fit whatever their size (16), and asks for more once it has seen how large they are; see ``queues.intake``.
+"""
+
+UNEMITTED_S = 300.0
+"""Seconds for which an opened message may wait to be emitted. Then it is given back, and comes again as a young one.
+
+RabbitMQ closes the channel of a consumer that holds a message for 30 minutes (its consumer timeout), and that voids
+everything on it. So each message has 25 minutes of these left when it is emitted, however slow the bolts before it were.
 """

@@ -64,6 +64,8 @@ class Link:
         self._loop = IOLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._connection: Any = None
+        self._next: object | None = None
+        """The timer of the next attempt to connect."""
         self._why: QueuesError | None = None
         self._attempts = self._refusals = self._host = 0
         self._opened_at: float | None = None
@@ -78,7 +80,7 @@ class Link:
 
     def call(self, function: Callable[[], None]) -> None:
         """Run it on the I/O thread soon; nothing happens once the link has ended."""
-        self._loop.add_callback_threadsafe(function)
+        self._loop.add_callback_threadsafe(partial(self._guarded, function))
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the thread; False if it still runs."""
@@ -90,7 +92,7 @@ class Link:
 
     def later(self, delay_s: float, function: Callable[[], None]) -> object:
         """Run it after a while; the handle is for ``forget``."""
-        return self._loop.call_later(delay_s, function)
+        return self._loop.call_later(delay_s, partial(self._guarded, function))
 
     def forget(self, handle: object) -> None:
         """Do not run it after all."""
@@ -124,15 +126,48 @@ class Link:
 
     def _run(self) -> None:
         try:
-            self._loop.add_callback_threadsafe(self._connect)
-            self._loop.start()
+            self._next = self._loop.call_later(0, self._connect)
+            while not self._turn():
+                pass
         except Exception as error:  # our own fault; the owner must not wait for a thread that is gone
             log.exception("the thread %s ends", self._name, extra={"event": "link_broken"})
             self._user.failed(BrokerUnavailableError(f"an error in the connection to {self._address}: {error}"))
         finally:
             self._loop.close()
 
+    def _turn(self) -> bool:
+        """Run the loop until it is stopped; False if an error got out of it, and a new connection is on its way."""
+        try:
+            self._loop.start()
+        except Exception as error:  # noqa: BLE001 - _begin_anew logs it
+            self._begin_anew(error)
+            return False
+        return True
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        # An error that gets out of a callback ends pika's loop, and takes the timers with it that were due at the same time.
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - _begin_anew logs it
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """After a fault of ours, or of pika's: what was done on this connection is in doubt, but the broker has it all."""
+        log.error("%s: connecting again after an error", self._name, exc_info=error, extra={"event": "link_error"})
+        why = BrokerUnavailableError(f"an error in the connection to {self._address}: {error}")
+        connection = self._connection
+        if connection is not None and not connection.is_closed:
+            try:
+                self.abandon(why)
+            except Exception:
+                log.exception("%s: the connection is left as it is", self._name, extra={"event": "link_error"})
+            else:
+                return
+        if self._next is None:
+            self._down(why)
+
     def _connect(self) -> None:
+        self._next = None
         if self._finishing:
             return
         self._attempts += 1
@@ -212,4 +247,4 @@ class Link:
             self._host = (self._host + 1) % len(self._parameters)
             wait_s = backoff_s(self._attempts + 1)
             log.warning("%s; connecting again in %.1f s", error, wait_s, extra={"event": "broker_lost"})
-            self._loop.call_later(wait_s, self._connect)
+            self._next = self._loop.call_later(wait_s, self._connect)

@@ -31,8 +31,13 @@ class QueueSpout(Spout):
     """Emits one tuple a message, acknowledges the message when its tuple's tree is complete, else has it delivered again.
 
     A message stays in the queue, opened, until it is acked. It is delivered at least once, and emitted again after a failure, a
-    timeout, or when a worker or a connection died. After ``delivery_limit`` failures it goes to the dead-letter queue
-    ``<queue>.dead`` with the last reason; so does, at once, a body that does not fit ``fields``, or one above 16 MiB.
+    timeout, or when a worker or a connection died. One that fails after ``delivery_limit`` failures of its own goes to the
+    dead-letter queue ``<queue>.dead`` with the last reason; so does, at once, a body that does not fit ``fields``, one above
+    16 MiB, or a message that a grouping raises on.
+
+    What is released (its driver was restarted, Redis lost the ledger) is emitted again from here, at once and as often as it
+    is released; it counts as no failure and costs the message nothing. Only who closes or deactivates the spout, expects
+    nothing of it, or lets a message grow old in it (five minutes) has it give messages back to the broker.
 
     The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists is used as it is.
     """
@@ -60,6 +65,8 @@ class QueueSpout(Spout):
         self._queue = WorkQueue(name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare)
         self._format = format
         self._prefetch = prefetch
+        self._expected = -1
+        """What ``expect`` was told last; -1: nothing yet."""
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
         self._context: SpoutContext | None = None
@@ -72,13 +79,16 @@ class QueueSpout(Spout):
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Begins to connect to ``config["amqp_url"]``; returns at once. Raises AddressError."""
-        self._context, self._task = context, context.task_id
+        self._context = context
+        self._task = context.task_id
+        self._expected = -1
         self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
         settings = ConsumerSettings(
             queue=self._queue,
             wake=context.wake,
             count=context.count,
             name=f"tiercel {context.topology} {context.component} {context.task_index}",
+            tasks=context.parallelism,
             prefetch=self._prefetch,
         )
         self._consumer = Consumer(Address.parse(config["amqp_url"]), settings)
@@ -87,6 +97,11 @@ class QueueSpout(Spout):
 
     def activate(self) -> None:
         self._started.resume()
+
+    def expect(self, tuples: int) -> None:
+        if tuples != self._expected:
+            self._expected = tuples
+            self._started.expect(tuples)
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emits the next message that can be decoded."""
@@ -102,7 +117,7 @@ class QueueSpout(Spout):
         msg_ids, rows = zip(*found, strict=True)
         try:
             collector.emit_all(rows, msg_ids)
-        except ValueError:
+        except Exception:  # noqa: BLE001 - one by one it is seen which of them is to blame
             for msg_id, values in found:
                 self._emit(collector, msg_id, values)
 
@@ -127,7 +142,7 @@ class QueueSpout(Spout):
 
     def release(self, msg_id: MsgId) -> None:
         _, epoch, tag = _message_id(msg_id)
-        self._started.give_back(epoch, tag)
+        self._started.release(epoch, tag)
 
     def deactivate(self) -> None:
         self._started.pause()
@@ -154,7 +169,7 @@ class QueueSpout(Spout):
                 msg_id = MessageId(task, delivery.epoch, delivery.tag)
                 try:
                     decoded.append((msg_id, decode(delivery.body)))
-                except BadBodyError as error:
+                except Exception as error:  # noqa: BLE001 - a message harms itself alone
                     self._refuse(collector, msg_id, error)
         return decoded
 
@@ -162,13 +177,18 @@ class QueueSpout(Spout):
         """False if the values do not fit: then the message is refused."""
         try:
             collector.emit(values, msg_id)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - a grouping may raise anything; a message harms itself alone
             self._refuse(collector, msg_id, error)
             return False
         return True
 
-    def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: ValueError) -> None:
-        reason = str(error) if isinstance(error, BadBodyError) else f"does not fit the fields: {error}"
+    def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: Exception) -> None:
+        if isinstance(error, BadBodyError):
+            reason = str(error)
+        elif isinstance(error, ValueError):
+            reason = f"does not fit the fields: {error}"
+        else:
+            reason = f"could not be emitted: {type(error).__name__}: {error}"
         self._started.dead_letter(msg_id.epoch, msg_id.tag, reason)
         collector.report_error(f"message dead-lettered: {reason}")
         if self._context is not None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 DELIVERY_LIMIT = 20
-"""Redeliveries before a message goes to the dead-letter queue; RabbitMQ's own default from 4.0 on."""
+"""Failures after which one more takes a message to the dead-letter queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,35 @@ NO_WAIT = RetryPolicy(first=timedelta(0), longest=timedelta(0))
 """Back to the queue at once."""
 
 
+# A broker's limit that no message comes near.
+_FREE = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerLimit:
+    """How often RabbitMQ lets a message come back to a queue, whyever it does."""
+
+    returns: int | None = None
+    """What comes back more often is dead-lettered; None: there is no limit."""
+    deletes: bool = False
+    """What comes back more often is deleted: the queue has no dead-letter exchange."""
+
+    @property
+    def returns_are_free(self) -> bool:
+        """Giving a message back does it no harm."""
+        return self.returns is None or self.returns >= _FREE
+
+    def is_last_failure(self, delivery_count: int | None) -> bool:
+        """Rejecting a message would be its end, without the reason; or leave it one lost connection away from being lost."""
+        if self.returns is None or delivery_count is None:
+            return False
+        return delivery_count >= self.returns - self.deletes
+
+    def is_last_delivery(self, delivery_count: int | None) -> bool:
+        """RabbitMQ deletes the message when it comes back."""
+        return self.deletes and self.returns is not None and delivery_count is not None and delivery_count >= self.returns
+
+
 @dataclass(frozen=True, slots=True)
 class Requeue:
     """Reject it with requeue after this many seconds."""
@@ -43,7 +72,7 @@ class DeadLetter:
 
 
 def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) -> int | None:
-    """How many deliveries of a message failed before this one, as far as the broker counts; None where it does not know.
+    """How often a message came back before this delivery, as far as the broker counts; None where it does not know.
 
     A sender may have written the same headers: a copy made elsewhere often brings those of its former queue along. RabbitMQ
     4 overwrites them only where it has something to say, which is never so at the first delivery. From 4.3 on it counts
@@ -57,17 +86,10 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
     return count if isinstance(count, int) else None  # a classic queue passes on whatever the sender wrote
 
 
-def next_action(delivery_count: int | None, policy: RetryPolicy, delivery_limit: int) -> Requeue | DeadLetter:
-    """What to do with a message that failed.
-
-    ``delivery_count`` is the broker's: 0 at the first delivery, None where it does not count (a redelivered message of a
-    classic queue). A quorum queue dead-letters a message that is rejected with a count of ``delivery_limit``; so does
-    this, to keep the reason with the message.
-    """
-    if delivery_count is None:
-        return Requeue(policy.longest.total_seconds())
-    if delivery_count >= delivery_limit:
+def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> Requeue | DeadLetter:
+    """What to do with a message that failed, and had failed ``failures`` times before."""
+    if failures >= delivery_limit:
         return DeadLetter()
     # 2.0 ** 64 times any wait is above any bound, and larger exponents would overflow.
-    wait = policy.first.total_seconds() * 2.0 ** min(delivery_count, 64)
+    wait = policy.first.total_seconds() * 2.0 ** min(failures, 64)
     return Requeue(min(wait, policy.longest.total_seconds()))

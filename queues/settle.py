@@ -18,7 +18,7 @@ class SettleBook:
 
     A tag is *opened* when its message comes, then either *finished* (to be acked by the next ``take``) or *closed* (rejected
     or nacked on the wire by the caller, before the next ``take``). Settling a tag twice would make the broker close the
-    channel, so the second time is refused with False.
+    channel, so the second time is refused with False. It remembers open tags only, however long one of them stays open.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,13 @@ class SettleBook:
         self._low = 1
         """Every tag below is settled, or acked by the next ``take``."""
         self._open: set[int] = set()
-        self._above: set[int] = set()
-        """Settled or finished tags from ``_low`` on."""
         self._finished: list[int] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
     def open(self, tag: int) -> None:
-        """A message came. Tags rise; what is left out belongs to nobody and counts as settled."""
-        if tag > self._last + 1:
-            self._above.update(range(self._last + 1, tag))
+        """A message came. Tags rise; what is left out was never delivered and counts as settled."""
         self._last = tag
         self._open.add(tag)
 
@@ -52,7 +48,6 @@ class SettleBook:
         if tag not in self._open:
             return False
         self._open.remove(tag)
-        self._above.add(tag)
         return True
 
     def take(self) -> list[Ack]:
@@ -60,9 +55,9 @@ class SettleBook:
         if not self._finished:
             return []
         finished, self._finished = self._finished, []
-        above, low = self._above, self._low
-        while low in above:
-            above.remove(low)
+        low = self._low
+        # It only rises: in the life of a channel each tag is looked at once.
+        while low <= self._last and low not in self._open:
             low += 1
         self._low = low
         prefix = [tag for tag in finished if tag < low]

@@ -3,10 +3,13 @@
 import time
 from datetime import timedelta
 
+import pytest
+
 from queues.declare import WorkQueue, declare_queue
 from queues.limits import MAX_BODY_BYTES
 from queues.retry import NO_WAIT, RetryPolicy
 from tests.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version, wait_ready
+from tests.waiting import wait_until
 
 LONG = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
 SECONDS = timedelta(seconds=10)
@@ -138,12 +141,48 @@ def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amq
             desk.consumer.fail(delivery.epoch, delivery.tag)
 
 
-def test_a_message_that_was_given_back_is_not_blamed_for_it_where_the_broker_can_tell(amqp_url):
+def test_a_message_that_is_released_again_and_again_is_handed_out_from_here_and_costs_it_nothing(amqp_url):
     queue = filled(amqp_url, b"innocent")
     with Desk(amqp_url, queue.name) as desk:
-        delivery = desk.next()
-        desk.consumer.give_back(delivery.epoch, delivery.tag)
-        assert desk.next().delivery_count == (0 if version(amqp_url) >= (4, 3) else 1)
+        for _ in range(30):
+            delivery = desk.next()
+            assert (delivery.tag, delivery.delivery_count) == (1, 0)
+            desk.consumer.release(delivery.epoch, delivery.tag)
+        desk.ack(desk.next())
+        desk.wait_for("acked_to_broker")
+        assert desk.counts["delivered"] == 1
+    assert ready(amqp_url, queue.name) == 0
+
+
+def test_a_message_that_workers_gave_back_more_often_than_it_may_fail_is_not_dead(amqp_url):
+    queue = filled(amqp_url, b"innocent", delivery_limit=2)
+    for _ in range(6):
+        with Desk(amqp_url, queue.name, delivery_limit=2) as desk:
+            assert desk.next().body == b"innocent"
+    with Desk(amqp_url, queue.name, delivery_limit=2) as desk:
+        desk.consumer.fail(desk.next().epoch, 1, "once")
+        desk.wait_for("requeued")
+    wait_ready(amqp_url, queue.name, 1)
+    assert ready(amqp_url, queue.dead) == 0
+
+
+def test_what_is_expected_is_what_is_held(amqp_url):
+    queue = filled(amqp_url, *numbers(400))
+    with Desk(amqp_url, queue.name, prefetch=1000) as desk:
+        desk.consumer.expect(5)
+        wait_ready(amqp_url, queue.name, 390)
+        handed = desk.take(3)
+        desk.consumer.expect(100)
+        wait_until(lambda: 200 <= desk.consumer._intake.count <= 210)
+        desk.consumer.expect(0)
+        wait_ready(amqp_url, queue.name, 397)
+        for delivery in handed:
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 3)
+        assert desk.consumer.get(1) == []
+        desk.consumer.expect(50)
+        assert len(desk.take(50)) == 50
+        assert desk.counts["channels"] == 1
 
 
 def test_counts_that_a_copy_brings_from_another_queue_do_not_bury_it(amqp_url):
@@ -152,7 +191,7 @@ def test_counts_that_a_copy_brings_from_another_queue_do_not_bury_it(amqp_url):
     with Desk(amqp_url, queue.name) as desk:
         delivery = desk.next()
         assert delivery.delivery_count == 0
-        desk.consumer.give_back(delivery.epoch, delivery.tag)
+        desk.consumer.fail(delivery.epoch, delivery.tag)
         assert desk.next().delivery_count == 1
 
 
@@ -208,6 +247,21 @@ def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size
     assert desk.counts["rejected"] == 1
 
 
+def test_a_subscription_that_ended_for_its_bytes_begins_again_when_back_offs_have_settled_them(amqp_url):
+    retry = RetryPolicy(first=timedelta(milliseconds=300), longest=timedelta(milliseconds=300))
+    queue = filled(amqp_url, *[bytes(20_000)] * 30, retry=retry)
+    with Desk(amqp_url, queue.name, retry=retry, prefetch=1000, bytes_held=200_000) as desk:
+        wait_until(lambda: desk.consumer._intake.held > 200_000 and not desk.consumer._epoch.subscription.prefetch)
+        first = desk.consumer.get(1000)
+        assert len(first) < 30
+        for delivery in first:
+            desk.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
+        for _ in range(30):
+            desk.ack(desk.next())
+        desk.wait_for("acked_to_broker", 30)
+    assert ready(amqp_url, queue.name) == 0
+
+
 def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
     queue = filled(amqp_url, *[b"%03d" % number + bytes(1000) for number in range(100)])
     most, seen = 0, set()
@@ -253,3 +307,66 @@ def test_a_foreign_classic_queue_is_used_as_it_is_and_loses_nothing(amqp_url):
         desk.ack(again)
     assert ready(amqp_url, name) == 0
     assert [body for body, _ in take_all(amqp_url, f"{name}.dead")] == [b"bad"]
+
+
+def test_the_poison_of_a_classic_queue_ends_in_the_dead_letters_too(amqp_url):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True)
+    put(amqp_url, name, b"poison", b"good")
+    with Desk(amqp_url, name, delivery_limit=3) as desk:
+        failed = 0
+        while failed < 4:
+            delivery = desk.next()
+            if delivery.body == b"good":
+                desk.ack(delivery)
+            else:
+                failed += 1
+                desk.consumer.fail(delivery.epoch, delivery.tag, f"boom {failed}")
+        desk.wait_for("dead_lettered")
+        desk.wait_for("acked_to_broker")
+    ((body, headers),) = take_all(amqp_url, f"{name}.dead")
+    assert (body, headers["x-tiercel-reason"]) == (b"poison", "failed 4 times here, at last: boom 4")
+    assert ready(amqp_url, name) == 0
+
+
+@pytest.mark.parametrize("declare", [True, False])
+def test_a_foreign_queue_that_would_delete_what_fails_too_often_loses_nothing(amqp_url, declare):
+    name, bodies = unique(), numbers(10)
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
+    put(amqp_url, name, *bodies)
+    with Desk(amqp_url, name, declare=declare) as desk:
+        while desk.counts["dead_lettered"] < 10:
+            for delivery in desk.consumer.get(10):
+                desk.consumer.fail(delivery.epoch, delivery.tag, "not yet")
+    dead = take_all(amqp_url, f"{name}.dead")
+    assert sorted(body for body, _ in dead) == bodies
+    assert {headers["x-tiercel-reason"] for _, headers in dead} == {"delivered 5 times, failed at last: not yet"}
+    assert ready(amqp_url, name) == 0
+
+
+def test_a_foreign_queue_that_would_delete_what_comes_back_too_often_loses_nothing(amqp_url):
+    name, bodies = unique(), numbers(10)
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
+    put(amqp_url, name, *bodies)
+    for _ in range(6):
+        desk = Desk(amqp_url, name)
+        desk.consumer.start()
+        wait_until(lambda desk=desk: desk.consumer.get(1) or desk.counts["dead_lettered"] == 10 or not ready(amqp_url, name))
+        desk.on_channel(lambda channel: channel.close())  # unlike nack, a failure for RabbitMQ 4.3 too
+        assert desk.consumer.stop(SECONDS)
+    with Desk(amqp_url, name) as desk:
+        wait_until(lambda: ready(amqp_url, f"{name}.dead") == 10)
+    assert sorted(body for body, _ in take_all(amqp_url, f"{name}.dead")) == bodies
+    assert ready(amqp_url, name) == 0
+
+
+def test_a_foreign_queue_that_deletes_all_that_comes_back_is_refused_in_one_line(amqp_url):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 0})
+    with Desk(amqp_url, name) as desk:
+        error = wait_until(desk.consumer.error)
+    assert "RabbitMQ deletes each message that comes back; declare the queue with" in str(error)

@@ -1,11 +1,15 @@
 """What a consumer survives: each thing that RabbitMQ or the network can do to it."""
 
+import random
 import threading
+import time
 from datetime import timedelta
 
-from queues.declare import WorkQueue, declare_queue
+import pytest
+
+from queues.declare import WorkQueue, declare_queue, declare_work_queue
 from queues.errors import BrokerRefusedError, QueueMissingError
-from queues.retry import NO_WAIT
+from queues.retry import NO_WAIT, RetryPolicy
 from tests.broker import Desk, delete, put, ready, settle, unique, wait_ready
 from tests.proxy import Proxy
 from tests.waiting import wait_until
@@ -105,7 +109,7 @@ def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
         lost = threading.Event()
 
         def lose(channel):
-            if not lost.is_set() and desk.consumer._epoch._consumer_tag in channel.consumer_tags:
+            if not lost.is_set() and desk.consumer._epoch.subscription.consumer_tag in channel.consumer_tags:
                 channel._consumers.clear()
                 lost.set()
 
@@ -166,3 +170,103 @@ def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq)
             bodies.discard(delivery.body)
             desk.ack(delivery)
     assert ready(broker.url, queue) == 0
+
+
+def test_settling_while_the_channel_closes_ends_no_thread(amqp_url, caplog):
+    queue = filled(amqp_url, b"failed", b"acked", b"given back", b"odd")
+    with Desk(amqp_url, queue) as desk:
+        failed, acked, given_back, odd = desk.take(4)
+
+        def settle(channel):
+            channel.close()  # until the broker answers it is closing
+            desk.consumer.fail(failed.epoch, failed.tag)
+            desk.consumer.ack(acked.epoch, acked.tag)
+            desk.consumer.dead_letter(odd.epoch, odd.tag, "odd")
+            desk.consumer._set_paused(paused=True)
+            desk.consumer.release(given_back.epoch, given_back.tag)
+            desk.consumer._flush()
+            desk.consumer._set_paused(paused=False)
+
+        desk.on_channel(settle)
+        assert {delivery.body for delivery in desk.take(4)} == {b"failed", b"acked", b"given back", b"odd"}
+        desk.wait_for("stale", 4)
+    assert "after an error" not in caplog.text
+
+
+def test_an_error_of_ours_on_the_io_thread_costs_a_connection_and_no_more(amqp_url, caplog):
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue) as desk:
+        assert desk.next().epoch == 1
+        desk.consumer._link.call(lambda: 1 / 0)
+        assert desk.next().epoch == 2
+        desk.on_channel(lambda channel: channel.connection.ioloop.call_later(0, lambda: 1 / 0))  # as one of pika's own
+        delivery = desk.next()
+        assert delivery.epoch == 3
+        desk.ack(delivery)
+        desk.wait_for("acked_to_broker")
+        assert desk.consumer.error() is None
+    assert caplog.text.count("connecting again after an error") == 2
+
+
+def test_an_error_of_ours_while_connecting_is_tried_again(amqp_url, monkeypatch):
+    queue = filled(amqp_url, b"a")
+    errors = [RuntimeError("a fault of ours"), ValueError("another")]
+
+    def declare(*arguments):
+        if errors:
+            raise errors.pop()
+        return declare_work_queue(*arguments)
+
+    monkeypatch.setattr("queues.consumer.declare_work_queue", declare)
+    with Desk(amqp_url, queue) as desk:
+        assert desk.next().body == b"a"
+        assert desk.consumer.error() is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_right(amqp_url, monkeypatch, seed):
+    monkeypatch.setattr("queues.link.backoff_s", lambda _attempt: 0.02)
+    chance = random.Random(seed)
+    retry = RetryPolicy(first=timedelta(milliseconds=20), longest=timedelta(milliseconds=50))
+    queue = WorkQueue(name=unique(), retry=retry)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *[b"%03d" % number + bytes(chance.randrange(5_000)) for number in range(200)])
+    acked, handed = set(), []
+    with Proxy(amqp_url) as wire, Desk(wire.url, queue.name, retry=retry, prefetch=60, bytes_held=60_000) as desk:
+        consumer = desk.consumer
+
+        def settle(verb, count):
+            chance.shuffle(handed)
+            for delivery in handed[:count]:
+                getattr(consumer, verb)(delivery.epoch, delivery.tag)
+            del handed[:count]
+
+        events = {
+            "get": lambda: handed.extend(consumer.get(chance.randrange(1, 40))),
+            "fail": lambda: settle("fail", chance.randrange(30)),
+            "release": lambda: settle("release", chance.randrange(30)),
+            "expect": lambda: consumer.expect(chance.randrange(40)),
+            "pause": consumer.pause,
+            "resume": consumer.resume,
+            "cut": wire.cut,
+            "close": lambda: consumer._link.call(
+                lambda: consumer._epoch and consumer._epoch.is_open and consumer._epoch._channel.close()
+            ),
+            "wait": lambda: time.sleep(chance.random() / 20),
+        }
+        for name in chance.choices(list(events), weights=[9, 6, 6, 4, 1, 4, 1, 1, 9], k=150):
+            events[name]()
+        consumer.resume()
+        consumer.expect(30)
+        settle("release", len(handed))
+
+        def all_acked():
+            for delivery in consumer.get(100):
+                consumer.ack(delivery.epoch, delivery.tag)
+                acked.add(delivery.body)
+            return len(acked) == 200 and consumer._intake.count == 0
+
+        wait_until(all_acked, 60)
+        assert consumer._intake.held == 0
+        assert consumer._epoch.subscription.prefetch
+    assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0

@@ -64,7 +64,13 @@ def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queu
     assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], "the oldest is the oldest, however often one looked"
 
 
-def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url, queue):
+def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.dead, durable=True, arguments={"x-queue-type": "quorum"})
+        limited = {"x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": ""}
+        limited["x-dead-letter-routing-key"] = queue.dead
+        channel.queue_declare(queue.name, durable=True, arguments=limited)
     put(amqp_url, queue.name, b"poison")
     with plain_channel(amqp_url) as channel:
         for method, _, _ in islice(channel.consume(queue.name), 2):

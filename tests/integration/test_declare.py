@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from queues.declare import WorkQueue, check_server, declare_queue
+from queues.declare import WorkQueue, check_server, declare_queue, work_queue_arguments
 from queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError, QueueMissingError, ServerTooOldError
-from queues.retry import NO_WAIT
-from tests.broker import plain_channel, put, ready, take_all, unique, wait_ready
+from queues.retry import NO_WAIT, BrokerLimit
+from tests.broker import plain_channel, put, ready, take_all, unique, version, wait_ready
 
 
 def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothing(amqp_url):
@@ -21,17 +21,56 @@ def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothin
     assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0
 
 
-def test_the_broker_itself_moves_what_was_delivered_too_often(amqp_url):
-    queue = WorkQueue(name=unique(), delivery_limit=2, retry=NO_WAIT)
+def test_the_broker_itself_moves_what_is_rejected_for_good(amqp_url):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
     declare_queue(amqp_url, queue)
     put(amqp_url, queue.name, b"poison")
     with plain_channel(amqp_url) as channel:
-        for method, _, _ in islice(channel.consume(queue.name), 3):
-            channel.basic_reject(method.delivery_tag, requeue=True)
+        ((method, _, _),) = islice(channel.consume(queue.name), 1)
+        channel.basic_reject(method.delivery_tag, requeue=False)
     wait_ready(amqp_url, queue.dead, 1)
     ((body, headers),) = take_all(amqp_url, queue.dead)
     assert body == b"poison"
-    assert headers["x-death"][0]["reason"] == "delivery_limit"
+    assert headers["x-death"][0]["reason"] == "rejected"
+
+
+def test_the_limit_of_an_older_tiercel_is_read_and_what_to_do_about_it_is_said(amqp_url, caplog):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    older = {**work_queue_arguments(queue, version(amqp_url)), "x-delivery-limit": 20}
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments=older)
+    with caplog.at_level(logging.WARNING):
+        declared = declare_queue(amqp_url, queue)
+    assert declared.ours
+    assert declared.limit == BrokerLimit(returns=20)
+    assert "delete it when it is empty and let tiercel declare it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        ({"x-delivery-limit": 5}, BrokerLimit(returns=5, deletes=True)),
+        ({"x-delivery-limit": 5, "x-max-length": 9, "x-overflow": "reject-publish"}, BrokerLimit(returns=5, deletes=True)),
+        ({"x-delivery-limit": 5, "x-dead-letter-exchange": "it's"}, BrokerLimit(returns=5)),
+        ({"x-single-active-consumer": True, "x-delivery-limit": 7}, BrokerLimit(returns=7, deletes=True)),
+    ],
+)
+@pytest.mark.parametrize("declare", [True, False])
+def test_the_limit_of_a_foreign_queue_is_read(amqp_url, arguments, limit, declare):
+    queue = WorkQueue(name=unique(), declare=declare)
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
+    put(amqp_url, queue.name, b"still here")
+    assert declare_queue(amqp_url, queue).limit == limit
+    wait_ready(amqp_url, queue.name, 1)
+
+
+def test_a_quorum_queue_without_a_limit_has_none_before_4_0_and_20_since(amqp_url):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum"})
+    since = BrokerLimit(returns=20, deletes=True)
+    assert declare_queue(amqp_url, queue).limit == (since if version(amqp_url) >= (4, 0) else BrokerLimit())
 
 
 def test_a_queue_with_other_arguments_is_used_as_it_is(amqp_url, caplog):
@@ -80,19 +119,19 @@ def test_a_bad_address_is_refused_before_anything_is_tried():
         declare_queue("http://localhost", WorkQueue(name="q"))
 
 
-@pytest.mark.parametrize("version", ["3.9.29", "3.8", "", "next"])
-def test_an_old_server_is_refused(version):
+@pytest.mark.parametrize("text", ["3.9.29", "3.8", "", "next"])
+def test_an_old_server_is_refused(text):
     with pytest.raises(ServerTooOldError, match=r"needs RabbitMQ 3\.10"):
-        check_server(answering(version), "amqp://host")
+        check_server(answering(text), "amqp://host")
 
 
-@pytest.mark.parametrize(("version", "numbers"), [("3.10.8", (3, 10)), ("4.3.0-rc.1", (4, 3)), ("10.0", (10, 0))])
-def test_a_new_server_is_welcome(version, numbers):
-    assert check_server(answering(version), "amqp://host") == numbers
+@pytest.mark.parametrize(("text", "numbers"), [("3.10.8", (3, 10)), ("4.3.0-rc.1", (4, 3)), ("10.0", (10, 0))])
+def test_a_new_server_is_welcome(text, numbers):
+    assert check_server(answering(text), "amqp://host") == numbers
 
 
-def answering(version):
-    return SimpleNamespace(_impl=SimpleNamespace(server_properties={"product": "RabbitMQ", "version": version}))
+def answering(text):
+    return SimpleNamespace(_impl=SimpleNamespace(server_properties={"product": "RabbitMQ", "version": text}))
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ class Stage:
     def emit(self, values, msg_id=None, stream="default"):
         if values == ["refuse me"]:
             raise ValueError("no such values here")
+        if values == ["to Mars"]:
+            raise KeyError("Mars")
         self.emitted.append((values, msg_id))
         return [1]
 
@@ -186,3 +188,48 @@ def test_deactivated_it_gives_back_what_nobody_opened_and_settles_the_rest(amqp_
         wait_until(lambda: stage.counts["acked_to_broker"] == 21)
         assert stage.counts["requeued"] == 0, "nobody is to blame"
     assert ready(amqp_url, queue) == 0
+
+
+def test_whatever_a_grouping_raises_is_the_fault_of_that_message_alone(amqp_url):
+    queue = unique()
+    with Stage(amqp_url, QueueSpout(queue)) as stage:
+        wait_until(lambda: stage.counts["channels"])
+        put(amqp_url, queue, b"to Mars", b"to Paris")
+        assert stage.run(1)[0][0] == ["to Paris"]
+        wait_until(lambda: stage.counts["dead_lettered"] == 1)
+    ((body, headers),) = take_all(amqp_url, f"{queue}.dead")
+    assert body == b"to Mars"
+    assert headers["x-tiercel-reason"] == "could not be emitted: KeyError: 'Mars'"
+    assert stage.errors == ["message dead-lettered: could not be emitted: KeyError: 'Mars'"]
+
+
+def test_what_is_released_is_emitted_again_from_here_and_not_by_the_broker(amqp_url):
+    queue = unique()
+    with Stage(amqp_url, QueueSpout(queue)) as stage:
+        wait_until(lambda: stage.counts["channels"])
+        put(amqp_url, queue, b"a")
+        for _ in range(30):
+            ((values, msg_id),) = stage.run(1)
+            assert (values, msg_id.tag) == (["a"], 1)
+            stage.spout.release(msg_id)
+        ((_, msg_id),) = stage.run(1)
+        stage.spout.ack(msg_id)
+        wait_until(lambda: stage.counts["acked_to_broker"] == 1)
+        assert stage.counts["delivered"] == 1
+    assert ready(amqp_url, queue) == 0
+
+
+def test_it_holds_a_small_multiple_of_what_is_expected(amqp_url):
+    queue = unique()
+    with Stage(amqp_url, QueueSpout(queue)) as stage:
+        wait_until(lambda: stage.counts["channels"])
+        stage.spout.expect(3)
+        put(amqp_url, queue, *[b"%d" % number for number in range(50)])
+        wait_ready(amqp_url, queue, 44)
+        emitted = stage.run(3)
+        stage.spout.expect(0)
+        wait_ready(amqp_url, queue, 47)
+        for _, msg_id in emitted:
+            stage.spout.release(msg_id)
+        wait_ready(amqp_url, queue, 50)
+        assert stage.counts["requeued"] == 0

@@ -62,3 +62,32 @@ def test_one_large_message_is_forgotten_after_many_small_ones():
         intake.arrived(100)
         intake.settled(100)
     assert intake.wanted(16) == 10_000
+
+
+def test_it_asks_for_about_twice_of_what_may_be_in_flight():
+    intake = Intake(10_000)
+    intake.arrived(100)
+    intake.expect(50)
+    assert intake.wanted(16) == 100
+    assert intake.wanted(51) == 51, "less than twice of what there is"
+    assert intake.wanted(200) == 100, "half of what there is"
+    intake.expect(1)
+    assert intake.wanted(0) == 2
+    intake.expect(1_000_000)
+    assert intake.wanted(0) == 10_000
+
+
+def test_it_asks_for_nothing_when_nothing_is_expected():
+    intake = Intake(10_000)
+    intake.expect(0)
+    assert intake.wanted(0) == intake.wanted(16) == 0
+
+
+def test_a_new_subscription_waits_until_what_is_held_is_what_is_expected():
+    intake = Intake(10_000)
+    for _ in range(30):
+        intake.arrived(100)
+    intake.expect(10)
+    assert (intake.excess, intake.wanted(0)) == (10, 0)
+    intake.settled(1_000, 10)
+    assert (intake.excess, intake.wanted(0)) == (0, 20)

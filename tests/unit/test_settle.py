@@ -96,3 +96,14 @@ def test_a_tag_is_settled_only_once():
     assert not book.finish(99)
     assert book.take() == [Ack(1, multiple=False)]
     assert book.take() == []
+
+
+def test_one_tag_that_stays_open_costs_nothing_for_the_others():
+    book = book_with(1)
+    for tag in range(2, 50_001):
+        book.open(tag)
+        book.finish(tag)
+        if not tag % 1_000:
+            assert len(book.take()) == 1_000 - (tag == 1_000)
+    held = sum(len(each) for each in vars(book).values() if hasattr(each, "__len__"))
+    assert held == 1

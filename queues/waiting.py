@@ -1,0 +1,74 @@
+"""The messages of a channel that are to be handed out, for the first time or once more."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+
+class Delivery(NamedTuple):
+    """One opened message."""
+
+    epoch: int
+    tag: int
+    body: bytes
+    delivery_count: int | None
+    """How often it came back before, as the broker counts: 0 the first time, None if it does not."""
+    properties: Any
+    """As pika's ``BasicProperties``."""
+    arrived_s: float = 0.0
+    """When the broker delivered it, in monotonic seconds."""
+
+
+class Waiting:
+    """Two lines: released messages, and behind them those that came from the broker.
+
+    One thread puts messages in and may take them out again; another one takes them. A deque's ends are
+    thread-safe, asking it for its length before is not.
+    """
+
+    def __init__(self) -> None:
+        self._again: deque[Delivery] = deque()
+        self._fresh: deque[Delivery] = deque()
+
+    def add(self, delivery: Delivery) -> bool:
+        """Put it behind all others; True if there was none in that line."""
+        self._fresh.append(delivery)
+        return len(self._fresh) == 1
+
+    def add_again(self, delivery: Delivery) -> None:
+        """Before all that were not handed out yet."""
+        self._again.append(delivery)
+
+    def take(self, limit: int) -> list[Delivery]:
+        """The next messages, ``limit`` at most."""
+        found: list[Delivery] = []
+        for line in (self._again, self._fresh):
+            try:
+                while len(found) < limit:
+                    found.append(line.popleft())
+            except IndexError:
+                continue
+        return found
+
+    def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:
+        """Take out those at the beginning of each line, as long as they are meant."""
+        for line in (self._again, self._fresh):
+            try:
+                while which(line[0]):
+                    yield line.popleft()  # or the next one: the first may have been taken meanwhile
+            except IndexError:
+                continue
+
+    def last(self, count: int) -> Iterator[Delivery]:
+        """Take out as many of those that came last."""
+        try:
+            for _ in range(count):
+                yield self._fresh.pop()
+        except IndexError:
+            return
+
+    def clear(self) -> None:
+        self._again.clear()
+        self._fresh.clear()
