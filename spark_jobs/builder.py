@@ -98,7 +98,7 @@ class TopologyBuilder:
 
     def __init__(self, name: str, config: Config | None = None) -> None:
         """``name`` is part of the keys in Redis: two topologies that run at once need two names."""
-        if not isinstance(name, str) or not name or any(character in name for character in "{} \n\t"):
+        if not isinstance(name, str) or not name or not name.isprintable() or any(character in name for character in "{} "):
             raise TopologyError(f"{name!r} cannot name a topology: use letters, digits, dashes and dots")
         self._name, self._config = name, config or Config()
         self._spouts: dict[str, _Declared] = {}

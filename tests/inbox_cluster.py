@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,10 +11,11 @@ from typing import Any
 
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
 from queues.inbox.memory import MemoryInboxes
-from queues.inbox.records import Sender
+from queues.inbox.records import Bounds, Sender
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.levels import plan_topology
 from spark_jobs.running.around import Around
+from spark_jobs.running.attempt import Attempt
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.suspicion import Suspicion
 from spark_jobs.running.task import BoltTask
@@ -27,17 +29,18 @@ RUN = "run"
 class InboxCluster:
     """One spout task of this process feeds the first spout's stream; each bolt task has a thread."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, bounds: Bounds | None = None) -> None:
         self.topology = topology
         spec = LedgerSpec(topology=topology.name, urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
         self.ledger = MemoryLedger(spec)
-        self.inboxes = MemoryInboxes()
+        self.inboxes = MemoryInboxes(bounds)
         self.metrics = MemoryMetrics()
         self.feed = self.ledger.feed(1)
         self.bolt_tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
         self.inboxes.adopt(RUN, self.bolt_tasks)
         self.ledger.begin(RUN)
         self.book = MemoryCaseBook()
+        self._frozen: float | None = None
         self.around = Around(
             run=RUN,
             topology=topology,
@@ -48,11 +51,21 @@ class InboxCluster:
             config={},
             key=b"key",
             suspicion=Suspicion(RUN, self.book, self.ledger),
+            clock=lambda: self.now,
         )
         self.threads: dict[int, tuple[BoltTask, threading.Thread]] = {}
         self._emitter = SpoutEmitter(plan_topology(topology, max_lanes=1), next(iter(topology.spouts)), 1)
         self._roots = RootIds(timedelta(seconds=30))
         self._number = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds: real ones, until ``set_clock``."""
+        return time.monotonic() if self._frozen is None else self._frozen
+
+    def set_clock(self, now: float) -> None:
+        """From now on time stands still, at ``now``."""
+        self._frozen = now
 
     def start(self, *tasks: int) -> None:
         """Start bolt tasks, all of them by default."""
@@ -67,6 +80,17 @@ class InboxCluster:
             bolt_task.stop()
         for _, thread in self.threads.values():
             thread.join(10)
+
+    def attempt(self, task: int) -> Attempt:
+        """A new attempt at a task, in this thread; it has repeated what was sealed."""
+        attempt = Attempt(self.around, task, threading.Event())
+        attempt.recover()
+        return attempt
+
+    def work(self, attempts: dict[int, Attempt]) -> None:
+        """Let these attempts work, turn by turn, until none has anything left."""
+        while any([attempt.turn() for attempt in attempts.values()]):  # noqa: C419 - all of them, each time
+            continue
 
     def emit(self, rows: Sequence[Sequence[Any]], stream: str = "default") -> list[int]:
         """Emit tracked tuples; returns their roots."""

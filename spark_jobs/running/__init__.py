@@ -5,6 +5,7 @@ host       one Spark task: its bolt tasks in threads, heartbeat, end
 task       one bolt task in a thread: attempt after attempt
 attempt    one attempt: take, execute, commit, again and again
 around     what the tasks of one process share
+arrivals   what it may take, and what it passes over
 pending    what it has taken and not committed
 slices     how much one step takes
 ticks      when it has a tick

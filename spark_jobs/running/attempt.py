@@ -16,6 +16,7 @@ from acker import LedgerUnavailableError
 from queues.chunk import Chunk
 from queues.inbox.records import Covered, Sender, StaleAttemptError
 from spark_jobs.running.around import Around
+from spark_jobs.running.arrivals import arrival
 from spark_jobs.running.commit import Committer
 from spark_jobs.running.copy import WorkingCopy
 from spark_jobs.running.pending import Pending, Share
@@ -119,11 +120,13 @@ class Attempt:
             self._patiently(self._committer.finish)
         entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
         self._slices.took(len(entries))
-        for position, why in self._pending.add(entries):
-            log.error(
-                "inbox of task %d: entry %s cannot be read and is skipped; its messages time out: %s",
-                self.task, position, why, extra={"event": "chunk_unreadable"},
-            )  # fmt: skip
+        strange = self._pending.add(entries, self._read)
+        ledger = self._around.ledger
+        if strange and ledger is not None:
+            self._patiently(lambda: ledger.release(strange))
+
+    def _read(self, payload: bytes) -> tuple[Chunk | None, list[int]]:
+        return arrival(payload, self._around.topology, self.task)
 
     def _longest_wait(self) -> float:
         now = self._around.clock()
@@ -144,7 +147,7 @@ class Attempt:
         log.info("task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"})
         entries = self._inbox.read([*sealed.whole, *sealed.part])
         pending, self._pending = self._pending, Pending(opened.done)
-        self._pending.add(entries)
+        self._pending.add(entries, self._read)
         ticks = [self._ticks.tick()] if sealed.ticks > opened.ticks else []
         self._commit(self._pending.exactly(sealed), ticks, sealed)
         self._patiently(self._committer.finish)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from queues.chunk import Chunk, decode
+from queues.chunk import Chunk
 from queues.inbox.records import Covered, Entry
 from spark_jobs.fold import select
 
 Rows = NDArray[np.int64]
+# Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
+Reader = Callable[[bytes], tuple[Chunk | None, list[int]]]
 
 
 @dataclass(slots=True)
@@ -50,24 +52,28 @@ class Pending:
         """``done`` has the bitmaps of entries that earlier attempts covered in part."""
         self._done = dict(done)
         self._waiting: deque[Waiting] = deque()
+        self._passed_over: list[Entry] = []
         self.tuples = 0
         """How many wait."""
 
-    def add(self, entries: Iterable[Entry]) -> list[tuple[str, str]]:
-        """Take entries in; returns (position, why) of those that cannot be read and were left out."""
-        unreadable = []
+    def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
+        """Take entries in; returns the roots of those that ``read`` passes over, to be released.
+
+        What is passed over is covered by the next step, and gone with it.
+        """
+        strange: list[int] = []
         for entry in entries:
-            try:
-                chunk = decode(entry.payload)
-            except ValueError as error:
-                unreadable.append((entry.position, str(error)))
+            chunk, roots = read(entry.payload)
+            if chunk is None:
+                strange += roots
+                self._passed_over.append(entry)
                 continue
             rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
             if rows.size:
                 waiting = Waiting(entry.position, chunk, len(entry.payload), rows)
                 self._waiting.append(waiting)
                 self.tuples += rows.size
-        return unreadable
+        return strange
 
     def first(self, most: int) -> list[Share]:
         """The first ``most`` tuples that wait; fewer if there are no more."""
@@ -97,9 +103,10 @@ class Pending:
 
     def covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         """What a step covers that has worked on these shares."""
-        whole: list[str] = []
+        whole = [entry.position for entry in self._passed_over]
         part: dict[str, bytes] = {}
-        tuples = size = 0
+        tuples = sum(entry.tuples for entry in self._passed_over)
+        size = sum(len(entry.payload) for entry in self._passed_over)
         for share in shares:
             waiting, total = share.waiting, share.waiting.chunk.values.num_rows
             if len(share.rows) == len(waiting.rows):
@@ -111,7 +118,8 @@ class Pending:
         return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def remove(self, shares: Sequence[Share]) -> None:
-        """Forget these tuples: their step is committed."""
+        """Forget these tuples, and what was passed over: a step that covers them is on its way."""
+        self._passed_over.clear()
         for share in shares:
             share.waiting.rows = _without(share.waiting.rows, share.rows)
             self.tuples -= len(share.rows)
@@ -123,7 +131,7 @@ class Pending:
         self._done.update(sealed.part)
 
     def __bool__(self) -> bool:
-        return self.tuples > 0
+        return self.tuples > 0 or bool(self._passed_over)
 
     @property
     def oldest(self) -> str | None:

@@ -46,9 +46,9 @@ SECRETS_OF = {
 NETWORKS_OF = {
     "rabbitmq": {"data"},
     "redis": {"data"},
-    "spark-master": {"spark"},
-    "spark-worker": {"data", "spark"},
-    "driver": {"data", "spark"},
+    "spark-master": {"data"},
+    "spark-worker": {"data"},
+    "driver": {"data"},
     "spout": {"data"},
     "monitor": {"data", "monitoring"},
     "prometheus": {"monitoring"},

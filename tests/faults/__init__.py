@@ -1,7 +1,13 @@
 """The fault matrix: whatever fails under a steady load, every message is processed, and nothing is left behind.
 
-numbered    the topology, and effects that survive      stack    it all running, with proxies before the servers
-load        a steady stream of numbers                  meter    effects over time: repeats and recovery
-report      the table that is printed at the end        catalogue  the faults by name
-memory      of the processes, for the soak              deadly     the topology of the messages that kill or hang
+wired      a topology that runs, with proxies before its servers
+numbered   the topology of the matrix, and effects that survive
+load       a steady stream of numbers
+meter      effects over time: repeats and recovery
+stack      numbered, wired, under load and metered
+catalogue  the faults by name
+report     the table that is printed at the end
+memory     memory of the processes, for the soak
+deadly     the topology of the messages that kill or hang
+burdens    the topologies of slow work and of odd messages
 """

@@ -1,4 +1,12 @@
-"""The faults, by the name under which the table shows them. Each is over when its call returns."""
+"""The faults, by the name under which the table shows them. Each is over when its call returns.
+
+These strike bolts that are quick and bodies that are small. The others are elsewhere:
+
+* slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``; messages that kill or hang
+  the Python process: ``test_deadly.py``;
+* faults that repeat more than twenty times, and faults that last several consumer timeouts (scaled), for which Spark is not
+  needed: ``tests/integration/test_long_faults.py``.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,11 @@ def test_a_note_of_a_process_that_is_gone_is_passed_over(place: Path):
     assert with_announced(NOTHING) == NOTHING
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '"words"', '{"pid": "x"}', "{" * 100_000, OTHER[:-1]])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '"words"', '{"pid": "x"}', "{" * 100_000, OTHER[:-1]],
+    ids=["empty", "a list", "nothing", "words", "a pid that is none", "braces", "cut off"],
+)
 def test_a_note_that_is_none_is_passed_over_and_written_anew(place: Path, text: str):
     place.mkdir(mode=0o700)
     note = place / "servers.json"

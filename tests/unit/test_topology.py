@@ -95,6 +95,7 @@ def grouped(method: str, *fields) -> TopologyBuilder:
 
 WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ("a name with braces", lambda: TopologyBuilder("a{b}"), "cannot name a topology: use letters"),
+    ("a name with an escape sequence", lambda: TopologyBuilder("a\x1b[31m"), "cannot name a topology"),
     ("an empty name", lambda: TopologyBuilder(""), "cannot name a topology"),
     ("a name that is no string", lambda: TopologyBuilder(3), "cannot name a topology"),
     ("no spout", lambda: TopologyBuilder("words"), "'words' has no spout: add one with set_spout"),

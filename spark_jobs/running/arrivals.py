@@ -1,0 +1,46 @@
+"""Reads what arrives in the inbox of a bolt task, and tells what this topology cannot have written."""
+
+from __future__ import annotations
+
+import logging
+
+from queues.chunk import Chunk, Route, decode
+from queues.errors import BadChunkError
+from queues.schema import Schema
+from spark_jobs.system import SYSTEM, SYSTEM_STREAMS
+from spark_jobs.topology import Topology
+
+log = logging.getLogger(__name__)
+
+
+def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None, list[int]]:
+    """Return the chunk if this topology can have written it for ``task``; else None, and the roots to release.
+
+    A chunk that cannot be read has no roots: its messages time out. One of another version of the topology has them.
+    Either is one line in the log, and harms only itself.
+    """
+    try:
+        chunk = decode(payload)
+    except BadChunkError as error:
+        log.warning(
+            "task %d passes over %d bytes: %s; whatever was in them times out and is delivered again", task, len(payload),
+            error, extra={"event": "chunk_unreadable"},
+        )  # fmt: skip
+        return None, []
+    route = chunk.route
+    known = _schema(route, topology)
+    if route.target_task == task and known is not None and chunk.values.schema.equals(known.arrow):
+        return chunk, []
+    log.warning(
+        "task %d passes over %d tuples of stream %.50r of %.50r, which this version of the topology does not send there;"
+        " their messages are delivered again", task, chunk.values.num_rows, route.stream, route.component,
+        extra={"event": "chunk_foreign"},
+    )  # fmt: skip
+    return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
+
+
+def _schema(route: Route, topology: Topology) -> Schema | None:
+    if route.component == SYSTEM:
+        return SYSTEM_STREAMS.get(route.stream)
+    component = topology.spouts.get(route.component) or topology.bolts.get(route.component)
+    return component.streams.get(route.stream) if component is not None else None

@@ -1,0 +1,94 @@
+"""The topologies of slow work and of odd messages. An effect is a line in a file of its process, written before the ack."""
+
+import hashlib
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from queues import QueueSpout
+from spark_jobs import BasicBolt, TopologyBuilder
+
+SLOW = "slow"
+ODD = "odd"
+SLOW_S = 0.5
+"""Per tuple."""
+EFFECTS = "TIERCEL_TEST_EFFECTS"
+
+
+BEGUN = "begun"
+DONE = "done"
+
+
+def write_effect(key, what=DONE):
+    """Write a line with the key and the time, before anything can end the process."""
+    with (Path(os.environ[EFFECTS]) / str(os.getpid())).open("a") as file:
+        file.write(f"{what} {key} {time.time()}\n")
+
+
+def digest(body):
+    return hashlib.sha256(body).hexdigest()
+
+
+class Executions:
+    """The effects as they are now, repeats included."""
+
+    def __init__(self, folder):
+        self.begun = Counter()
+        self.done = Counter()
+        self.first_at = {}
+        """When each was done for the first time."""
+        self.last_at = 0.0
+        self.busy = []
+        """The processes that are in a call of ``execute``, or were when they were killed."""
+        for path in folder.iterdir():
+            lines = path.read_text().split("\n")
+            # A line that is still being written has no end: it is left for the next look.
+            for what, key, at in map(str.split, lines[:-1]):
+                self._count(what, key, float(at))
+            if len(lines) > 1 and lines[-2].startswith(BEGUN):
+                self.busy.append(int(path.name))
+
+    def _count(self, what, key, at):
+        if what == BEGUN:
+            self.begun[key] += 1
+        else:
+            self.done[key] += 1
+            self.first_at[key] = min(at, self.first_at.get(key, at))
+            self.last_at = max(at, self.last_at)
+
+
+class Slow(BasicBolt):
+    def execute(self, tup, collector):
+        write_effect(tup["number"], BEGUN)
+        time.sleep(SLOW_S)
+        write_effect(tup["number"])
+
+
+class Pass(BasicBolt):
+    output_fields = "body binary"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["body"]])
+
+
+class Digest(BasicBolt):
+    def execute(self, tup, collector):
+        write_effect(digest(tup["body"]))
+
+
+def slow():
+    """All settings are the default ones."""
+    builder = TopologyBuilder("slow-work")
+    builder.set_spout("numbers", QueueSpout(SLOW, fields="number long", format="json"))
+    builder.set_bolt("slow", Slow(), parallelism=4).shuffle_grouping("numbers")
+    return builder.build()
+
+
+def odd():
+    """Whole bodies, over two levels."""
+    builder = TopologyBuilder("odd-load")
+    builder.set_spout("bodies", QueueSpout(ODD, fields="body binary"))
+    builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("bodies")
+    builder.set_bolt("digest", Digest(), parallelism=2).shuffle_grouping("pass")
+    return builder.build()

@@ -1,0 +1,75 @@
+"""Bolts that are slow, while a process dies: each message is acked, and what was in flight alone is executed again."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from queues import Publisher
+from tests.children import stage_workers
+from tests.faults.burdens import SLOW, Executions
+from tests.faults.wired import Wired
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+MESSAGES = 60
+BEFORE = 8
+"""Messages that are executed before each fault, so that several are in flight."""
+WITHIN_S = 200
+"""Generous: a micro-batch waits for its slowest task, and Spark begins anew on a machine that may be busy."""
+
+
+def python_worker_killed(wired):
+    """One that is in the middle of its work."""
+    os.kill(wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")[0], signal.SIGKILL)
+    return wired.in_flight()
+
+
+def driver_killed(wired):
+    os.kill(wired.pid("driver"), signal.SIGKILL)
+    return wired.in_flight()
+
+
+def busy_workers(wired):
+    workers = stage_workers(wired.pid("driver"))
+    return [pid for pid in Executions(wired.folder).busy if pid in workers]
+
+
+@pytest.fixture(scope="module")
+def wired(tmp_path_factory, servers):
+    folder = tmp_path_factory.mktemp("effects")
+    with Wired("tests.faults.burdens:slow", SLOW, folder, master="local[2]", servers=servers) as wired:
+        wired.spark_run()
+        yield wired
+
+
+def test_slow_work_survives_a_python_worker_and_the_driver(wired):
+    """With default settings. Nothing times out: what a new run of Spark takes up again has its whole time."""
+    published_at = time.time()
+    with Publisher(wired.rabbitmq.url) as publisher:
+        publisher.publish(SLOW, (b'{"number": %d}' % number for number in range(MESSAGES)))
+    in_flight = []
+    for fault in (python_worker_killed, driver_killed):
+        enough = len(Executions(wired.folder).done) + BEFORE
+        wait_until(lambda enough=enough: len(Executions(wired.folder).done) >= enough, WITHIN_S, f"{enough} messages")
+        in_flight.append(fault(wired))
+    struck_at = time.time()
+    wait_until(lambda: wired.counts()["acked"] >= MESSAGES, WITHIN_S, "every message to be acked")
+    wait_until(wired.at_rest, 60, "queue, relay and ledger to be empty")
+    found = Executions(wired.folder)
+    counts = wired.counts()
+    shown = {name: count for name, count in counts.items() if not name.startswith("complete")}
+    repeats = found.begun.total() - MESSAGES
+    last_s = found.last_at - published_at
+    goes_on_s = min(at for at in found.first_at.values() if at > struck_at) - struck_at
+    print(  # noqa: T201
+        f"in flight when struck {in_flight}, {repeats} repeats; goes on after {goes_on_s:.1f} s, "
+        f"done after {last_s:.1f} s; {shown}"
+    )
+    assert set(found.done) == {str(number) for number in range(MESSAGES)}
+    assert repeats <= sum(in_flight)
+    assert counts["acked"] == MESSAGES
+    assert counts["timeout"] == counts["failed"] == 0
+    assert wired.dead_lettered() == 0

@@ -1,0 +1,140 @@
+"""A topology on private servers, each behind a proxy, with what a fault needs to strike it and a test to look at it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acker import LedgerUnavailableError, RedisMetrics, open_ledger
+from queues.depths import depths
+from queues.errors import QueuesError
+from spark_jobs.job import ledger_spec_of, open_relay
+from spark_jobs.levels import plan_topology
+from tests.entered import Entered
+from tests.proxy import Proxy
+from tests.servers import Servers
+from tests.waiting import wait_until
+from workers.config import Settings, python_path
+from workers.local import LocalRun
+from workers.processes import Child
+
+EFFECTS = "TIERCEL_TEST_EFFECTS"
+"""Names the folder of the effects to the bolts."""
+
+
+class Wired(Entered):
+    """A running topology of one queue and one spout."""
+
+    def __init__(self, name: str, queue: str, folder: Path, *, master: str, servers: Servers) -> None:
+        """``name`` is a ``module:function``; its bolts leave their effects in ``folder``."""
+        self.name = name
+        self.queue = queue
+        self.folder = folder
+        self._master = master
+        self._servers = servers
+        module, _, function = name.partition(":")
+        self.topology = getattr(import_module(module), function)()
+        (self.spout,) = self.topology.spouts
+        self._plan = plan_topology(self.topology, max_lanes=1_000)
+        self._successors: dict[str, Child] = {}
+
+    def _enter(self, exits: ExitStack) -> None:
+        enter = exits.enter_context
+        enter(pytest.MonkeyPatch.context()).setenv(EFFECTS, str(self.folder))
+        self.rabbitmq = enter(self._servers.rabbitmq())
+        self.redis = enter(self._servers.redis())
+        self.broker_wire = enter(self._wire(f"{self.rabbitmq.url}?heartbeat=5"))
+        self.redis_wire = enter(self._wire(self.redis.url))
+        self._settings = Settings.load(master=self._master).with_services(
+            self.broker_wire.url, self.redis_wire.url, self.rabbitmq.management_url
+        )
+        self.run = enter(LocalRun(self.name, self.topology, self._settings))
+        self.wait_for_the_queue()
+
+    def dead_lettered(self) -> int:
+        """Messages in the dead-letter queue. Waits for the broker."""
+
+        def found() -> list[int]:
+            try:
+                count = depths(self.rabbitmq.url, [self.queue])[0].dead_lettered
+            except QueuesError:
+                return []
+            assert count is not None, "there is no dead-letter queue"
+            return [count]
+
+        return wait_until(found, 60, "the broker to tell its dead letters")[0]
+
+    def at_rest(self) -> bool:
+        """Tell if queue, relay and ledger are empty."""
+        try:
+            with closing(open_relay(self.redis_wire.url, self._plan)) as relay:
+                left = relay.length() + self.in_flight()
+            depth = depths(self.rabbitmq.url, [self.queue], self.rabbitmq.management_url)[0]
+        except (LedgerUnavailableError, QueuesError):
+            return False
+        return not (left or depth.ready or depth.unacked or depth.delayed)
+
+    def in_flight(self) -> int:
+        """Count the trees that the ledger waits for. Raises LedgerUnavailableError."""
+        with closing(open_ledger(ledger_spec_of(self._plan, (self.redis_wire.url,)))) as ledger:
+            return ledger.pending()
+
+    def counts(self) -> Counter[str]:
+        """Counters of the spout, of all its tasks and all their processes."""
+        found: Counter[str] = Counter()
+        with closing(RedisMetrics(self.redis.url, self.topology.name)) as metrics:
+            for counters in metrics.totals().get(self.spout, {}).values():
+                found.update(counters)
+        return found
+
+    def spark_run(self) -> str:
+        """Which run of the driver's it is: a new one begins where Spark gave one up."""
+        with closing(open_relay(self.redis_wire.url, self._plan)) as relay:
+            return wait_until(relay.attendant, 120, "a driver")
+
+    def pid(self, name: str) -> int:
+        return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
+
+    def child(self, name: str) -> Child:
+        """The driver, or a spout worker by its task's number."""
+        if name in self._successors:
+            return self._successors[name]
+        return self.run.driver if name == "driver" else self.run.spout(self.spout, int(name))
+
+    def another_redis(self) -> Any:
+        """One more server, that lives as long as this stack."""
+        return self._exits.enter_context(self._servers.redis())
+
+    def start_again(self, name: str) -> None:
+        """Start a driver or spout worker that has ended, as an operator would."""
+        arguments = ["driver", self.name] if name == "driver" else ["spout", self.name, self.spout, "--task-index", name]
+        argv = [sys.executable, "-m", "workers", *arguments]
+        child = Child(f"{name} again", argv, {**self._settings.as_environment(), **python_path(Path.cwd())})
+        child.start()
+        self._exits.callback(child.stop, timedelta(seconds=10))
+        self._successors[name] = child
+
+    def wait_for_the_queue(self) -> None:
+        """Until it is declared."""
+        wait_until(self._declared, 60, "the workers to declare the queue")
+
+    def signal(self, name: str, number: int) -> None:
+        os.kill(self.pid(name), number)
+
+    def _wire(self, url: str) -> Any:
+        """What lies between the topology and a server, with a ``url``."""
+        return Proxy(url)
+
+    def _declared(self) -> bool:
+        try:
+            return bool(depths(self.rabbitmq.url, [self.queue]))
+        except QueuesError:
+            return False
