@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
 
-from acker import LedgerUnavailableError
-from queues.chunk import decode
+from queues.inbox.records import StaleAttemptError
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, Config, Topology, TopologyBuilder
-from spark_jobs.errors import StaleTurnError
+from spark_jobs.running import commit
 from tests.pump import Pump, Source
 
 
@@ -73,7 +71,7 @@ def everything_acked(pump: Pump, roots: list[int]) -> bool:
 
 
 def test_words_are_counted_and_every_line_is_acked() -> None:
-    pump = Pump(word_count(), max_lanes=2)
+    pump = Pump(word_count())
     lines = [f"the falcon {number} and the tiercel {number % 7}" for number in range(500)]
     roots = []
     for start in range(0, 500, 100):
@@ -89,9 +87,10 @@ def test_words_are_counted_and_every_line_is_acked() -> None:
     assert len(totals["count"]) == 4
 
 
-def test_a_level_without_input_does_nothing() -> None:
+def test_without_input_nothing_is_done() -> None:
     pump = Pump(word_count())
-    assert pump.runners[1].run(pump.token(2, 0), []) == []
+    assert not pump.work()
+    pump.counting.flush()
     assert pump.metrics.totals() == {}
 
 
@@ -141,10 +140,11 @@ def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) ->
     join.times = times
     pump = Pump(diamond(join, Pass(), Pass(), Count()))
     roots = pump.feed(["a"], ["b"])
-    rows = pump.take()
-    for level in range(1, pump.plan.levels + 1):
-        assert pump.ledger.pending() == 2, f"acked before level {level}"
-        rows = pump.level(level, rows)
+    pump.send()
+    # Level by level, so that the join has all of its input in one step.
+    for bolts in (("left", "right"), ("join",), ("below0",), ("below1",), ("below2",)):
+        assert pump.ledger.pending() == 2, f"acked before {bolts}"
+        pump.work(*(task for bolt in bolts for task in pump.topology.task_ids(bolt)))
     pump.read()
     assert Count.totals == {"a+a+a+b+b+b": 1}
     assert everything_acked(pump, roots)
@@ -272,8 +272,8 @@ class Reporting(BasicBolt):
         collector.report_error(f"error {tup[0]}")
 
 
-def test_a_task_reports_five_errors_in_ten_seconds_over_all_micro_batches() -> None:
-    pump = Pump(chain(Reporting(), fields="word string"), max_lanes=1)
+def test_a_task_reports_five_errors_in_ten_seconds_over_all_steps() -> None:
+    pump = Pump(chain(Reporting(), fields="word string"))
     for batch in range(6):
         pump.feed(*([f"{batch}.{number}"] for number in range(10)))
         pump.run()
@@ -341,7 +341,7 @@ class Flushing(BasicBolt):
         self.life.append("cleanup")
 
 
-def test_what_a_flush_could_not_do_fails_and_the_next_micro_batch_has_a_fresh_copy() -> None:
+def test_what_a_flush_could_not_do_fails_and_the_next_step_has_a_fresh_copy() -> None:
     Flushing.life.clear()
     pump = Pump(chain(Flushing(), Count(), fields="word string", parallelism=1))
     lost = pump.feed(["a"], ["b"])
@@ -407,34 +407,6 @@ def test_single_tuples_in_no_tree_are_spread_too() -> None:
     assert all(60 <= share <= 140 for share in shares)
 
 
-def test_a_retry_that_does_the_same_work_changes_nothing_whatever_the_order_of_its_input() -> None:
-    pump = Pump(word_count(), max_lanes=2)
-    roots = pump.feed(*([f"the falcon {number} the {number % 3}"] for number in range(200)))
-    rows = pump.take()
-    first = pump.level(1, rows)
-    counted = pump.metrics.totals()
-    pump.runners[0] = pump.runner(1)
-    again = pump.level(1, rows, shuffled=lambda payloads: random.Random(1).sample(payloads, len(payloads)))
-    assert pump.metrics.totals() == counted
-    assert _tuples(again) == _tuples(first)
-    for _ in range(2):
-        random.Random(2).shuffle(again)
-        assert pump.level(2, again) == []
-    pump.read()
-    assert everything_acked(pump, roots)
-
-
-def _tuples(rows: list[tuple[int, bytes]]) -> set:
-    """Each tuple with its lane, its target, and its ids."""
-    found = set()
-    for lane, payload in rows:
-        chunk = decode(payload)
-        words, lineage = chunk.values.column(0).to_pylist(), chunk.lineage
-        for word, root, id_ in zip(words, lineage.roots.tolist(), lineage.edges.tolist(), strict=True):
-            found.add((lane, chunk.route.target_task, word, root, id_))
-    return found
-
-
 class Dice(BasicBolt):
     """Emits one tuple more at each attempt."""
 
@@ -447,111 +419,50 @@ class Dice(BasicBolt):
             collector.emit([f"{tup[0]}{number}"])
 
 
-def test_a_retry_that_does_other_work_fails_its_roots_and_no_other() -> None:
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def die_after(monkeypatch: pytest.MonkeyPatch, effects: int) -> None:
+    """The process dies when it has made so many of the calls of its commits."""
+    left = [effects]
+
+    def some(batch):
+        replies = []
+        for effect in batch:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            replies.append(effect.perform())
+        return replies
+
+    monkeypatch.setattr(commit, "perform_all", some)
+
+
+def test_a_step_that_is_repeated_and_does_other_work_fails_its_roots_and_no_other(monkeypatch) -> None:
     Dice.attempts = 0
     pump = Pump(chain(Dice(), Count(), fields="word string", parallelism=1))
     retried = pump.feed(["a"])
-    rows = pump.take()
-    pump.level(1, rows)
-    second = pump.level(1, rows)
-    pump.level(2, second)
-    pump.read()
+    pump.send()
+    with monkeypatch.context() as patched:
+        die_after(patched, 2)
+        with pytest.raises(Killed):
+            pump.work(2)
+    pump.take_over(2)
+    pump.run()
     assert pump.failed == dict.fromkeys(retried, "__acker: a retried task did other work")
-    pump.batch += 1
     others = pump.feed(["b"])
     pump.run()
     assert pump.acked == others
 
 
-def test_an_attempt_of_an_earlier_micro_batch_ends_with_one_clear_error_and_counts_nowhere() -> None:
-    pump = Pump(word_count())
-    roots = pump.feed(["a b"], ["c"])
-    rows = pump.take()
-    zombie = pump.runner(1)
-    second = pump.level(1, rows)
-    assert pump.level(2, second) == []
-    pump.batch += 1
-    more = pump.feed(["d e"], ["f"])
-    pump.level(2, pump.level(1, pump.take()))
-    counted = pump.metrics.totals()
-    pump.batch -= 1
-    pump.runners[0] = zombie
-    with pytest.raises(StaleTurnError):
-        pump.level(1, rows)
-    pump.read()
-    assert everything_acked(pump, [*roots, *more])
-    assert pump.metrics.totals() == counted
-
-
 def test_what_tasks_of_an_earlier_run_did_is_refused_whatever_they_do() -> None:
     pump = Pump(word_count())
     roots = pump.feed(["a b"], ["c"])
-    rows = pump.take()
+    pump.send()
     pump.ledger.begin("another run")
-    for _ in range(2):
-        with pytest.raises(StaleTurnError, match="micro-batch 0 of run run is over for level 1"):
-            pump.level(1, rows)
+    with pytest.raises(StaleAttemptError):
+        pump.work()
     pump.read()
-    assert (pump.acked, pump.failed, pump.metrics.totals()) == ([], {}, {})
+    assert (pump.acked, pump.failed) == ([], {})
     assert pump.ledger.pending() == len(roots)
-
-
-class Sum(BasicBolt):
-    fresh: ClassVar[list[int]] = []
-
-    def prepare(self, config, context):
-        self.fresh.append(1)
-
-    def execute(self, tup, collector):
-        pass
-
-
-def test_a_ledger_that_does_not_answer_ends_the_attempt_and_the_next_begins_with_fresh_copies(monkeypatch) -> None:
-    Sum.fresh.clear()
-    pump = Pump(chain(Sum(), fields="word string", parallelism=1))
-    roots = pump.feed(["a"])
-    rows = pump.take()
-    with monkeypatch.context() as patch:
-        patch.setattr(pump.ledger, "apply", _away)
-        with pytest.raises(LedgerUnavailableError):
-            pump.level(1, rows)
-    assert pump.metrics.totals() == {}
-    pump.level(1, rows)
-    pump.read()
-    assert everything_acked(pump, roots)
-    assert len(Sum.fresh) == 2
-
-
-def _away(*_: object) -> None:
-    raise LedgerUnavailableError("away")
-
-
-class Sometimes(BasicBolt):
-    """Fails, holds nothing, emits none to three: by its word, so that a retry does the same."""
-
-    output_fields = "word string"
-
-    def execute(self, tup, collector):
-        chance = random.Random(tup[0])
-        for number in range(chance.randrange(4)):
-            collector.emit([f"{tup[0]}{number}"])
-        if chance.random() < 0.05:
-            raise RuntimeError("unlucky")
-
-
-def test_in_a_wild_topology_every_root_has_exactly_one_outcome() -> None:
-    builder = TopologyBuilder("wild")
-    builder.set_spout("spout", Source())
-    builder.set_bolt("a", Sometimes(), parallelism=3).shuffle_grouping("spout")
-    builder.set_bolt("b", Sometimes(), parallelism=2).fields_grouping("a", "word").all_grouping("spout")
-    builder.set_bolt("join", Join(), parallelism=2).shuffle_grouping("a").partial_key_grouping("b", "word")
-    builder.set_bolt("c", Sometimes(), parallelism=3).none_grouping("join").shuffle_grouping("spout")
-    pump = Pump(builder.build(), max_lanes=3)
-    roots = []
-    for batch in range(40):
-        roots += pump.feed(*([f"{batch}.{number}"] for number in range(5)))
-        pump.run()
-    assert sorted([*pump.acked, *pump.failed]) == sorted(roots)
-    assert pump.ledger.pending() == 0
-    assert pump.acked
-    assert pump.failed
