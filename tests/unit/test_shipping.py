@@ -61,8 +61,8 @@ def test_what_lies_beside_a_users_module_travels_with_it(users_folder, tmp_path)
 def test_it_is_importable_from_another_working_directory_with_its_data(users_folder, tmp_path):
     pack_code("users_topology", tmp_path / "code.zip")
     script = """
-import users_topology, beside, helpers, importlib.resources, spark_jobs.job, spark_jobs.source
-assert "code.zip" in spark_jobs.job.__file__, spark_jobs.job.__file__
+import users_topology, beside, helpers, importlib.resources, spark_jobs.spark.run
+assert "code.zip" in spark_jobs.spark.run.__file__, spark_jobs.spark.run.__file__
 print(users_topology.VALUE, beside.VALUE, helpers.VALUE, importlib.resources.files("helpers").joinpath("words.txt").read_text())
 """
     assert in_archive(tmp_path / "code.zip", script, tmp_path) == "1 2 3 one two"
@@ -75,6 +75,17 @@ def test_everything_of_ours_that_runs_in_a_task_travels_lua_scripts_too(users_fo
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".lua"):
                 assert path.relative_to(ROOT).as_posix() in there
+
+
+def test_the_process_that_forks_the_workers_starts_from_it(users_folder, tmp_path):
+    pack_code("users_topology", tmp_path / "code.zip")
+    script = """
+from spark_jobs.spark import python_daemon
+python_daemon.import_everything(None)
+assert "code.zip" in python_daemon.__file__, python_daemon.__file__
+print(sys.modules["acker"].__file__)
+"""
+    assert "code.zip" in in_archive(tmp_path / "code.zip", script, tmp_path)
 
 
 def test_an_installed_module_travels_alone(tmp_path):
