@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -31,7 +32,7 @@ class PassAll(ArrowBolt):
 class Telling(BasicBolt):
     """Tells which task had which tuples, from which task."""
 
-    had: Counter[tuple[int, int]] = Counter()
+    had: ClassVar[Counter[tuple[int, int]]] = Counter()
 
     def prepare(self, config, context):
         self.task = context.task_id
