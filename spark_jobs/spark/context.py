@@ -18,6 +18,7 @@ from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.shipping import pack_code
 from spark_jobs.spark.archive import reading_options
 from spark_jobs.spark.settings import SECRET, is_local, settings_of
+from spark_jobs.spark.slots import settled
 from spark_jobs.spark.versions import check_versions
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class SparkUnit:
         ``options`` go over the defaults. Raises SparkUnavailableError with what to do.
         """
         check_versions()
+        self._local = is_local(master)
         settings = settings_of(application, master, options, reading_options())
         try:
             self.context = _started(settings)
@@ -74,8 +76,20 @@ class SparkUnit:
 
     @property
     def slots(self) -> int:
-        """How many Spark tasks can run at once."""
-        return int(self.context.defaultParallelism)
+        """How many Spark tasks can run at once. On a cluster it waits for seconds, until executors have registered."""
+        if self._local:
+            return int(self.context.defaultParallelism)
+        return settled(self._registered)
+
+    def _registered(self) -> int:
+        """The slots of the executors that are there: ``defaultParallelism`` is 2 where there are none, or what is set."""
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        executors = jvm.statusStore().executorList(True)  # those that live
+        found = executors.iterator()
+        slots = 0
+        while found.hasNext():
+            slots += int(found.next().maxTasks())
+        return slots
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""
