@@ -11,8 +11,9 @@ import importlib
 import sys
 from pathlib import Path
 
-OURS = "spark_jobs.spark.run"
-# Spark names the worker on the command line; without it there is nothing of Spark's to import before the fork.
+# It imports all that a bolt task runs on.
+_OURS = "spark_jobs.spark.run"
+# Spark names the worker's module there, on the command line.
 _WORKER = 1
 
 
@@ -35,9 +36,10 @@ def import_everything(worker: str | None) -> None:
 
     The first array of pyarrow imports pandas, where that is installed.
     """
-    importlib.import_module(OURS)
+    importlib.import_module(_OURS)
     importlib.import_module("pyarrow").array([0])
     if worker is not None:
+        # Where it cannot be imported, the worker says so to Spark, which is told nothing from here.
         with contextlib.suppress(ImportError):
             importlib.import_module(worker)
 
