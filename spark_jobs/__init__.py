@@ -1,29 +1,41 @@
-"""Steps 3 to 5: bolts run as Spark tasks. Importing this does not import PySpark.
+"""Steps 3 to 5: bolts run in long-lived Spark tasks. Importing this does not import PySpark.
 
-builder     puts a topology together, and checks it     topology   what it makes: components, tasks, subscriptions
-config      a topology's settings                       hashing    of keys, the same everywhere
-bolt        the contract of a bolt                      tuples     what it is given
-grouping    which task receives a tuple                 collector  what it emits, acks and fails with
-levels      the topology cut into Spark stages          outputs    where emissions are recorded
-runner      one level of a micro-batch, plain Python    execution  one bolt in it
-counts      what is counted of it
-instances   the bolts' working copies                   departures what leaves it, and what stays behind
-snapshots   the copies between two micro-batches        reasons    why a tuple failed, in one line
-queue_sink  the built-in bolt: into a RabbitMQ queue    stateful_bolt  the bolt with a state
-state       what that is, and the stores that keep it   task_states    what a micro-batch does around it
-suspects    who ended the process, or hangs in it       fold       what a task did to the trees, in numpy
-arrow_bolt  the contract of a bolt over whole batches   arrow_collector  what that emits and fails with
-arrow_columns  what it emitted, as the stream's types   arrow_anchors  what that is anchored to
-arrow_run   one ArrowBolt in a micro-batch              batch_grouping  groupings without a Python loop
-emission    the spout's side of emitting                job        what travels to the Spark tasks
-ticks       tick tuples                                 system     the names of what the system emits
-source      the relay as a Spark source                 query      the Structured Streaming query
-session     the Spark session                           errors     what all of them raise
-shipping    code for executors that lack it             garbage    how seldom it is collected
-testing     the test kit                                shape      what its processes must agree on
-patience    waiting for Redis within a Spark task       class_archive  a JVM that starts faster
-relays      the relay, with acker's client and errors   arrivals   chunks that this topology can have written
-python_start  and Python processes that do
+builder          puts a topology together, and checks it
+config           a topology's settings
+topology         what it makes: components, tasks, subscriptions
+shape            what its processes must agree on
+grouping         which task receives a tuple
+batch_grouping   groupings without a Python loop
+hashing          of keys, the same everywhere
+bolt             the contract of a bolt
+arrow_bolt       the contract of a bolt over whole batches
+stateful_bolt    the bolt with a state
+queue_sink       the built-in bolt: into a RabbitMQ queue
+system           the names of what the system emits
+tuples           what a bolt is given
+collector        what it emits, acks and fails with
+arrow_collector  what an ArrowBolt emits and fails with
+execution        one bolt over the input of one step
+arrow_run        one ArrowBolt over it
+reasons          why a tuple failed, in one line
+outputs          where emissions are recorded
+arrow_columns    what an ArrowBolt emitted, as the stream's types
+arrow_anchors    what that is anchored to
+departures       what leaves a step, and what stays behind
+fold             what a step did to the trees, in numpy
+counts           what is counted of it
+emission         the spout's side of emitting
+running          bolt tasks at work: steps and commits
+state            what the state of a StatefulBolt is, and the stores that keep it
+task_states      what a step does around a state
+snapshots        what outlives the process of a bolt
+suspects         who ended the process, or hangs in it
+patience         waiting for Redis within a Spark task
+garbage          how seldom it is collected
+spark            all that knows Spark
+shipping         code for executors that lack it
+errors           what all of them raise
+testing          the test kit
 """
 
 from spark_jobs.arrow_bolt import ArrowBolt

@@ -25,18 +25,18 @@ class ArrowBolt(_Component):
     """
 
     def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:
-        """Process the tuples of one stream of one component: once a micro-batch for each stream that has any, unless it raises.
+        """Process the tuples of one stream of one component: once per step for each stream that has any, unless it raises.
 
-        ``batch`` has the stream's columns and at least one row; ``collector`` tells where the rows come from. A micro-batch
+        ``batch`` has the stream's columns and at least one row; ``collector`` tells where the rows come from. A step
         is no unit of meaning: its size follows the load, and a replayed row comes among others. With ``tick_tuple_freq_secs``
         a tick comes by itself, after the others: ``collector.is_tick``.
         """
         raise NotImplementedError
 
     def flush(self, collector: ArrowCollector) -> None:
-        """Called after the last batch of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
+        """Called after the last batch of a step, before any of its acks leave: write in bulk, wait for confirms.
 
-        If it raises, every row of the micro-batch fails, nothing that was emitted since its beginning leaves, and the next one
+        If it raises, every row of the step fails, nothing that was emitted since its beginning leaves, and the next one
         begins with the attributes from before. There are no rows to anchor to here: what it emits must be in no tree
         (``anchors=None``).
         """

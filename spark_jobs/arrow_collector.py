@@ -115,7 +115,7 @@ class ArrowCollector(_Collector):
         * or ``None`` itself: the rows are in no tree, and nothing is replayed if they are lost.
 
         Input rows that nothing is anchored to are acked like the others. An emission stays behind when all its anchors
-        fail, now or later in the micro-batch; one good anchor lets it go, since that message counts on it, and the failed
+        fail, now or later in the step; one good anchor lets it go, since that message counts on it, and the failed
         ones bring their part again. Raises BadValuesError, BadAnchorsError, UnknownStreamError, DirectStreamError,
         AlreadySettledError after the call has ended, and what a custom grouping raises; then nothing was emitted.
         """

@@ -40,9 +40,10 @@ def batch_chooser(grouping: Grouping, stream: Stream) -> ChooseBatch:
 
 
 @batch_chooser.register
-def _(_grouping: Shuffle, stream: Stream) -> ChooseBatch:
-    count = np.uint64(len(stream.tasks))
-    return lambda _batch, identities: _split((identities >> np.uint64(32)) % count, stream.tasks)
+def _(grouping: Shuffle, stream: Stream) -> ChooseBatch:
+    tasks = grouping.among(stream)
+    count = np.uint64(len(tasks))
+    return lambda _batch, identities: _split((identities >> np.uint64(32)) % count, tasks)
 
 
 @batch_chooser.register

@@ -1,9 +1,9 @@
 """The contract of a bolt: what it is given, what it owes.
 
 A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, and one thread
-calls it. Spark may run a task in another process in each micro-batch, so the copy's attributes travel: they are pickled when
-a micro-batch ends and they have changed. What cannot be pickled (connections, locks) and what is named in ``transient`` stays
-where it is, and ``prepare`` makes it again in the next process. A driver that starts anew begins with fresh copies.
+calls it. The copy's attributes outlive its process: they are pickled when a step ends and they have changed, and another
+process begins with them. What cannot be pickled (connections, locks) and what is named in ``transient`` stays where it is, and
+``prepare`` makes it again in the next process. A driver that starts anew begins with fresh copies.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Bolt(_Component):
     done. Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
     exception out of ``execute`` fails the tuple; the worker goes on.
 
-    A tuple may be held over any number of micro-batches, to be joined or counted with later ones: keep it in an attribute,
-    and ack it, fail it or anchor to it when its time has come. What it holds survives a retry of the Spark task and the loss
-    of its process; when the driver starts anew, the messages of held tuples are delivered again.
+    A tuple may be held over any number of steps, to be joined or counted with later ones: keep it in an attribute,
+    and ack it, fail it or anchor to it when its time has come. What it holds survives the loss of its process; when the
+    driver starts anew, the messages of held tuples are delivered again.
     """
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
@@ -66,9 +66,9 @@ class Bolt(_Component):
         raise NotImplementedError
 
     def flush(self, collector: OutputCollector) -> None:
-        """Called after the last tuple of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
+        """Called after the last tuple of a step, before any of its acks leave: write in bulk, wait for confirms.
 
-        If it raises, the micro-batch's tuples fail and nothing that was emitted, acked or kept since its beginning counts: the
+        If it raises, the step's tuples fail and nothing that was emitted, acked or kept since its beginning counts: the
         next one begins with what the task was before, tuples that it held among it.
         """
 
@@ -85,7 +85,7 @@ class BasicBolt(_Component):
         raise NotImplementedError
 
     def flush(self, collector: BasicCollector) -> None:
-        """Called after the last tuple of a micro-batch, before any of its acks leave: write in bulk, wait for confirms.
+        """Called after the last tuple of a step, before any of its acks leave: write in bulk, wait for confirms.
 
-        If it raises, every tuple of the micro-batch fails. Nothing can be emitted here: there is no tuple to anchor it to.
+        If it raises, every tuple of the step fails. Nothing can be emitted here: there is no tuple to anchor it to.
         """

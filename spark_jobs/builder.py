@@ -27,7 +27,7 @@ from spark_jobs.grouping import (
     PartialKey,
     Shuffle,
 )
-from spark_jobs.topology import BoltSpec, SpoutSpec, Subscription, Topology, bolt_levels
+from spark_jobs.topology import BoltSpec, SpoutSpec, Subscription, Topology
 
 _NEVER_RUN: dict[Callable[[object], bool], str] = {
     inspect.iscoroutinefunction: "async",
@@ -71,7 +71,7 @@ class BoltDeclarer:
         return self._subscribe(component, stream, NoGrouping())
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """As shuffle: which process runs a task is not known when the tuple is emitted."""
+        """As shuffle, among the tasks in the emitter's own process where there are any; from a spout there are none."""
         return self._subscribe(component, stream, LocalOrShuffle())
 
     def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -148,7 +148,6 @@ class TopologyBuilder:
             _check_subscriptions(topology, id_, spec)
         for id_ in (*spouts, *bolts):
             _check_config(topology, id_)
-        bolt_levels(bolts)
         return topology
 
     def _declare(self, id_: str, component: object, parallelism: int, config: Mapping[str, Any] | None) -> _Declared:

@@ -30,7 +30,7 @@ class Config:
     """Spout tuples in flight a spout task. None: the bound follows the complete latency."""
     tick_tuple_freq_secs: float | None = None
     """Each bolt task gets a tick (``tup.is_tick``) that often, also while no message flows; five times a second at most, and
-    once a micro-batch. Set it for the topology, or for one bolt: ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``."""
+    once per step. Set it for the topology, or for one bolt: ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``."""
     shutdown_grace_secs: float = 10.0
     """How long a spout worker that is asked to end waits for what is in flight before it gives it back."""
     spark_options: Mapping[str, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@ SparkJobsError
 ├── TopologyError           a topology that cannot run: unknown component, stream or field, a cycle
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
-├── StaleTurnError          a later attempt, micro-batch or run has taken the bolt task over
+├── StaleTurnError          a later attempt, step or run has taken the bolt task over
 ├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and the worker goes on
     ├── AlreadySettledError   acked or failed twice, or used as an anchor after that
@@ -35,7 +35,7 @@ class SparkUnavailableError(SparkJobsError):
 
 
 class StaleTurnError(SparkJobsError):
-    """A later attempt, micro-batch or run has taken the bolt task over; what this one did counts nowhere."""
+    """A later attempt, step or run has taken the bolt task over; what this one did counts nowhere."""
 
 
 class StateLayoutError(SparkJobsError):

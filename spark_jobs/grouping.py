@@ -1,7 +1,7 @@
 """Which tasks of a subscriber receive a tuple.
 
 A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task
-when Spark repeats the work, and the ledger would see other work.
+when a step is repeated, and the ledger would see other work. Which tasks share a process is fixed for the length of a run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,6 +33,8 @@ class Stream:
     name: str
     context: TopologyContext
     """Of the emitting task."""
+    local: AbstractSet[int] = frozenset()
+    """The tasks in the process of the emitting one; a spout's process has no bolt tasks."""
 
 
 class Grouping(ABC):
@@ -55,8 +58,12 @@ class Shuffle(Grouping):
     name = "shuffle"
     by_identity = True
 
+    def among(self, stream: Stream) -> Sequence[int]:
+        """The tasks that share the stream."""
+        return stream.tasks
+
     def chooser(self, stream: Stream) -> Choose:
-        single = [(task,) for task in stream.tasks]
+        single = [(task,) for task in self.among(stream)]
         count = len(single)
         if count == 1:
             return lambda _values, _identity: single[0]
@@ -70,9 +77,12 @@ class NoGrouping(Shuffle):
 
 
 class LocalOrShuffle(Shuffle):
-    """As shuffle. A receiver in the same process is not preferred: Spark decides where the next level runs after the choice."""
+    """As shuffle, among the tasks in the emitter's own process where there are any."""
 
     name = "local_or_shuffle"
+
+    def among(self, stream: Stream) -> Sequence[int]:
+        return [task for task in stream.tasks if task in stream.local] or stream.tasks
 
 
 @dataclass(frozen=True)

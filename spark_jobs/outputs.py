@@ -1,9 +1,10 @@
-"""Where emissions are recorded: one list a (stream, target task), turned into chunks when the task ends."""
+"""Where emissions are recorded: one list a (stream, target task), turned into chunks when the step ends."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from types import NoneType
 from typing import Any
 
@@ -76,7 +77,8 @@ class Outlet:
 class Outputs:
     """All streams of one task."""
 
-    def __init__(self, topology: Topology, task_id: int) -> None:
+    def __init__(self, topology: Topology, task_id: int, local: AbstractSet[int] = frozenset()) -> None:
+        """``local`` are the bolt tasks in the process of this one."""
         context = topology.context_of(task_id)
         self._component = component = context.component
         spec = topology.spec(component)
@@ -89,7 +91,7 @@ class Outputs:
                 made = {task: Outgoing(name, schema, task) for task in tasks}
                 self.outgoing += made.values()
                 if outlet.direct is None:
-                    stream = Stream(schema=schema, tasks=tasks, name=name, context=context)
+                    stream = Stream(schema=schema, tasks=tasks, name=name, context=context, local=local)
                     outlet.subscribers.append((subscription.grouping.chooser(stream), made))
                     outlet.batch_choosers.append(batch_chooser(subscription.grouping, stream))
                     outlet.by_identity |= subscription.grouping.by_identity

@@ -29,7 +29,7 @@ class QueueSink(Bolt):
     Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the reason, when the message was
     returned (no such queue) or refused (queue full, message too large), or when the broker told nothing for ``patience_secs``.
     So a message is in its queue at least once: what was published may come again when another part of its tree fails.
-    One tuple's failure does not concern its neighbours. The messages of a micro-batch go out together, in order.
+    One tuple's failure does not concern its neighbours. The messages of a step go out together, in order.
     """
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
@@ -92,7 +92,7 @@ class QueueSink(Bolt):
             if error is None:
                 collector.ack(tup)
                 continue
-            # If somebody deleted the queue, the next micro-batch makes it again.
+            # If somebody deleted the queue, the next step makes it again.
             self._declared.discard(queue)
             reason = reason_of(error)
             if reason not in reported:

@@ -14,9 +14,9 @@ from spark_jobs.tuples import Tuple
 class StatefulBolt(BasicBolt):
     """A ``BasicBolt`` with a map in Redis, ``self.state``: counts, latest values, what was seen before.
 
-    Guarantee: what ``execute`` and ``flush`` write leaves in bulk after ``flush`` and before any ack of the micro-batch, and
+    Guarantee: what ``execute`` and ``flush`` write leaves in bulk after ``flush`` and before any ack of the step, and
     counts once however often Spark repeats the task. The writes of a tuple whose ``execute`` raises are forgotten; if
-    ``flush`` raises, all of the micro-batch are. A *message* that is delivered again, because something else in its tree
+    ``flush`` raises, all of the step are. A *message* that is delivered again, because something else in its tree
     failed, is a new tuple and counts again: at least once, as Storm's. Where that must not be, keep in the state what
     identifies a message.
 
@@ -25,7 +25,7 @@ class StatefulBolt(BasicBolt):
     """
 
     state: KeyValueState = KeyValueState()
-    """Set for each micro-batch, and gone after it; use it in ``execute`` and ``flush``."""
+    """Set for each step, and gone after it; use it in ``execute`` and ``flush``."""
     key_fields: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({})
     """Set by the framework: the fields that each (component, stream) is grouped by."""
 

@@ -1,4 +1,4 @@
-"""The runner's side of the state: what happens to it around one Spark task's share of a micro-batch."""
+"""A bolt task's side of the state: what happens to it around one step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_jobs.topology import Topology
 
 
 class TaskStates:
-    """The states of the bolt tasks that one Spark task runs in one micro-batch. For all other bolts every call does nothing."""
+    """The state of a bolt task in one step. For a bolt without a state every call does nothing."""
 
     def __init__(self, store: StateStore | None, topology: Topology, batch: int) -> None:
         self._store, self._topology, self._batch = store, topology, batch
@@ -36,7 +36,7 @@ class TaskStates:
     def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
         """The bolt has its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.
 
-        It must not have it afterwards: what a bolt has between two micro-batches travels with it.
+        It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
         """
         if not isinstance(bolt, StatefulBolt):
             yield

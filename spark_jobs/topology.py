@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,7 +13,6 @@ from queues.spout import Spout, SpoutContext, TaskContext
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.bolt import TopologyContext
 from spark_jobs.config import Config
-from spark_jobs.errors import TopologyError
 from spark_jobs.grouping import Grouping
 
 
@@ -123,27 +122,3 @@ class Topology:
             for subscription in spec.subscriptions
             if (subscription.component, subscription.stream) == (component, stream)
         ]
-
-
-def bolt_levels(bolts: Mapping[str, BoltSpec]) -> dict[str, int]:
-    """Each bolt's level: one more than the highest of its sources; spouts are at 0. Raises TopologyError for a cycle."""
-    levels: dict[str, int] = {}
-    waiting = {bolt: {s.component for s in spec.subscriptions} & bolts.keys() for bolt, spec in bolts.items()}
-    while waiting:
-        ready = [bolt for bolt, sources in waiting.items() if sources <= levels.keys()]
-        if not ready:
-            cycle = " -> ".join(_cycle(waiting))
-            raise TopologyError(
-                f"the bolts {cycle} are a cycle, and tuples cannot go round: take out one of these subscriptions"
-            )
-        for bolt in ready:
-            levels[bolt] = 1 + max((levels[source] for source in waiting.pop(bolt)), default=0)
-    return levels
-
-
-def _cycle(waiting: Mapping[str, AbstractSet[str]]) -> Sequence[str]:
-    """One cycle, in the direction of the tuples; every bolt here waits for another one here."""
-    path = [next(iter(waiting))]
-    while path[-1] not in path[:-1]:
-        path.append(min(waiting[path[-1]] & waiting.keys()))
-    return path[path.index(path[-1]) :][::-1]

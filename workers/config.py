@@ -29,7 +29,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from acker.errors import LedgerRefusedError
 from acker.redis_address import Form, RedisAddress, split_urls
-from spark_jobs import python_start
 from workers.errors import ConfigError
 from workers.redaction import redact
 
@@ -156,14 +155,10 @@ def python_path(folder: Path) -> dict[str, str]:
 def use_this_python_for_spark(folder: Path) -> None:
     """Make Spark's Python workers the Python that runs now, able to import what lies in ``folder``.
 
-    Spark takes ``PYSPARK_PYTHON`` for its workers (a value that the user set stays), and the first ``python3`` on PATH for
-    the process that plans a streaming source. All of them start with ``spark_jobs.python_start``. Call it before the session
-    starts.
+    A ``PYSPARK_PYTHON`` that the user set stays. Call it before the context starts.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     os.environ.update(python_path(folder))
-    os.environ.update(python_path(python_start.FOLDER))
 
 
 def runtime_folder() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,9 +31,15 @@ class Around:
     key: bytes
     """Seals the snapshots of the run."""
     suspicion: Suspicion
+    hosts: Sequence[Sequence[int]] = ()
+    """The bolt tasks of each process of the run; none where they are all in this one, by turns."""
     clock: Callable[[], float] = field(default=time.monotonic)
     has_ticks: bool = True
     """False where ticks are appended to the inboxes: by the test kit, on simulated time."""
+
+    def beside(self, task: int) -> frozenset[int]:
+        """The bolt tasks in the process of this one, itself among them."""
+        return next((frozenset(host) for host in self.hosts if task in host), frozenset())
 
     def tick_s(self, task: int) -> float | None:
         """How often a task has a tick, in seconds; None: never. Bolts of the system have none."""

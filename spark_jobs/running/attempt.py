@@ -49,7 +49,7 @@ class Attempt:
         self._inbox = around.inboxes.open(run, task, self.sender.attempt)
         opened = self._inbox.opened
         copy = WorkingCopy(topology, task, around.config, around.key, opened.snapshot)
-        self._bench = Bench(topology, task, copy, cycle_of(topology, task))
+        self._bench = Bench(topology, task, copy, cycle_of(topology, task), around.beside(task))
         self._committer = Committer(
             run=run,
             sender=self.sender,

@@ -48,6 +48,11 @@ def cycle_of(topology: Topology, task: int) -> frozenset[int]:
     )
 
 
+def has_cycle(topology: Topology) -> bool:
+    """Return True where a tuple can lead to another one for the same bolt."""
+    return any(cycle_of(topology, topology.task_ids(bolt)[0]) for bolt in topology.bolts)
+
+
 def _reach(topology: Topology, component: str) -> frozenset[str]:
     """Every component that tuples of this one can come to, and itself."""
     found = {component}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -73,13 +74,18 @@ class Done:
 class Bench:
     """What all steps of one bolt task share: its outputs, its copy, where the targets are."""
 
-    def __init__(self, topology: Topology, task: int, copy: WorkingCopy, unbounded: frozenset[int]) -> None:
-        """``unbounded`` are the tasks that this one must never wait for: they lie on a cycle with it."""
+    def __init__(
+        self, topology: Topology, task: int, copy: WorkingCopy, unbounded: AbstractSet[int], local: AbstractSet[int]
+    ) -> None:
+        """``unbounded`` are the tasks that this one must never wait for: they lie on a cycle with it.
+
+        ``local`` are those in its process.
+        """
         self.topology = topology
         self.task = task
         self.component = topology.component_of(task)
         self.copy = copy
-        self.outputs = Outputs(topology, task)
+        self.outputs = Outputs(topology, task, local)
         self.unbounded = unbounded
         self.basic = isinstance(topology.bolts[self.component].bolt, BasicBolt)
         self.arrow = isinstance(topology.bolts[self.component].bolt, ArrowBolt)

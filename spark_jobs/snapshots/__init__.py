@@ -1,4 +1,4 @@
-"""What a bolt task is between two micro-batches: its attributes and the tuples it holds, wherever it runs next.
+"""What a bolt task is between two steps: its attributes and the tuples it holds, wherever it runs next.
 
 store        the contract: the newest two snapshots of each task
 memory       within one process                        redis_store  on the server, with lua/save.lua

@@ -19,7 +19,7 @@ def new_key() -> bytes:
 
 
 def seal(key: bytes, purpose: str, content: bytes) -> bytes:
-    """The content with a signature before it; ``purpose`` says which task and micro-batch it is for."""
+    """The content with a signature before it; ``purpose`` says which task and step it is for."""
     return _signature(key, purpose, content) + content
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from pyspark import SparkContext
 
 from spark_jobs.spark.archive import archive_path, writing_options
-from spark_jobs.spark.context import SparkUnit, local_settings
+from spark_jobs.spark.context import SparkUnit
+from spark_jobs.spark.settings import one_machine
 
 _PATIENCE_S = 600.0
 
@@ -41,7 +42,7 @@ def make_class_archive() -> Path:
     Starts Spark, and ends the JVM of this process. Raises SparkUnavailableError.
     """
     with writing_options() as java_options:
-        spark = SparkUnit("tiercel prepare", "local[2]", local_settings(java_options))
+        spark = SparkUnit("tiercel prepare", "local[2]", one_machine(java_options))
         try:
             # First: what copies a Python process's last words keeps the stderr that there was when the process began.
             spark.silence()

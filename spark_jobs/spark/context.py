@@ -1,13 +1,13 @@
-"""The Spark context that a topology's tasks run in, and what must hold before one can start."""
+"""The Spark context that a topology's tasks run in."""
 
 from __future__ import annotations
 
+import logging
 import os
-import re
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,32 +17,13 @@ from pyspark.errors import PySparkException
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.shipping import pack_code
 from spark_jobs.spark.archive import reading_options
+from spark_jobs.spark.settings import SECRET, is_local, settings_of
+from spark_jobs.spark.slots import settled
 from spark_jobs.spark.versions import check_versions
 
-ATTEMPTS = 1_000_000
-"""Spark adds the failures of a task up over the life of its job, and a job of months must not end at the tenth."""
+log = logging.getLogger(__name__)
 
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""In local mode the JVM does nothing but wait: no optimizing compiler, no threads of a collector."""
-
-_DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.task.maxFailures": str(ATTEMPTS),
-    # Failures are those of tuples and processes, not of machines; counted over months they would exclude all executors.
-    "spark.excludeOnFailure.enabled": "false",
-    # A run has as many tasks as there are slots: executors that come and go are the operator's affair.
-    "spark.dynamicAllocation.enabled": "false",
-    "spark.locality.wait": "0",
-}
-
-_LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
-_LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-"""Where all of Spark is one process: no port that another machine could reach."""
+_ARCHIVE = "tiercel.zip"
 
 
 class SparkUnit:
@@ -51,20 +32,24 @@ class SparkUnit:
     def __init__(self, application: str, master: str, options: Mapping[str, str]) -> None:
         """Start Spark on ``master`` (its syntax: ``local[2]``, ``spark://host:7077``).
 
-        ``options`` go over the defaults. Speculation is refused: two attempts at one task that run at once would take
-        each other's inbox. Raises SparkUnavailableError with what to do.
+        ``options`` go over the defaults. Raises SparkUnavailableError with what to do.
         """
         check_versions()
-        settings = {**_DEFAULTS, **(local_settings(reading_options()) if master.startswith("local") else {}), **options}
-        if settings.get("spark.speculation", "false").lower() == "true":
-            raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
-        conf = SparkConf().setMaster(with_retries(master)).setAppName(application).setAll(list(settings.items()))
+        self._local = is_local(master)
+        settings = settings_of(application, master, options, reading_options())
         try:
-            self.context = SparkContext.getOrCreate(conf)
+            self.context = _started(settings)
         except (PySparkException, OSError) as error:
             first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
         self._scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
+        if self.context.getConf().get("spark.authenticate", "false") != "true":
+            log.warning(
+                "Spark at %s asks for no secret: every process that reaches its ports can fetch the passwords of RabbitMQ and"
+                " Redis; set spark.authenticate as docs/deploy.md says",
+                master,
+                extra={"event": "spark_open"},
+            )
 
     def use_python(self, executable: str, folders: Sequence[str]) -> None:
         """Runs that start from now on use this Python, which can import what lies in ``folders``.
@@ -91,16 +76,32 @@ class SparkUnit:
 
     @property
     def slots(self) -> int:
-        """How many Spark tasks can run at once."""
-        return int(self.context.defaultParallelism)
+        """How many Spark tasks can run at once. On a cluster it waits for seconds, until executors have registered."""
+        if self._local:
+            return int(self.context.defaultParallelism)
+        return settled(self._registered)
+
+    def _registered(self) -> int:
+        """The slots of the executors that are there: ``defaultParallelism`` is 2 where there are none, or what is set."""
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        executors = jvm.statusStore().executorList(True)  # those that live
+        found = executors.iterator()
+        slots = 0
+        while found.hasNext():
+            slots += int(found.next().maxTasks())
+        return slots
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""
-        if module is None or re.match(r"local(\[|$)", master):
+        if module is None or is_local(master):
             return
-        archive = Path(self._scratch.name) / "tiercel.zip"
+        archive = Path(self._scratch.name) / _ARCHIVE
         pack_code(module, archive)
         self.context.addPyFile(str(archive))
+        # Workers find it by themselves. The process that forks them does not: it starts in the executor's folder, where
+        # Spark puts the archive first.
+        others = self.context.environment.get("PYTHONPATH")
+        self.context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ARCHIVE, others]))
 
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.
@@ -122,19 +123,20 @@ class SparkUnit:
         self.stop()
 
 
-def local_settings(java_options: Sequence[str]) -> dict[str, str]:
-    """Where all of Spark is one process."""
-    java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", _JAVA, *java_options])
-    return {**_LOCAL, "spark.driver.extraJavaOptions": java}
+def _started(settings: Mapping[str, str]) -> SparkContext:
+    """Return the context. The settings are on the JVM's command line, which every user can read, all but the secret.
 
-
-def with_retries(master: str) -> str:
-    """``local[N]`` with as many attempts as on a cluster: local mode alone gives a task one.
-
-    >>> with_retries("local[2]"), with_retries("local"), with_retries("spark://host:7077")
-    ('local[2,1000000]', 'local[1,1000000]', 'spark://host:7077')
+    Spark draws the secret itself for ``local[N]``, YARN and Kubernetes. For ``local-cluster`` it is drawn here: one
+    application, one secret. Master, workers and driver of a standalone cluster read it from a file (``--properties-file``);
+    executors have it in their environment, which Spark's worker gives them.
     """
-    if master == "local":
-        return f"local[1,{ATTEMPTS}]"
-    match = re.fullmatch(r"local\[(\d+|\*)\]", master)
-    return f"local[{match[1]},{ATTEMPTS}]" if match else master
+    shown = {key: value for key, value in settings.items() if key != SECRET}
+    secret = settings.get(SECRET)
+    if secret is None and settings["spark.master"].startswith("local-cluster"):
+        secret = secrets.token_urlsafe(32)
+    if secret is not None:
+        # pyspark puts all settings that it knows when it starts the JVM on the command line, and later ones nowhere.
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))  # noqa: SLF001
+        java: Any = SparkContext._jvm  # noqa: SLF001 - the only way to the JVM
+        java.java.lang.System.setProperty(SECRET, secret)
+    return SparkContext.getOrCreate(SparkConf().setAll(list(shown.items())))

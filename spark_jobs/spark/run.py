@@ -66,6 +66,7 @@ class Run:
                 config={**self.topology.config.as_mapping(), "redis_url": url, "amqp_url": self.amqp_url},
                 key=self.key,
                 suspicion=Suspicion(self.id, book, ledger),
+                hosts=self.hosts,
                 has_ticks=self.has_ticks,
             )
 

@@ -1,4 +1,4 @@
-"""What a stateful bolt works with: a map whose writes leave with the micro-batch."""
+"""What a stateful bolt works with: a map whose writes leave with the step."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class KeyValueState:
 
     Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and lists and dicts (with
     string keys) of these. What is put is stored as it is at that moment: changing it afterwards changes nothing. A task sees
-    its own writes at once; everybody else sees them when the micro-batch is committed, which is before its tuples are acked.
+    its own writes at once; everybody else sees them when the step is committed, which is before its tuples are acked.
     The writes of a tuple whose ``execute`` raises are forgotten.
 
     Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises BadStateError outside of these, and
-    for what is no key or value. A Redis that does not answer raises AckerError; the micro-batch is then repeated.
+    for what is no key or value. A Redis that does not answer raises AckerError; the step is then repeated.
     """
 
     def __init__(self, turn: StateTurn | None = None, task_index: int = 0, parallelism: int = 1) -> None:
@@ -66,7 +66,7 @@ class KeyValueState:
     def increment(self, key: Key, by: int = 1) -> int:
         """Add to a whole number, 0 if there is none yet; returns the sum.
 
-        Tasks that increment one key in one micro-batch do not see each other's increments, but none is lost. Raises
+        Tasks that increment one key in one step do not see each other's increments, but none is lost. Raises
         BadStateError for a value that is no int, and for a sum of more than 64 bits.
         """
         field = self._field(key)

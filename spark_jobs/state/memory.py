@@ -20,9 +20,9 @@ class _Task:
     turn: tuple[int, int, int] = (0, -1, 0)
     """Epoch, batch, attempt of the turn that may write."""
     sealed: str | None = None
-    """Digest of this micro-batch's commit."""
+    """Digest of this step's commit."""
     undo: dict[bytes, bytes] = field(default_factory=dict)
-    """What takes this micro-batch's commit back."""
+    """What takes this step's commit back."""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class MemoryStateStore:
         mine = known.tasks.setdefault(task, _Task())
         epoch, newest, attempt = mine.turn
         if self._epoch < known.epoch or (self._epoch, batch) < (epoch, newest):
-            raise StaleTurnError(f"a later run or micro-batch than {batch} has begun with the state of {component!r}")
+            raise StaleTurnError(f"a later run or step than {batch} has begun with the state of {component!r}")
         if (epoch, newest) != (self._epoch, batch):
             mine.sealed, mine.undo = None, {}
         known.epoch = self._epoch

@@ -2,17 +2,17 @@
 
 ``MemoryStateStore`` and ``RedisStateStore`` both fulfil it and pass one suite.
 
-A *turn* is one attempt of one bolt task at one micro-batch. Spark may give a task several attempts, some of them dead, some
+A *turn* is one attempt of one bolt task at one step. A task may have several attempts, some of them dead, some
 of them not knowing that they were given up. A store keeps what a turn needs to take its writes back until the task's next
-micro-batch begins, and promises:
+step begins, and promises:
 
 * **Once.** However many attempts there are, the entries are those that one of them wrote. A turn reads the entries as they were
-  before its micro-batch, whatever earlier attempts wrote.
+  before its step, whatever earlier attempts wrote.
 * **A commit that returned is final**, because from then on its acks may leave, and what is acked must stay counted. A later
   attempt that did the same work writes nothing; one that did other work is told so, and its messages must be failed. What
   an attempt that died in its commit has written is taken back when the next turn of its task begins.
-* **Who begins last may write.** A turn of an older run, an older micro-batch or an earlier attempt is refused. Runs are
-  ordered by their epoch, a number of the run, for all tasks of the component; micro-batches by their number.
+* **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is refused. Runs are
+  ordered by their epoch, a number of the run, for all tasks of the component; steps by their number.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
 * Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the Spark task may be repeated),
   LedgerRefusedError (a person must act). Calls that the client repeats by itself take effect once.
@@ -42,19 +42,19 @@ class Writes:
 
 
 class StateTurn(Protocol):
-    """One attempt of one bolt task at one micro-batch. One thread only."""
+    """One attempt of one bolt task at one step. One thread only."""
 
     @property
     def sealed(self) -> str | None:
-        """The digest with which an earlier attempt at this micro-batch committed; None if none did."""
+        """The digest with which an earlier attempt at this step committed; None if none did."""
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
-        """The values before this micro-batch, in the order of ``fields``; None where there is none. In bulk: a call a shard."""
+        """The values before this step, in the order of ``fields``; None where there is none. In bulk: a call a shard."""
         ...
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """All entries of the component before this micro-batch, in no order, some perhaps twice.
+        """All entries of the component before this step, in no order, some perhaps twice.
 
         What other tasks commit meanwhile may or may not be seen.
         """
@@ -78,7 +78,7 @@ class StateStore(Protocol):
     def begin(self, component: str, task: int, batch: int) -> StateTurn:
         """Begin a turn of the component's task with this index, and with that end all its earlier ones.
 
-        Raises StaleTurnError if a later run or micro-batch has begun, StateLayoutError if there are entries that were written
+        Raises StaleTurnError if a later run or step has begun, StateLayoutError if there are entries that were written
         with another number of shards.
         """
         ...

@@ -1,13 +1,20 @@
 """The test kit: a topology on simulated time, for users' own tests; see docs/testing.md.
 
-cluster          LocalCluster: runs a topology             complete    complete_topology: from the first tuple to the last
-feeder           FeederSpout: emits what a test feeds it   spouts      one spout task
-capture          how emitted tuples are seen               clock       simulated time
-engine           the contract of what runs the bolts       plugin      the kit as a pytest plugin
-memory_engine    in this process, no JVM, no services      errors      what is raised
-spark_engine     in Spark, on Redis
-spark_job          what travels to Spark's workers         imports     where they find the test's own modules
-seen_store         what they have seen, in Redis           shared      what all clusters of a process share
+plugin         the kit as a pytest plugin
+complete       complete_topology: from the first tuple to the last
+cluster        LocalCluster: runs a topology
+feeder         FeederSpout: emits what a test feeds it
+spouts         one spout task
+clock          simulated time
+ticks          the ticks that are due in it
+capture        how emitted tuples are seen
+engine         the contract of what runs the bolts
+memory_engine  in this process, no JVM, no services
+spark_engine   in Spark, on Redis
+spark_run      what travels to Spark's workers
+imports        where they find the test's own modules
+shared         what all clusters of a process share
+errors         what is raised
 """
 
 from spark_jobs.testing.cluster import LocalCluster

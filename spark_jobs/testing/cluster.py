@@ -40,7 +40,7 @@ class LocalCluster:
 
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has no broker, no Redis
     and no JVM, and the same test gives the same run. ``engine="spark"`` runs the bolts in Spark, on Redis, as a real cluster
-    does; Spark starts once a process. Time stands still but in ``advance_time``, nothing sleeps. Spouts run in the thread of
+    does; Spark starts once per process. Time stands still but in ``advance_time``, nothing sleeps. Spouts run in the thread of
     the test; threads of their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up, even
     after an error.
 

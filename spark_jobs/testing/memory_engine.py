@@ -11,16 +11,19 @@ from queues.inbox.records import Bounds, Parcel, Sender
 from spark_jobs.running.around import Around
 from spark_jobs.running.attempt import Attempt
 from spark_jobs.running.counting import Counting
-from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.running.placement import bolt_tasks, has_cycle
 from spark_jobs.running.suspicion import Suspicion
 from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.state import MemoryStateStore
 from spark_jobs.testing.capture import CopyingInboxes
+from spark_jobs.testing.errors import LocalClusterError
 from spark_jobs.topology import Topology
 
 _RUN = "local-cluster"
+# One thread cannot wait for room.
 _NO_BOUNDS = Bounds(tuples=1 << 60, bytes=1 << 60)
-"""One thread cannot wait for room."""
+# Where tuples can go round for ever; without a cycle of bolts every round ends.
+_MOST_STEPS = 100_000
 
 
 class MemoryEngine:
@@ -62,18 +65,16 @@ class MemoryEngine:
             effect.perform()
 
     def run(self) -> None:
-        """Task by task, until none has anything left."""
-        while any([self._worked(attempt) for attempt in self._attempts]):  # noqa: C419 - all of them, each time
-            continue
+        """Task by task, until none has anything left. Raises LocalClusterError where a cycle of bolts does not end."""
+        steps = 0
+        while any([attempt.turn() for attempt in self._attempts]):  # noqa: C419 - all of them, each time
+            steps += 1
+            if steps > _MOST_STEPS and has_cycle(self._topology):
+                raise LocalClusterError(
+                    f"tuples still go round after {_MOST_STEPS:,} steps: the bolts are a cycle, which one of them must end"
+                )
         self._counting.flush()
 
     def close(self) -> None:
         while self._attempts:
             self._attempts.pop().close()
-
-    @staticmethod
-    def _worked(attempt: Attempt) -> bool:
-        worked = False
-        while attempt.turn():
-            worked = True
-        return worked

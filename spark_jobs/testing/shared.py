@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 from compose import EmbeddedRedis, ServiceError
-from spark_jobs import python_start
 from spark_jobs.spark.context import SparkUnit
 from spark_jobs.testing.errors import LocalClusterError
 
@@ -29,9 +28,9 @@ def shared_redis_url() -> str:
 
 @cache
 def shared_spark() -> SparkUnit:
-    """A session on this machine, or the one that this process has already. Raises SparkUnavailableError."""
+    """A context on this machine, or the one that this process has already. Raises SparkUnavailableError."""
     spark = SparkUnit("tiercel-test-kit", f"local[{_CORES}]", {})
-    spark.use_python(sys.executable, [str(python_start.FOLDER), str(Path(__file__).parents[2])])
+    spark.use_python(sys.executable, [str(Path(__file__).parents[2])])
     atexit.register(_end, spark)
     return spark
 

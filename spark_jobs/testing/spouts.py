@@ -19,7 +19,7 @@ from spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
 from spark_jobs.topology import Topology
 
 _BATCH_TUPLES = 1_000
-"""At most so many from one spout task in one micro-batch."""
+"""At most so many from one spout task in one round."""
 _NOW = timedelta(0)
 
 
@@ -184,7 +184,7 @@ class SpoutTask:
             if root in self._pending:
                 msg_id, _ = self._pending.pop(root)
                 self._pending[root] = (msg_id, self._shared.clock.now_ns + (self._timeout_ns or 0))
-        # By root, which is the order of emission; the ledger's own order depends on lanes.
+        # By root, which is the order of emission; the ledger's own order depends on its shards.
         for root in sorted(outcomes.acked):
             self._finish(root, None)
         for failure in sorted(outcomes.failed, key=lambda failure: failure.root):

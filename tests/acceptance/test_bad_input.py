@@ -31,13 +31,6 @@ def good():
     return one.build()
 
 
-def cycle():
-    one = builder()
-    one.set_bolt("a", Words()).shuffle_grouping("lines").shuffle_grouping("b")
-    one.set_bolt("b", Words()).shuffle_grouping("a")
-    return one.build()
-
-
 def component():
     one = builder()
     one.set_bolt("words", Words()).shuffle_grouping("nobody")
@@ -103,7 +96,6 @@ def assert_refused(outcome, *said):
         ("topologies:nothing", "has no attribute 'nothing'"),
         ("topologies:number", "not a topology"),
         ("topologies:raises", "no luck"),
-        ("topologies:cycle", "are a cycle"),
         ("topologies:component", "'nobody', which is not in the topology"),
         ("topologies:stream", "its streams are default"),
         ("topologies:field", "there is no field 'word'"),

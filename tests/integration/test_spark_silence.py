@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 SCRIPT = """
-from spark_jobs.session import SparkUnit
+from spark_jobs.spark.context import SparkUnit
 
 spark = SparkUnit("silence", "local[1]", {})
-error = spark._session.sparkContext._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.executor").error
+error = spark.context._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.executor").error
 error("before")
 with spark.silenced():
     error("for a while")

@@ -17,12 +17,18 @@ VICTIM = f"""
 import functools, json, sys
 from pathlib import Path
 
-from spark_jobs.session import SparkUnit
+from spark_jobs.spark.context import SparkUnit
 from workers.config import use_this_python_for_spark
 
 use_this_python_for_spark(Path.cwd())
 unit = SparkUnit("victim", sys.argv[1], json.loads(sys.argv[2]))
-unit.on_each_worker(functools.partial(len, "amqp://user:{PASSWORD}@127.0.0.1/"))
+
+
+def hold(address, _):
+    return len(address)
+
+
+unit.context.parallelize([0], 1).foreach(functools.partial(hold, "amqp://user:{PASSWORD}@127.0.0.1/"))
 print("ready", flush=True)
 sys.stdin.read()
 unit.stop()
@@ -32,7 +38,7 @@ OPEN = '{"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}
 
 @contextmanager
 def victim(master: str, options: str = "{}") -> Iterator[subprocess.Popen[str]]:
-    """A session that has run a task which holds a password, until the block ends."""
+    """A context that has run a task which holds a password, until the block ends."""
     with subprocess.Popen(
         [sys.executable, "-c", VICTIM, master, options],
         cwd=Path(__file__).parents[2],

@@ -60,7 +60,7 @@ class Total(BasicBolt):
         collector.emit([self.n])
 
 
-def test_a_task_is_one_object_over_all_micro_batches(cluster_of):
+def test_a_task_is_one_object_over_all_steps(cluster_of):
     feeder = feeding()
     cluster = cluster_of(chain(feeder, Total()))
     for number in range(3):

@@ -102,7 +102,7 @@ def test_the_tuple_of_another_task_cannot_be_acked(cluster_of):
     builder.set_spout("s", feeding(7))
     builder.set_bolt("giving", Giving()).shuffle_grouping("s")
     builder.set_bolt("taking", Taking()).shuffle_grouping("s")
-    cluster = cluster_of(builder.build(), slots=1)  # one lane: both run in one process, one after the other
+    cluster = cluster_of(builder.build(), slots=1)  # one slot: both run in one process, one after the other
     cluster.settle()
     assert outcome(cluster) == ([], [7], 0)
     expected = "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which this task does not hold"
@@ -177,7 +177,7 @@ class Unflushed(BasicBolt):
 
 
 @pytest.mark.parametrize("bad", [[2], [1, 2]], ids=["alone", "with another"])
-def test_what_a_flush_could_not_write_fails_and_the_next_micro_batch_goes_on(cluster_of, bad):
+def test_what_a_flush_could_not_write_fails_and_the_next_step_goes_on(cluster_of, bad):
     feeder = feeding(*bad)
     cluster = cluster_of(chain(feeder, Unflushed(), Pass()))
     cluster.settle()

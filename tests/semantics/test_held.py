@@ -1,4 +1,4 @@
-"""Tuples that a bolt holds over micro-batches: joins, windows, and what becomes of them."""
+"""Tuples that a bolt holds over steps: joins, windows, and what becomes of them."""
 
 from spark_jobs import Bolt, Config, TopologyBuilder
 from tests.semantics.components import Acking, chain, feeding, outcome
@@ -24,7 +24,7 @@ class Join(Bolt):
         collector.ack(tup)
 
 
-def test_a_join_over_two_spouts_and_many_micro_batches(cluster_of):
+def test_a_join_over_two_spouts_and_many_steps(cluster_of):
     left, right = feeding(0, 1, 2, 3), feeding(9)
     builder = TopologyBuilder("join")
     builder.set_spout("left", left)
@@ -45,7 +45,7 @@ def test_a_join_over_two_spouts_and_many_micro_batches(cluster_of):
     tasks = {}
     for number, pairs in cluster.read_tuples("join"):
         tasks.setdefault(pairs, []).append(number)
-    assert max(tasks) >= 2, "each task counts its pairs from micro-batch to micro-batch"
+    assert max(tasks) >= 2, "each task counts its pairs from step to step"
 
 
 class Window(Bolt):
@@ -145,7 +145,7 @@ def test_the_timeout_of_a_held_tuple_can_be_reset_for_as_long_as_it_takes(cluste
 
 
 class Aborting(Bolt):
-    """Gathers three; the flush of the micro-batch that brings a 13 fails."""
+    """Gathers three; the flush of the step that brings a 13 fails."""
 
     output_fields = "total long"
 
@@ -166,7 +166,7 @@ class Aborting(Bolt):
             raise ConnectionError("gone")
 
 
-def test_a_flush_that_fails_undoes_the_micro_batch_and_leaves_what_was_held(cluster_of):
+def test_a_flush_that_fails_undoes_the_step_and_leaves_what_was_held(cluster_of):
     feeder = feeding(1, 2)
     builder = TopologyBuilder("abort")
     builder.set_spout("s", feeder)

@@ -17,7 +17,7 @@ class Count(StatefulBolt):
         collector.emit([tup["word"], self.state.increment(tup["word"])])
 
 
-def test_a_state_lasts_from_micro_batch_to_micro_batch_and_forgets_what_a_failed_tuple_wrote(cluster_of):
+def test_a_state_lasts_from_step_to_step_and_forgets_what_a_failed_tuple_wrote(cluster_of):
     feeder = feeding("a b a", fields="line string")
     builder = TopologyBuilder("counts")
     builder.set_spout("s", feeder)

@@ -9,7 +9,7 @@ from tests.semantics.components import Acking, Failing, Pass, Silent, Split, cha
 
 
 class Join(Bolt):
-    """One tuple for all that came in the micro-batch, anchored to all of them."""
+    """One tuple for all that came in the step, anchored to all of them."""
 
     output_fields = "x long"
 
@@ -86,7 +86,7 @@ def test_the_same_anchor_several_times_is_one_tree_that_stays_whole(cluster_of):
 
 
 class Counting(Bolt):
-    """Says how many tuples a task had in the micro-batch; fails words that say so."""
+    """Says how many tuples a task had in the step; fails words that say so."""
 
     output_fields = "task int, n long"
 
@@ -180,3 +180,25 @@ def test_a_tuple_that_nobody_receives_is_acked(cluster_of):
     cluster = cluster_of(builder.build())
     cluster.settle()
     assert outcome(cluster, "alone") == ([2], [], 0)
+
+
+class Halve(BasicBolt):
+    """Sends halves of a number back to itself by way of another bolt, until it is 1."""
+
+    output_fields = "x long"
+
+    def execute(self, tup, collector):
+        if tup[0] > 1:
+            collector.emit([tup[0] // 2])
+            collector.emit([tup[0] - tup[0] // 2])
+
+
+def test_tuples_may_go_round_until_a_bolt_ends_it(cluster_of):
+    builder = TopologyBuilder("round")
+    builder.set_spout("s", feeding(1, 16, 37))
+    builder.set_bolt("halve", Halve(), parallelism=2).shuffle_grouping("s").shuffle_grouping("back")
+    builder.set_bolt("back", Pass(), parallelism=2).shuffle_grouping("halve")
+    cluster = cluster_of(builder.build())
+    cluster.settle()
+    assert outcome(cluster) == ([1, 16, 37], [], 0)
+    assert [row[0] for row in cluster.read_tuples("back")].count(1) == 16 + 37

@@ -94,7 +94,7 @@ def emissions(draw):
 
 
 def stream_of(schema: Schema, tasks: int) -> Stream:
-    return Stream(schema=schema, tasks=range(11, 11 + tasks), name="default", context=CONTEXT)
+    return Stream(schema=schema, tasks=range(11, 11 + tasks), name="default", context=CONTEXT, local=frozenset({12, 14, 99}))
 
 
 @given(emissions())

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import class_archive
-from spark_jobs.class_archive import archive_path, reading_options, writing_options
 from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.spark import archive
+from spark_jobs.spark.archive import archive_path, reading_options, writing_options
 
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands for Spark's."""
-    monkeypatch.setattr(class_archive.pyspark, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(archive.pyspark, "__file__", str(tmp_path / "__init__.py"))
     return tmp_path
 
 
@@ -59,6 +59,6 @@ def test_an_error_leaves_no_half_archive(beside: Path) -> None:
 
 def test_a_folder_that_java_could_not_be_told_of_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a folder").mkdir()
-    monkeypatch.setattr(class_archive.pyspark, "__file__", str(tmp_path / "a folder" / "__init__.py"))
+    monkeypatch.setattr(archive.pyspark, "__file__", str(tmp_path / "a folder" / "__init__.py"))
     with pytest.raises(SparkUnavailableError, match="without spaces"), writing_options():
         pass

@@ -76,10 +76,10 @@ def numbers(*, upto, tracked=True):
     return feeder
 
 
-@pytest.mark.parametrize("max_lanes", [1, 2, 7])
-def test_words_are_counted_on_any_number_of_lanes(max_lanes):
+@pytest.mark.parametrize("slots", [1, 2, 7])
+def test_words_are_counted_on_any_number_of_slots(slots):
     feeder = FeederSpout(fields="sentence string")
-    with LocalCluster(word_count(feeder), slots=max_lanes) as cluster:
+    with LocalCluster(word_count(feeder), slots=slots) as cluster:
         for number in range(20):
             feeder.feed(["the cat and the dog"], number)
         cluster.settle()
@@ -123,7 +123,7 @@ def test_a_spout_that_never_runs_dry_is_run_step_by_step():
     with LocalCluster(chain(Endless(), Pass()), config=Config(max_spout_pending=3)) as cluster:
         assert cluster.step()
         assert len(cluster.read_tuples("b1")) == 3
-        with pytest.raises(LocalClusterError, match="still moves after 5 micro-batches"):
+        with pytest.raises(LocalClusterError, match="still moves after 5 rounds"):
             cluster.settle(max_rounds=5)
 
 

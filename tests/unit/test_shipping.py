@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import py_compile
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from spark_jobs import shipping
 from spark_jobs.errors import TopologyError
 from spark_jobs.shipping import OURS, pack_code
+from spark_jobs.spark.settings import EVERYWHERE
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,8 +64,8 @@ def test_what_lies_beside_a_users_module_travels_with_it(users_folder, tmp_path)
 def test_it_is_importable_from_another_working_directory_with_its_data(users_folder, tmp_path):
     pack_code("users_topology", tmp_path / "code.zip")
     script = """
-import users_topology, beside, helpers, importlib.resources, spark_jobs.job, spark_jobs.source
-assert "code.zip" in spark_jobs.job.__file__, spark_jobs.job.__file__
+import users_topology, beside, helpers, importlib.resources, spark_jobs.spark.run, queues.inbox.redis_streams
+assert "code.zip" in spark_jobs.spark.run.__file__, spark_jobs.spark.run.__file__
 print(users_topology.VALUE, beside.VALUE, helpers.VALUE, importlib.resources.files("helpers").joinpath("words.txt").read_text())
 """
     assert in_archive(tmp_path / "code.zip", script, tmp_path) == "1 2 3 one two"
@@ -75,6 +78,17 @@ def test_everything_of_ours_that_runs_in_a_task_travels_lua_scripts_too(users_fo
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".lua"):
                 assert path.relative_to(ROOT).as_posix() in there
+
+
+def test_the_process_that_forks_the_workers_starts_from_it(users_folder, tmp_path):
+    pack_code("users_topology", tmp_path / "code.zip")
+    script = """
+from spark_jobs.spark import python_daemon
+python_daemon.import_everything(None)
+assert "code.zip" in python_daemon.__file__, python_daemon.__file__
+print(sys.modules["acker"].__file__)
+"""
+    assert "code.zip" in in_archive(tmp_path / "code.zip", script, tmp_path)
 
 
 def test_an_installed_module_travels_alone(tmp_path):
@@ -101,3 +115,15 @@ def test_too_much_is_refused_with_what_to_do(users_folder, tmp_path, monkeypatch
     monkeypatch.setattr(shipping, "_MOST_MB", 0)
     with pytest.raises(TopologyError, match="keep the topology in a folder of its own"):
         pack_code("users_topology", tmp_path / "code.zip")
+
+
+def test_an_executor_starts_its_python_from_the_archive_in_its_folder(users_folder, tmp_path):
+    """As Spark does: in the folder of the executor, where the archive lies, with its name as the path."""
+    pack_code("users_topology", tmp_path / "tiercel.zip")
+    environment = {**os.environ, "PYTHONPATH": "tiercel.zip"}
+    module = EVERYWHERE["spark.python.daemon.module"]
+    found = f"import importlib.util; print(importlib.util.find_spec({module!r}).origin)"
+    started = functools.partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert b"tiercel.zip" in started([sys.executable, "-c", found]).stdout
+    done = started([sys.executable, "-m", module, "pyspark.worker"], stdin=subprocess.DEVNULL)
+    assert (len(done.stdout), done.stderr) == (4, b"")

@@ -46,13 +46,6 @@ def bolt(component: type = Words, name: str = "bolt", source: str = "source", **
     return made
 
 
-def two_bolts(first: str, second: str) -> TopologyBuilder:
-    made = builder()
-    made.set_bolt("one", Words()).shuffle_grouping("source").shuffle_grouping(first)
-    made.set_bolt("two", Words()).shuffle_grouping(second)
-    return made
-
-
 def declared(**attributes) -> TopologyBuilder:
     return bolt(type("Declared", (Bolt,), attributes))
 
@@ -150,8 +143,6 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: direct("plain", by="direct_grouping"),
         "by direct grouping to stream 'plain' of 'naming', which is not direct: name it in direct_streams",
     ),
-    ("a cycle of two", lambda: two_bolts("two", "one"), r"the bolts (one -> two -> one|two -> one -> two) are a cycle"),
-    ("a cycle of one", lambda: bolt(source="bolt"), "the bolts bolt -> bolt are a cycle"),
     (
         "a component's bad setting",
         lambda: bolt(config={"tick_tuple_freq_secs": 0}),
@@ -208,14 +199,6 @@ def test_a_topology_that_cannot_run_is_refused_in_one_line(make: Callable[[], To
     with pytest.raises(TopologyError, match=message) as caught:
         make().build()
     assert "\n" not in str(caught.value)
-
-
-def test_a_cycle_behind_other_bolts_is_named_without_them() -> None:
-    made = two_bolts("two", "one")
-    made.set_bolt("after", Words()).shuffle_grouping("two")
-    with pytest.raises(TopologyError) as caught:
-        made.build()
-    assert "after" not in str(caught.value)
 
 
 def test_task_ids_begin_with_the_spouts_at_1_and_go_on_with_the_bolts_in_order() -> None:

@@ -1,0 +1,115 @@
+"""The settings of Spark, and where each applies. No pyspark here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from spark_jobs.errors import SparkUnavailableError
+
+# Spark adds the failures of a task up over the life of its job, and a job of months must not end at the tenth.
+ATTEMPTS = 1_000_000
+
+# The setting that is on no command line, where every user could read it.
+SECRET = "spark.authenticate.secret"  # noqa: S105 - a setting's name
+
+EVERYWHERE = {
+    "spark.ui.enabled": "false",
+    # Spark's page has no login: where the operator switches it on, it shows and changes nothing.
+    "spark.ui.killEnabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Each executor imports everything once, and forks its Python processes from there.
+    "spark.python.daemon.module": "spark_jobs.spark.python_daemon",
+    # A process that forks must have no other thread. Each Spark task has one core, so BLAS needs no more.
+    "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+    "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # For tasks on executors. Local mode has its own number, in the master.
+    "spark.task.maxFailures": str(ATTEMPTS),
+    # Tasks fail because of tuples and processes, not of machines; counted over months they would exclude all executors.
+    "spark.excludeOnFailure.enabled": "false",
+    # A run has as many tasks as there are slots: executors that come and go are the operator's decision.
+    "spark.dynamicAllocation.enabled": "false",
+    # Two attempts at one task at the same time would take each other's inbox.
+    "spark.speculation": "false",
+    # What tasks read is in Redis, not on the disk of an executor.
+    "spark.locality.wait": "0",
+}
+
+# For YARN and Kubernetes, which end an application after a number of lost executors; only those of one hour count.
+MANAGED = {"spark.executor.failuresValidityInterval": "1h"}
+
+# For JVMs that share the machine with the Python processes: they wait, and pass nothing on but the start. Executors of a
+# cluster keep Java's defaults: their machines are the operator's, and an idle compiler or collector costs no CPU.
+SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+# No port that another machine could reach, and none that gives anything to another user of this one: what Spark broadcasts
+# holds passwords and the key of the seals.
+ONE_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    # Version 1 and AES/CTR are Spark's defaults, for the sake of older ones: weaker keys, and bytes that can be changed unseen.
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    # For the executors of local-cluster; those of local mode are in the driver's JVM.
+    "spark.executor.extraJavaOptions": SMALL_JVM,
+}
+
+_REFUSED = {
+    "spark.speculation": "two attempts at one task would take each other's inbox",
+    "spark.dynamicAllocation.enabled": "a run has as many Spark tasks as there were slots when it began",
+}
+_LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
+
+
+def settings_of(application: str, master: str, options: Mapping[str, str], java_options: Sequence[str]) -> dict[str, str]:
+    """Every setting that Spark is started with; ``options`` go over the defaults.
+
+    ``java_options`` are for the driver's JVM where all of Spark is on one machine. Raises SparkUnavailableError for an
+    option that tiercel does not run with.
+    """
+    for name, why in _REFUSED.items():
+        if options.get(name, "false").lower() == "true":
+            raise SparkUnavailableError(f"tiercel does not run with {name}, because {why}: take it out of the Spark options")
+    where = one_machine(java_options) if is_one_machine(master) else MANAGED
+    names = {"spark.master": with_retries(master), "spark.app.name": application}
+    return {**EVERYWHERE, **where, **options, **names}
+
+
+def one_machine(java_options: Sequence[str]) -> dict[str, str]:
+    """The settings where all of Spark is on this machine."""
+    java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", SMALL_JVM, *java_options])
+    return {**ONE_MACHINE, "spark.driver.extraJavaOptions": java}
+
+
+def is_one_machine(master: str) -> bool:
+    """Return True for local mode and ``local-cluster``.
+
+    >>> is_one_machine("local[2]"), is_one_machine("local-cluster[2,4,1024]"), is_one_machine("spark://host:7077")
+    (True, True, False)
+    """
+    return re.match(r"local(-cluster)?(\[|$)", master) is not None
+
+
+def is_local(master: str) -> bool:
+    """Return True for local mode, where all of Spark is one process.
+
+    >>> is_local("local"), is_local("local[2]"), is_local("local-cluster[2,4,1024]")
+    (True, True, False)
+    """
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def with_retries(master: str) -> str:
+    """``local[N]`` with as many attempts as on a cluster: local mode alone gives a task one.
+
+    >>> with_retries("local[2]"), with_retries("local"), with_retries("spark://host:7077")
+    ('local[2,1000000]', 'local[1,1000000]', 'spark://host:7077')
+    """
+    if master == "local":
+        return f"local[1,{ATTEMPTS}]"
+    match = re.fullmatch(r"local\[(\d+|\*)\]", master)
+    return f"local[{match[1]},{ATTEMPTS}]" if match else master
