@@ -133,7 +133,7 @@ def test_the_rows_of_one_call_are_acked_when_it_returns():
     counts, execute_s, process_s = counts_of(WaitRows(), ["a", 0.01], ["b", 0.02], ["c", 0.03])
     assert counts["acked"] == 3
     assert execute_s >= 0.06
-    assert process_s == pytest.approx(3 * execute_s, rel=0.1)
+    assert process_s >= 3 * 0.06
 
 
 def test_flush_is_work_of_the_bolt_and_belongs_to_what_it_acks():
