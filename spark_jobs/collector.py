@@ -65,11 +65,13 @@ class Record:
         self.transferred = 0
         self.execute_ns = 0
         """Time in ``execute`` and ``flush``."""
+        self.returned_ns = 0
+        """Of a ``BasicBolt``: time of the calls that acked their tuple by returning."""
 
     @property
     def process_ns(self) -> int:
         """Time from the beginning of ``execute`` to the ack, summed over the acked tuples."""
-        return sum(tup.process_ns for tup in self.tuples if tup.state == ACKED)
+        return self.returned_ns or sum(tup.process_ns for tup in self.tuples if tup.state == ACKED)
 
     @property
     def fresh(self) -> list[Tuple]:
@@ -84,7 +86,7 @@ class Record:
             self.reasons.pop(tup.row, None)
         self.resets.clear()
         self.outputs.clear()
-        self.emitted = self.transferred = 0
+        self.emitted = self.transferred = self.returned_ns = 0
         for tup in self.fresh:
             if tup.state != FAILED:
                 self.fail(tup, reason)

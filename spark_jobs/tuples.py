@@ -45,7 +45,7 @@ class Tuple:
         self.began_ns = 0
         """When the ``execute`` of a bolt that may hold it began, in nanoseconds since the epoch."""
         self.process_ns = 0
-        """Time from the beginning of its ``execute`` to its ack."""
+        """Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand."""
 
     def __getitem__(self, key: str | int) -> Any:
         try:
