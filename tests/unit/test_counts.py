@@ -6,9 +6,13 @@ from typing import ClassVar
 
 import pytest
 
+from acker import Census, Window
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
 from spark_jobs.counts import ACKER, ACKER_TASK, edge_counter, edge_of
 from tests.pump import Pump, Source
+from workers.monitoring.graph import graph_of
+from workers.monitoring.overview import overview_of
+from workers.monitoring.raw import Raw
 
 
 class Hold(Bolt):
@@ -175,3 +179,33 @@ def test_a_bolt_that_works_all_the_time_is_seen_to_while_its_tuple_lasts():
     counts = pump.metrics.totals()["long"][2]
     assert (counts["executed"], counts["steps"]) == (1, 1)
     assert counts["execute_ns"] / 1e9 == pytest.approx(Long.took_s[0], abs=0.1), "no part of it was counted twice"
+
+
+def test_a_bolt_that_is_busy_all_the_time_has_a_capacity_near_1():
+    builder = TopologyBuilder("busy")
+    builder.set_spout("words", Source("word string, seconds double"))
+    builder.set_bolt("wait", Wait(), 2).fields_grouping("words", "word")
+    topology = builder.build()
+    pump = Pump(topology)
+    pump.feed(*[["same", 0.1]] * 8)
+    pump.send()
+    thread = threading.Thread(target=pump.work)
+    thread.start()
+    while thread.is_alive():
+        pump.counting.flush()
+        thread.join(0.05)
+    pump.counting.flush()
+    raw = Raw(
+        graph=graph_of(topology),
+        counted=pump.metrics.over(Window.ALL_TIME),
+        present={},
+        state=None,
+        driver=True,
+        inboxes=pump.inboxes.figures(pump.tasks),
+        census=Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0),
+        errors=[],
+    )
+    seen = overview_of("busy", raw)
+    assert sorted(row.capacity > 0.8 for row in seen.tasks) == [False, True]
+    assert seen.bolts[0].capacity > 0.8
+    assert seen.bolts[0].unattended == tuple(pump.tasks), "no host attends the tasks of a pump"
