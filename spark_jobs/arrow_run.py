@@ -50,6 +50,7 @@ class ArrowRecord(Record):
         self.sent: list[Sent] = []
         self.emissions: list[Anchors] = []
         self._received: list[_Received] = []
+        self._calls: list[tuple[Rows, int]] = []
 
     def receive(self, chunk: Chunk, first: int) -> None:
         """A chunk of the input, whose first tuple is row ``first`` of the level's input."""
@@ -70,6 +71,15 @@ class ArrowRecord(Record):
                 tasks=np.repeat(tasks, [part.chunk.values.num_rows for part in parts]),
                 rows=np.concatenate([part.rows for part in parts]),
             )
+
+    def returned(self, rows: Rows, took_ns: int) -> None:
+        """The call with these rows returned, which acks those that did not fail."""
+        self._calls.append((rows, took_ns))
+
+    @property
+    def process_ns(self) -> int:
+        failed = list(self.reasons)
+        return sum(took_ns * int(np.isin(rows, failed, invert=True).sum()) for rows, took_ns in self._calls)
 
     def commit(self, collector: ArrowCollector) -> None:
         """The call returned: what its collector was told counts."""
@@ -123,9 +133,10 @@ def execute_arrow(bolt: ArrowBolt, record: ArrowRecord, watch: Watch | None = No
         for row in watch(rows, lambda: _flush(bolt, record)):
             record.doing = row
             _execute(bolt, record, row.portion)
-    record.execute_ns += time.perf_counter_ns() - began
     record.doing = None
-    return not record.aborted and _flush(bolt, record)
+    trusted = not record.aborted and _flush(bolt, record)
+    record.execute_ns += time.perf_counter_ns() - began
+    return trusted
 
 
 def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
@@ -167,6 +178,7 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     """One call; if it raises, two with half of the rows each, down to single rows."""
     record.signs += 1
     collector = ArrowCollector(record, record.seeds, portion)
+    began = time.perf_counter_ns()
     try:
         bolt.execute(portion.batch, collector)
     except RAISED as error:
@@ -182,6 +194,7 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
         record.reasons.setdefault(int(portion.rows[0]), reason)
     else:
         collector.closed = True
+        record.returned(portion.rows, time.perf_counter_ns() - began)
         record.commit(collector)
 
 

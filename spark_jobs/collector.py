@@ -64,13 +64,14 @@ class Record:
         self.emitted = 0
         self.transferred = 0
         self.execute_ns = 0
-        self.arrived_ns = time.time_ns()
-        """When the input came in; wall-clock time, because what is held may be acked on another machine."""
+        """Time in ``execute`` and ``flush``."""
+        self.returned_ns = 0
+        """Of a ``BasicBolt``: time of the calls that acked their tuple by returning."""
 
-    def process_ns(self, now_ns: int) -> int:
-        """Nanoseconds from its arrival until now, summed over the acked tuples."""
-        held = [now_ns - tup.arrived_ns for tup in self.tuples[: self.held] if tup.state == ACKED]
-        return max(0, sum(held) + (now_ns - self.arrived_ns) * (len(self.acked) - len(held)))
+    @property
+    def process_ns(self) -> int:
+        """Time from the beginning of ``execute`` to the ack, summed over the acked tuples."""
+        return self.returned_ns or sum(tup.process_ns for tup in self.tuples if tup.state == ACKED)
 
     @property
     def fresh(self) -> list[Tuple]:
@@ -85,7 +86,7 @@ class Record:
             self.reasons.pop(tup.row, None)
         self.resets.clear()
         self.outputs.clear()
-        self.emitted = self.transferred = 0
+        self.emitted = self.transferred = self.returned_ns = 0
         for tup in self.fresh:
             if tup.state != FAILED:
                 self.fail(tup, reason)
@@ -217,6 +218,8 @@ class OutputCollector(_Collector):
         """Say that the bolt is done with the tuple. Raises AlreadySettledError, ForeignTupleError."""
         self._check(tup, "acks")
         tup.state = ACKED
+        # Wall-clock time: what is held may be acked in another process. It may be set back.
+        tup.process_ns = max(0, time.time_ns() - tup.began_ns)
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         """The message at the root fails at once and is delivered again. Raises AlreadySettledError, ForeignTupleError.

@@ -1,12 +1,14 @@
-"""What is counted of one micro-batch of one task. Pure.
+"""Counts of one step of one bolt task. Pure.
 
 emitted, transferred, executed, acked, failed   as in Storm
-execute_ns    in ``execute``, all tuples together
-process_ns    from the arrival of each acked tuple in its task until its ack is in the ledger, all together
+execute_ns    time in ``execute`` and ``flush``, all tuples together
+process_ns    time from the beginning of ``execute`` to the ack, all acked tuples together
+steps         steps that were committed
+step_ns       time of these, from the first tuple to the end of the commit: what a full inbox makes wait is part of it
 from:[…]      executed, by the component and the stream that they came from: the edges of the topology's graph
 
 The ledger counts as the bolt ``__acker``: executed are the updates of roots, acked the trees that they completed, failed
-those that bolts failed, late what came for trees that were over, execute_ns the time it took.
+those that bolts failed, late what came for trees that were over, execute_ns the time of the round trips that took them there.
 """
 
 from __future__ import annotations
@@ -45,23 +47,25 @@ def sources_of(chunks: Sequence[Chunk]) -> Mapping[str, int]:
     return rows
 
 
-def task_counts(record: Record, sources: Mapping[str, int], now_ns: int) -> dict[str, int]:
-    """What a task did; ``now_ns`` is the moment at which its acks had left, in nanoseconds since the epoch."""
+def task_counts(record: Record, sources: Mapping[str, int], step_ns: int) -> dict[str, int]:
+    """Count one step of a task."""
     counts = {
+        "steps": 1,
+        "step_ns": step_ns,
         "executed": record.executed,
         "emitted": record.emitted,
         "transferred": record.transferred,
         "acked": len(record.acked),
         "failed": len(record.reasons),
         "execute_ns": record.execute_ns,
-        "process_ns": record.process_ns(now_ns),
+        "process_ns": record.process_ns,
         **sources,
     }
     return {name: count for name, count in counts.items() if count}
 
 
 def acker_counts(reply: Reply, roots: int, took_ns: int) -> dict[str, int]:
-    """What one call of the ledger did with this many roots."""
+    """Count what one call of the ledger did with this many roots."""
     counts = {
         "executed": roots,
         "acked": reply.completed,

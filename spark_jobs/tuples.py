@@ -28,7 +28,7 @@ class Origin:
 class Tuple:
     """One tuple: ``tup["word"]``, ``tup[0]``, ``tup.values``. Ack it, fail it or anchor to it, on the task that received it."""
 
-    __slots__ = ("arrived_ns", "emitted", "origin", "record", "row", "seed", "state", "values")
+    __slots__ = ("began_ns", "emitted", "origin", "process_ns", "record", "row", "seed", "state", "values")
 
     def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:
         self.values = values
@@ -42,8 +42,10 @@ class Tuple:
         self.emitted = 0
         """Emissions anchored to it so far."""
         self.state = OPEN
-        self.arrived_ns = 0
-        """When the task was given it, in nanoseconds since the epoch; 0: in this micro-batch."""
+        self.began_ns = 0
+        """When the ``execute`` of a bolt that may hold it began, in nanoseconds since the epoch."""
+        self.process_ns = 0
+        """Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand."""
 
     def __getitem__(self, key: str | int) -> Any:
         try:

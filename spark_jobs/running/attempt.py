@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -158,6 +159,7 @@ class Attempt:
 
     def _commit(self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None) -> None:
         """One step, from its input to the end of its commit."""
+        began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         around = self._around
         states = TaskStates(around.state, around.topology, number)
@@ -166,13 +168,14 @@ class Attempt:
         watch = self._suspect.watch(step) if self._suspect.looks_at(shares) else None
         self.doing = step
         try:
-            done = step.execute(None if sealed or watch else self._slices.may, watch)
+            with around.counting.executing(self.task, self._bench.component):
+                done = step.execute(None if sealed or watch else self._slices.may, watch)
         finally:
             self.doing = None
         self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked:
-            self._leave(covered, done, states)
+            self._leave(covered, done, states, began_ns)
         self._step = number
         if done.ticked:
             self._ticks.ticked(around.clock())
@@ -183,7 +186,7 @@ class Attempt:
         self._pending.remove(executed)
         return covered
 
-    def _leave(self, covered: Covered, done: Done, states: TaskStates) -> None:
+    def _leave(self, covered: Covered, done: Done, states: TaskStates, began_ns: int) -> None:
         """Commit, however long Redis is away; a step with a state begins again with a new attempt instead."""
         self._reset(done)
         if states.begun:
@@ -192,7 +195,8 @@ class Attempt:
             reply = self._patiently(lambda: self._committer.commit(covered, done, states))
         if done.snapshot is not None:
             self._bench.copy.kept(done.snapshot)
-        self._around.counting.step(self.task, done, reply)
+        step_ns = time.perf_counter_ns() - began_ns
+        self._around.counting.step(self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns)
 
     # -- around it -------------------------------------------------------------------------------
 

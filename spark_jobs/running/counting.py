@@ -1,11 +1,16 @@
-"""What the bolt tasks of one process did, told by the clock and not by the step."""
+"""Counts of the bolt tasks of one process, reported by the clock and not by the step.
+
+A call that lasts is counted while it lasts: a task that has been busy with one tuple for a minute shows it.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from acker import ErrorReport, Metrics, Reply
@@ -13,6 +18,16 @@ from spark_jobs.counts import ACKER, ACKER_TASK, acker_counts, task_counts
 from spark_jobs.running.step import Done
 
 REASON_LENGTH = 500
+
+
+@dataclass(slots=True)
+class _Call:
+    """One step in the bolt's hands."""
+
+    component: str
+    began_ns: int
+    told_ns: int = 0
+    """How much of its time was reported."""
 
 
 class Counting:
@@ -23,24 +38,42 @@ class Counting:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
+        self._calls: dict[int, _Call] = {}
+        self._told_ns: dict[int, int] = {}
 
-    def step(self, task: int, done: Done, reply: Reply | None) -> None:
-        """A step is committed."""
+    @contextmanager
+    def executing(self, task: int, component: str) -> Iterator[None]:
+        """Count the time of this block while it goes on; ``step`` then adds what is left of it."""
+        call = _Call(component, time.perf_counter_ns())
+        with self._lock:
+            self._calls[task] = call
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls.pop(task, None)
+                self._told_ns[task] = call.told_ns
+
+    def step(self, task: int, done: Done, reply: Reply | None, *, step_ns: int, commit_ns: int) -> None:
+        """Count a step that is committed."""
         record = done.record
-        counts = task_counts(record, done.sources, time.time_ns())
+        counts = task_counts(record, done.sources, step_ns)
         errors = [
             ErrorReport(at=datetime.now(UTC), component=record.component, task=task, message=message[:REASON_LENGTH])
             for message in record.errors
         ]
         with self._lock:
+            told_ns = self._told_ns.pop(task, 0)
+            counts["execute_ns"] = max(0, record.execute_ns - told_ns)
             self._add((record.component, task), counts)
             if reply is not None:
-                self._add((ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), 0))
+                self._add((ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), commit_ns))
             self._errors += errors
 
     def flush(self) -> None:
         """Tell the metrics. Raises LedgerUnavailableError, and then keeps what it has."""
         with self._lock:
+            self._look_at_calls()
             counts, self._counts = self._counts, {}
             errors, self._errors = self._errors, []
         try:
@@ -53,6 +86,13 @@ class Counting:
             raise
         if errors:
             self._metrics.report(errors)
+
+    def _look_at_calls(self) -> None:
+        now_ns = time.perf_counter_ns()
+        for task, call in self._calls.items():
+            lasts_ns = now_ns - call.began_ns
+            self._add((call.component, task), {"execute_ns": lasts_ns - call.told_ns})
+            call.told_ns = lasts_ns
 
     def _add(self, name: tuple[str, int], more: Mapping[str, int]) -> None:
         self._counts.setdefault(name, Counter()).update(more)

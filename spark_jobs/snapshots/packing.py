@@ -1,7 +1,7 @@
 """From a working copy to bytes and back: the attributes as a pickle, the held tuples as chunks.
 
 A snapshot is a row of frames, each with its length before it: the attributes; where in the chunks each held tuple is; how many
-emissions each has anchored to it, and when it came; then the chunks, which are safe to read whoever wrote them.
+emissions each has anchored to it, and when its ``execute`` began; then the chunks, which are safe to read whoever wrote them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,6 @@ def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: 
     held = Held(tuples=tuples)
     if lineage is not None and tuples:
         held.lineage = select(lineage, np.array([tup.row for tup in tuples], np.int64))
-    if record is not None:
-        for tup in tuples:
-            tup.arrived_ns = tup.arrived_ns or record.arrived_ns
     return Packed(content=b"".join(_framed([pickled, *_held_frames(held)])), held=held, stuck=stuck)
 
 
@@ -75,8 +72,9 @@ def unpack(bolt: AnyBolt, content: bytes) -> Held:
     pickled, places, told, chunks = _opened(content)
     stored = [tup for chunk in chunks for tup in tuples_of(chunk)]
     tuples = [stored[place] for place in places.tolist()]
-    for tup, (emitted, arrived_ns) in zip(tuples, told.tolist(), strict=True):
-        tup.emitted, tup.arrived_ns = emitted, arrived_ns
+    for tup, (emitted, began_ns) in zip(tuples, told.tolist(), strict=True):
+        tup.emitted = emitted
+        tup.began_ns = began_ns
     lineage = select(join_lineages([chunk.lineage for chunk in chunks]), places)
     vars(bolt).update(_Unpickler(pickled, tuples).load())
     return Held(tuples=tuples, lineage=lineage)
@@ -113,7 +111,7 @@ def _held_frames(held: Held) -> Iterator[bytes]:
         by_origin.setdefault((tup.source_component, tup.source_stream, tup.source_task), []).append(position)
     order = np.array([position for positions in by_origin.values() for position in positions], np.int64)
     yield np.argsort(order).astype("<i8").tobytes()
-    yield np.array([(tup.emitted, tup.arrived_ns) for tup in held.tuples], "<i8").tobytes()
+    yield np.array([(tup.emitted, tup.began_ns) for tup in held.tuples], "<i8").tobytes()
     for (component, stream, task), positions in by_origin.items():
         route = Route(component=component, stream=stream, source_task=task, target_task=0)
         rows = [held.tuples[position].values for position in positions]

@@ -1,5 +1,6 @@
 """``tiercel monitor`` in a real browser: a real topology under load, what people can do there, and servers that go away."""
 
+import itertools
 import json
 import os
 import re
@@ -8,23 +9,29 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from acker import RedisMetrics
+from acker.redis_effects import RedisServers
 from compose import GuardedProcess, Launch
 from compose.install import find_system_program, install_missing
 from compose.ports import free_port
 from queues import QueueSpout, WorkQueue, declare_queue
+from queues.inbox.redis_streams import RedisInboxes
 from spark_jobs import Bolt, TopologyBuilder
 from tests.broker import put, unique, wait_ready
+from tests.inboxes import parcel
+from tests.inboxes import put as append
 from tests.monitors import chromium, give_token, monitor, number, rows
 from tests.terminal import tiercel_run
 from tests.waiting import wait_until
 from workers.control import Presence, State
+from workers.driver.lease import Holder
+from workers.driver.redis_lease import RedisLease
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 
@@ -113,6 +120,13 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         for row in rows(page, "Bolts"):
             for column in ("executed", "acked", "failed", "emitted", "transferred"):
                 assert number(row[column]) == sum(task.get(column, 0) for task in totals[row["bolt"]].values()), column
+        tasks = rows(page, "Bolt tasks")
+        assert {(row["bolt"], row["process seen"], row["waiting"]) for row in tasks} == {
+            ("split", "now", "0"),
+            ("sink", "now", "0"),
+        }
+        assert sum(number(row["executed"]) for row in tasks if row["bolt"] == "sink") == 600
+        assert {row["without a process"] for row in rows(page, "Bolts")} == {""}
         exposed = figures(url, running)
         assert exposed["tiercel_spout_acked_total", "lines"] == 200
         assert exposed["tiercel_bolt_executed_total", "sink"] == 600
@@ -269,7 +283,13 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     put(services.amqp_url, f"{name}.dead", b"x")
     RedisMetrics(services.redis_url, name).add("lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3})
     control = RedisControl(services.redis_url, name)
+    inboxes = RedisInboxes(RedisServers((services.redis_url,)), name)
+    inboxes.adopt("run", [2])
+    sent = itertools.count(1)
+    # More than a few wait from the first scrape on.
+    append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[500]))
     with ExitStack() as ended:
+        ended.enter_context(closing(inboxes))
         url = ended.enter_context(monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url))
         with urllib.request.urlopen(f"{url}metrics") as response:
             checked = subprocess.run([promtool, "check", "metrics"], input=response.read(), capture_output=True, check=False)
@@ -286,14 +306,29 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             api = f"http://127.0.0.1:{port}/api/v1"
             acked = f'query?query=tiercel_spout_acked_total{{topology="{name}"}}'
             wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 300, "a scrape")
-            fired = {"TiercelDeadLetters", "TiercelPendingTooOld", "TiercelNoConsumers", "TiercelNoDriver"}
 
-            def all_fire():
-                # Again and again: a spout that says nothing for ten seconds is not there.
+            def fire(fired):
+                # Again and again: a spout that says nothing for ten seconds is not there. And the inbox only grows.
                 control.report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
+                append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[1]))
                 return fired <= alerts(asked(api, "alerts"), name)
 
-            wait_until(all_fire, 300, f"{fired} to fire")
+            fired = {
+                "TiercelDeadLetters",
+                "TiercelPendingTooOld",
+                "TiercelNoConsumers",
+                "TiercelNoDriver",
+                "TiercelInboxGrowing",
+            }
+            wait_until(lambda: fire(fired), 300, f"{fired} to fire")
+            # A driver that is there, and still no process for any bolt task.
+            lease = ended.enter_context(closing(RedisLease(services.redis_url, name)))
+
+            def unattended():
+                lease.take(Holder(driver="d", shape="s"))
+                return fire({"TiercelTaskWithoutProcess"})
+
+            wait_until(unattended, 300, "a task without a process to be noticed")
             assert "TiercelMonitorGone" not in alerts(asked(api, "alerts"), None)
             for question in dashboard_questions(name):
                 wait_until(lambda question=question: answered(api, question), 300, f"an answer to {question}")

@@ -7,11 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from acker import LedgerSpec, open_ledger
-from queues import Entry, QueueSpout, WorkQueue, declare_queue
+from acker.redis_effects import RedisServers
+from queues import QueueSpout, WorkQueue, declare_queue
 from queues.depths import QueueDepth, survey
+from queues.inbox.redis_streams import RedisInboxes
 from spark_jobs import BasicBolt, Config, TopologyBuilder
-from spark_jobs.relays import relay_on
 from tests.broker import Desk, delete, put, unique
+from tests.inboxes import parcel
+from tests.inboxes import put as append
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.control import Presence, State
@@ -95,8 +98,9 @@ def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name,
 
 
 def test_our_own_queues_are_measured(tiercel, name, redis_url):
-    relay = relay_on(redis_url, name, lanes=2)
-    relay.append([Entry(lane=0, payload=b"a"), Entry(lane=1, payload=b"b"), Entry(lane=1, payload=b"c")])
+    inboxes = RedisInboxes(RedisServers((redis_url,)), name)
+    inboxes.adopt("run", [3, 4])
+    append(inboxes, 1, parcel(b"a", target=3, tuples=[1]), parcel(b"b", b"c", target=4, tuples=[20, 300]))
     spec = LedgerSpec(topology=name, urls=(redis_url,), shards=2, owners=2, message_timeout=timedelta(seconds=30))
     ledger = open_ledger(spec)
     feed = ledger.feed(1)
@@ -107,12 +111,13 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
     control.report(2, Presence(active=True, pending=0, oldest_s=0), State.ACTIVE)
     wait_until(lambda: looked(tiercel, name)[1][0]["feed_lag_s"] > 0)
     [own] = looked(tiercel, name)[1]
-    assert (own["topology"], own["relay_length"], own["pending"], own["oldest_pending_s"]) == (name, 3, 97, 12.5)
+    assert (own["topology"], own["waiting"], own["pending"], own["oldest_pending_s"]) == (name, 321, 97, 12.5)
+    assert own["oldest_waiting_s"] > 0
     assert own["feed_entries"] >= 1
     feed.read(timedelta(0))
     feed.read(timedelta(0))
     assert looked(tiercel, name)[1][0]["feed_entries"] == 0
-    for each in (relay, ledger, control):
+    for each in (inboxes, ledger, control):
         each.close()
 
 

@@ -13,9 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from acker import ErrorReport, RedisMetrics, Window
+from acker.redis_effects import RedisServers
 from queues import QueueSpout, WorkQueue, declare_queue
+from queues.inbox.redis_streams import RedisInboxes
 from spark_jobs import BasicBolt, TopologyBuilder
 from tests.broker import delete, unique
+from tests.inboxes import parcel, put
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.monitoring.top import view_of
@@ -34,7 +37,7 @@ def name(amqp_url, redis_url):
     declare_queue(amqp_url, WorkQueue(name=name))
     metrics = RedisMetrics(redis_url, name)
     metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
-    metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000})
+    metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000, "steps": 4, "step_ns": 50_000_000})
     now = datetime.now(UTC)
     metrics.report([ErrorReport(at=now, component="[split]", task=2, message="[red]no markup: amqp://u:secret@h/")])
     yield name
@@ -49,11 +52,25 @@ def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):
     lines = [line.split() for line in result.output.splitlines()]
     [spout] = [line for line in lines if line[:1] == ["lines"]]
     assert spout[1:] == ["0/1", "12,345", "0", "0.000", "12,000", "45", "5", "0"]
-    [bolt] = [line for line in lines if line[:1] == ["[split]"]]
+    bolt, tasks = [line for line in lines if line[:1] == ["[split]"]]
     assert bolt[5:7] == ["1.000", "12,346"]
+    assert (tasks[1], tasks[-3:]) == ("0", ["12.5", "0", "2"]), "no process runs task 2"
     assert "[red]no markup: amqp://u:***@h/" in result.output
     assert "secret" not in result.output
     assert "not running" in result.output
+
+
+def test_it_shows_what_waits_for_each_bolt_and_who_began_again(name, redis_url):
+    with closing(RedisInboxes(RedisServers((redis_url,)), name)) as inboxes:
+        inboxes.adopt("run", [2])
+        attempts = [inboxes.draw("run", 2) for _ in range(3)]
+        inboxes.open("run", 2, attempts[-1])
+        assert inboxes.beat("run", {2: attempts[-1]}) == []
+        put(inboxes, 1, parcel(b"chunk", target=2, tuples=[70]))
+        result = CliRunner().invoke(app, ["top", name, "--redis", redis_url], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    _, tasks = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["[split]"]]
+    assert (tasks[1], tasks[-2:]) == ("70", ["12.5", "2"]), "two restarts, and a process runs it"
 
 
 def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):

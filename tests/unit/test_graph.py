@@ -1,6 +1,7 @@
 """What is published of a topology, so that a monitor needs none of its code."""
 
 import json
+from dataclasses import replace
 from typing import ClassVar
 
 from queues import QueueSpout
@@ -33,9 +34,17 @@ def test_it_has_the_components_with_their_tasks_and_queues_and_who_subscribes_to
         Edge(source="split", stream="default", target="count", grouping="fields"),
         Edge(source="split", stream="odd ones", target="count", grouping="global"),
     )
-    assert (graph.shards, graph.relay_lanes, graph.queues) == (3, 2, ["a queue"])
+    assert (graph.shards, graph.queues) == (3, ["a queue"])
 
 
 def test_it_travels_as_json():
     graph = graph_of(topology())
     assert unpack_graph(json.loads(json.dumps(pack_graph(graph)))) == graph
+
+
+def test_bolts_may_be_on_a_cycle():
+    graph = graph_of(topology())
+    back = Edge(source="count", stream="default", target="split", grouping="shuffle")
+    again = Edge(source="count", stream="default", target="count", grouping="fields")
+    looped = replace(graph, edges=(*graph.edges, back, again))
+    assert unpack_graph(json.loads(json.dumps(pack_graph(looped)))) == looped

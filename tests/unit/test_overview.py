@@ -1,17 +1,22 @@
-"""What every view shows, worked out of counters."""
+"""The figures of every view, worked out of counters and inboxes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from acker import Census, Counted, ErrorReport
 from acker.histogram import bucket_of
+from queues.inbox.records import InboxFigures
 from spark_jobs.counts import ACKER, edge_counter
 from workers.control import Presence, State
+from workers.driver.watch import UNATTENDED_S
 from workers.monitoring.graph import Component, Edge, Graph
-from workers.monitoring.overview import Raw, overview_of
+from workers.monitoring.overview import overview_of
+from workers.monitoring.page_tables import BOLTS, TASKS, tables_of
 from workers.monitoring.rates import RateMeter
-from workers.monitoring.wording import body_text, milliseconds, per_second, size, span
+from workers.monitoring.raw import Raw
+from workers.monitoring.wording import body_text, milliseconds, per_second, size, span, tasks_named
 
 EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
 GRAPH = Graph(
@@ -19,7 +24,6 @@ GRAPH = Graph(
     bolts=(Component(name="split", tasks=(3, 4)),),
     edges=(EDGE,),
     shards=1,
-    relay_lanes=2,
 )
 NOTHING = Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
 S, MS = 1_000_000_000, 1_000_000
@@ -29,6 +33,11 @@ def error(component, message):
     return ErrorReport(at=datetime(2024, 1, 1, tzinfo=UTC), component=component, task=1, message=message)
 
 
+def inbox(**changed):
+    given = {"tuples": 0, "bytes": 0, "adopted": True, "oldest_s": 0.0, "attempts": 1, "seen_s": 0.4}
+    return InboxFigures(**{**given, **changed})
+
+
 def overview(**changed):
     given = {
         "graph": GRAPH,
@@ -36,7 +45,7 @@ def overview(**changed):
         "present": {},
         "state": None,
         "driver": False,
-        "relay_length": 0,
+        "inboxes": {},
         "census": NOTHING,
         "errors": [],
     }
@@ -81,6 +90,64 @@ def test_the_capacity_of_a_bolt_is_that_of_its_busiest_task():
     [row] = overview(counted=Counted(counts=counts, seconds=10)).bolts
     assert (row.capacity, row.execute_ms, row.process_ms) == (0.6, 1000, 15)
     assert (row.executed, row.acked, row.failed) == (8, 2, 1)
+
+
+def test_a_task_that_executes_all_the_time_has_a_capacity_of_1_in_the_window_and_now():
+    counts = {"split": {3: {"executed": 60, "execute_ns": 59 * S}, 4: {"executed": 600, "execute_ns": 20 * S}}}
+    rates = {"split": {3: {"execute_ns": 998 * S}, 4: {"execute_ns": 0}}}
+    seen = overview(counted=Counted(counts=counts, seconds=60), rates=rates)
+    busy, idle = seen.tasks
+    assert (busy.capacity, busy.busy, seen.bolts[0].capacity) == pytest.approx((0.983, 0.998, 0.983), abs=0.001)
+    assert (idle.capacity, idle.busy) == pytest.approx((0.333, 0), abs=0.001)
+
+
+def test_a_share_is_never_above_1_although_the_first_report_is_of_the_second_before():
+    counts = {"split": {3: {"execute_ns": S}}}
+    seen = overview(counted=Counted(counts=counts, seconds=0.5), rates={"split": {3: {"execute_ns": 1500 * S}}})
+    assert (seen.tasks[0].capacity, seen.tasks[0].busy) == (1, 1)
+
+
+def test_each_task_shows_what_waits_for_it_its_steps_and_its_restarts():
+    counts = {"split": {3: {"executed": 8, "steps": 4, "step_ns": 20 * MS}, 4: {"steps": 1, "step_ns": 5 * MS}}}
+    rates = {"split": {3: {"steps": 2_000}, 4: {"steps": 500}}}
+    inboxes = {
+        3: inbox(tuples=700, bytes=4096, oldest_s=2.5, attempts=3),
+        4: inbox(tuples=30, bytes=100, oldest_s=9.0),
+    }
+    seen = overview(counted=Counted(counts=counts, seconds=10), rates=rates, inboxes=inboxes)
+    first, second = seen.tasks
+    assert (first.component, first.task, second.task) == ("split", 3, 4)
+    assert (first.waiting, first.waiting_bytes, first.oldest_s, first.restarts) == (700, 4096, 2.5, 2)
+    assert (first.steps, first.steps_a_second, first.step_ms, first.executed) == (4, 2, 5, 8)
+    [bolt] = seen.bolts
+    assert (bolt.waiting, bolt.oldest_s, bolt.restarts, bolt.unattended) == (730, 9, 2, ())
+    assert (bolt.steps_a_second, bolt.step_ms) == (2.5, 5)
+    assert (seen.own.waiting, seen.own.oldest_waiting_s) == (730, 9)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (inbox(seen_s=UNATTENDED_S), "now"),
+        (inbox(seen_s=UNATTENDED_S + 1), f"{UNATTENDED_S + 1:.1f} s ago"),
+        (inbox(seen_s=None, attempts=0), "never"),
+        (inbox(adopted=False, seen_s=None, attempts=0), "never"),
+        (None, "never"),
+    ],
+)
+def test_a_task_without_a_process_is_named(found, shown):
+    seen = overview(inboxes={3: inbox(), **({4: found} if found else {})})
+    assert seen.bolts[0].unattended == (() if shown == "now" else (4,))
+    tables = tables_of(seen)
+    assert [row["process seen"] for row in tables[TASKS]] == ["now", shown]
+    assert tables[BOLTS][0]["without a process"] == ("" if shown == "now" else "4")
+
+
+def test_of_very_many_tasks_those_without_a_process_and_those_behind_are_listed():
+    graph = replace(GRAPH, bolts=(Component(name="split", tasks=tuple(range(3, 303))),))
+    inboxes = {task: inbox(oldest_s=float(task)) for task in range(3, 303)} | {5: inbox(seen_s=None)}
+    listed = [row["task"] for row in tables_of(overview(graph=graph, inboxes=inboxes))[TASKS]]
+    assert (len(listed), listed[:2], listed[-1]) == (100, ["5", "302"], "204")
 
 
 def test_the_acker_and_the_edges_show_what_is_counted_and_what_is_now():
@@ -155,4 +222,5 @@ def test_numbers_are_written_for_people():
     assert [milliseconds(number) for number in (None, 0.0123, 12.34, 1234.5)] == ["", "0.012", "12.3", "1,234"]
     assert [per_second(number) for number in (None, 0, 9.94, 1234.5)] == ["?", "0.0", "9.9", "1,234"]
     assert [size(number) for number in (0, 2048, 5 * 2**20, 3 * 2**40)] == ["0 B", "2.0 KiB", "5.0 MiB", "3,072.0 GiB"]
+    assert [tasks_named(range(count)) for count in (0, 2, 3, 5)] == ["", "0, 1", "0, 1, 2", "0, 1, 2 and 2 more"]
     assert [span(number) for number in (0, 59.4, 61, 3 * 3600, 90_000)] == ["0 s", "59 s", "1 min 1 s", "3 h 0 min", "1 d 1 h"]

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from acker import Census, Counted
 from workers.monitoring.graph import Component, Edge, Graph
 from workers.monitoring.history import Sample
-from workers.monitoring.overview import Raw, overview_of
+from workers.monitoring.overview import overview_of
 from workers.monitoring.page_charts import COLUMN_PX, ROW_PX, depth_options, graph_options, graph_size, layers
+from workers.monitoring.raw import Raw
 
 
 def overview(*edges, spouts=("lines",), rates=None):
@@ -16,11 +17,10 @@ def overview(*edges, spouts=("lines",), rates=None):
         bolts=tuple(Component(name=name, tasks=(2,)) for name in bolts),
         edges=edges,
         shards=1,
-        relay_lanes=1,
     )
     nothing = Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
     raw = Raw(
-        graph=graph, counted=Counted(counts={}, seconds=0), present={}, state=None, driver=False, relay_length=0,
+        graph=graph, counted=Counted(counts={}, seconds=0), present={}, state=None, driver=False, inboxes={},
         census=nothing, errors=[], rates=rates or {},
     )  # fmt: skip
     return overview_of("t", raw)
@@ -44,6 +44,15 @@ def test_bolts_lie_below_their_sources_and_not_across():
     assert layers(overview(*crossed, spouts=("left", "right"))) == [["left", "right"], ["l1", "r1"], ["l2", "r2"]]
 
 
+def test_on_a_cycle_the_edges_that_close_it_go_upwards_and_are_bent():
+    cycle = (edge("lines", "a"), edge("a", "b"), edge("b", "a", "again"), edge("b", "end"), edge("end", "end", "more"))
+    seen = overview(*cycle)
+    assert layers(seen) == [["lines"], ["a"], ["b"], ["end"]]
+    links = graph_options(seen)["series"][0]["links"]
+    bent = {(link["source"], link["target"]) for link in links if link["lineStyle"]["curveness"]}
+    assert bent == {("b", "a"), ("end", "end")}
+
+
 def test_edges_show_what_goes_over_them_and_are_bent_round_what_they_pass():
     rates = {"a": {2: {'from:["lines", "default"]': 12_345}}}
     links = graph_options(overview(*DIAMOND, rates=rates))["series"][0]["links"]
@@ -57,6 +66,6 @@ def test_edges_show_what_goes_over_them_and_are_bent_round_what_they_pass():
 
 def test_a_chart_has_a_gap_where_nobody_knows():
     then = datetime(2024, 1, 1, tzinfo=UTC)
-    samples = [Sample(at=then, depths={"q ready": 1}), Sample(at=then, depths={"q ready": None, "relay length": 2})]
+    samples = [Sample(at=then, depths={"q ready": 1}), Sample(at=then, depths={"q ready": None, "waiting tuples": 2})]
     lines = {line["name"]: [depth for _, depth in line["data"]] for line in depth_options(samples)["series"]}
-    assert lines == {"q ready": [1, None], "relay length": [None, 2]}
+    assert lines == {"q ready": [1, None], "waiting tuples": [None, 2]}

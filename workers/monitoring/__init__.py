@@ -2,7 +2,8 @@
 
 graph         a topology without its code: published when it starts
 watcher       reads Redis and RabbitMQ; a server that is away is told of
-overview      what every view shows, worked out of the counters        rates     what happens now
+raw           what was read of a topology at one moment                rates     what happens now
+overview      what every view shows, worked out of the counters        bolts     of bolts and their tasks
 survey        all queues: ``tiercel depths``
 top           ``tiercel top``                                          tables    what terminals show
 station       looks every two seconds, for any number of pages

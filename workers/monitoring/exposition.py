@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from queues import QueueDepth
-from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
+from workers.monitoring.bolts import BoltRow, TaskRow
+from workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
 from workers.monitoring.watcher import Watcher
 
 _Figure = tuple[str, str]
@@ -38,8 +39,22 @@ _BOLT: dict[_Figure, Callable[[BoltRow], float]] = {
     ("tiercel_bolt_transferred", "Copies of them, one a receiving task"): lambda row: row.transferred,
     ("tiercel_bolt_acked", "Tuples that bolts acked"): lambda row: row.acked,
     ("tiercel_bolt_failed", "Tuples that bolts failed"): lambda row: row.failed,
-    ("tiercel_bolt_execute_seconds", "Time in execute, all tasks together"): lambda row: row.execute_s,
-    ("tiercel_bolt_process_seconds", "Time from arrival to ack, all tuples together"): lambda row: row.process_s,
+    ("tiercel_bolt_execute_seconds", "Time in execute and flush, all tasks together"): lambda row: row.execute_s,
+    ("tiercel_bolt_process_seconds", "Time from execute to ack, all tuples together"): lambda row: row.process_s,
+}
+_TASK: dict[_Figure, Callable[[TaskRow], float]] = {
+    ("tiercel_task_executed", "Tuples that a bolt task executed"): lambda row: row.executed,
+    ("tiercel_task_execute_seconds", "Time in execute and flush: its rate is the capacity"): lambda row: row.execute_s,
+    ("tiercel_task_steps", "Steps that a bolt task committed"): lambda row: row.steps,
+    ("tiercel_task_step_seconds", "Time of its steps, commits included"): lambda row: row.step_s,
+}
+_TASK_NOW: dict[_Figure, Callable[[TaskRow], float | None]] = {
+    ("tiercel_inbox_tuples", "Tuples in the inbox of a bolt task"): lambda row: row.waiting,
+    ("tiercel_inbox_bytes", "Bytes of their chunks"): lambda row: row.waiting_bytes,
+    ("tiercel_inbox_oldest_seconds", "Age of the oldest of them in the inbox"): lambda row: row.oldest_s,
+    ("tiercel_task_attempts", "Attempts at a bolt task in this run, the first one included"): lambda row: row.attempts,
+    ("tiercel_task_attended", "Whether a process runs the bolt task"): lambda row: row.attended,
+    ("tiercel_task_seen_seconds", "Time since a process said that it runs the bolt task"): lambda row: row.seen_s,
 }
 _ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
@@ -51,7 +66,6 @@ _ACKER_NOW: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_memory_bytes", "Memory of their entries"): lambda row: row.memory_bytes,
 }
 _OWN: dict[_Figure, Callable[[Own], float]] = {
-    ("tiercel_inbox_tuples", "Tuples in the inboxes of bolt tasks"): lambda own: own.waiting,
     ("tiercel_feed_entries", "Entries of outcomes that no spout worker has taken yet"): lambda own: own.feed_entries,
     ("tiercel_feed_lag_seconds", "Age of the oldest of them"): lambda own: own.feed_lag_s,
 }
@@ -103,6 +117,11 @@ def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
     yield from _gauges(_SPOUT_NOW, spouts, "spout")
     yield _latencies(spouts)
     yield from _counters(_BOLT, bolts, "bolt")
+    tasks: dict[_Labels, TaskRow] = {
+        (name, row.component, str(row.task)): row for name, each in found.items() for row in each.tasks
+    }
+    yield from _counters(_TASK, tasks, "component", "task")
+    yield from _gauges(_TASK_NOW, tasks, "component", "task")
     yield from _counters(_ACKER, ackers)
     yield from _gauges(_ACKER_NOW, ackers)
     owns: dict[_Labels, Own] = {(name,): each.own for name, each in found.items()}

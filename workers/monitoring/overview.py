@@ -1,4 +1,4 @@
-"""What every view shows of a topology, worked out of its counters. Pure.
+"""A topology as every view shows it, worked out of its counters. Pure.
 
 Counts are exact: every tuple is counted where it happens, once, whatever Spark repeats.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from acker import Census, Counted, ErrorReport
+from acker import ErrorReport
 from acker.histogram import cumulative, percentile
-from acker.windows import Counts
 from queues import QueueDepth
-from queues.inbox.records import InboxFigures
 from spark_jobs.counts import ACKER, edge_counter
-from workers.control import Presence, State
-from workers.monitoring.graph import Component, Edge, Graph
+from workers.control import State
+from workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
+from workers.monitoring.graph import Component, Edge
+from workers.monitoring.raw import Raw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,29 +49,6 @@ class SpoutRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BoltRow:
-    """One bolt in a window."""
-
-    name: str
-    tasks: int
-    emitted: int
-    transferred: int
-    executed: int
-    acked: int
-    failed: int
-    execute_ms: float | None
-    """Mean time in ``execute``; None if nothing was executed."""
-    process_ms: float | None
-    """Mean time from the arrival in the task to the ack in the ledger; None if nothing was acked."""
-    execute_s: float
-    """All of it together, in seconds."""
-    process_s: float
-    capacity: float
-    """The share of the window that the busiest task spent in ``execute``: near 1, the bolt needs more tasks."""
-    last_error: ErrorReport | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class AckerRow:
     """The ledger in a window; what is pending is of now."""
 
@@ -88,7 +65,7 @@ class AckerRow:
     late: int
     """Updates of trees that were over."""
     update_ms: float | None
-    """Mean time an update takes its task, many of them in one call."""
+    """Mean time of the round trip that takes updates to the ledger, per update: many share one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,27 +97,6 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Raw:
-    """What was read of a topology at one moment."""
-
-    graph: Graph
-    counted: Counted
-    present: Mapping[int, Presence]
-    state: State | None
-    driver: bool
-    """Whether a driver is there."""
-    inboxes: Mapping[int, InboxFigures]
-    """By bolt task."""
-    census: Census
-    errors: Sequence[ErrorReport]
-    """Newest first."""
-    message_timeout_s: float = 0.0
-    """0: messages never time out."""
-    rates: Counts = field(default_factory=dict)
-    """Counts a thousand seconds, now."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
     """A topology."""
 
@@ -154,6 +110,8 @@ class Overview:
     """Complete trees, now."""
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
+    tasks: tuple[TaskRow, ...]
+    """Of bolts, in the order of these."""
     acker: AckerRow
     edges: tuple[EdgeRow, ...]
     own: Own
@@ -168,6 +126,7 @@ def overview_of(name: str, raw: Raw) -> Overview:
     for error in raw.errors:
         last.setdefault(error.component, error)
     spouts = tuple(_spout(each, raw, last.get(each.name)) for each in raw.graph.spouts)
+    tasks = {each.name: task_rows(each, raw) for each in raw.graph.bolts}
     own = Own(
         topology=name,
         waiting=sum(one.tuples for one in raw.inboxes.values()),
@@ -184,7 +143,8 @@ def overview_of(name: str, raw: Raw) -> Overview:
         seconds=raw.counted.seconds,
         acked_a_second=sum(_total(raw.rates.get(spout.name, {}))["acked"] for spout in spouts) / 1000,
         spouts=spouts,
-        bolts=tuple(_bolt(each, raw.counted, last.get(each.name)) for each in raw.graph.bolts),
+        bolts=tuple(bolt_row(each, raw, tasks[each.name], last.get(each.name)) for each in raw.graph.bolts),
+        tasks=tuple(row for rows in tasks.values() for row in rows),
         acker=_acker(raw, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, raw) for each in raw.graph.edges),
         own=own,
@@ -220,33 +180,12 @@ def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> Sp
         failed=counts["failed"],
         timeouts=counts["timeout"],
         released=counts["released"],
-        complete_ms=_mean(counts["complete_us"] / 1e3, counts["acked"]),
+        complete_ms=mean(counts["complete_us"] / 1e3, counts["acked"]),
         complete_p99_ms=percentile(counts, 0.99),
         complete_s=counts["complete_us"] / 1e6,
         latencies=cumulative(counts),
         pending=sum(presence.pending for presence in present),
         oldest_s=max([0.0, *(presence.oldest_s for presence in present)]),
-        last_error=last_error,
-    )
-
-
-def _bolt(component: Component, counted: Counted, last_error: ErrorReport | None) -> BoltRow:
-    tasks = counted.counts.get(component.name, {})
-    counts = _total(tasks)
-    busiest_s = max([0.0, *(task.get("execute_ns", 0) / 1e9 for task in tasks.values())])
-    return BoltRow(
-        name=component.name,
-        tasks=len(component.tasks),
-        emitted=counts["emitted"],
-        transferred=counts["transferred"],
-        executed=counts["executed"],
-        acked=counts["acked"],
-        failed=counts["failed"],
-        execute_ms=_mean(counts["execute_ns"] / 1e6, counts["executed"]),
-        process_ms=_mean(counts["process_ns"] / 1e6, counts["acked"]),
-        execute_s=counts["execute_ns"] / 1e9,
-        process_s=counts["process_ns"] / 1e9,
-        capacity=busiest_s / counted.seconds if counted.seconds else 0.0,
         last_error=last_error,
     )
 
@@ -262,7 +201,7 @@ def _acker(raw: Raw, timeouts: int) -> AckerRow:
         failed=counts["failed"],
         timeouts=timeouts,
         late=counts["late"],
-        update_ms=_mean(counts["execute_ns"] / 1e6, counts["executed"]),
+        update_ms=mean(counts["execute_ns"] / 1e6, counts["executed"]),
     )
 
 
@@ -273,7 +212,3 @@ def _edge(edge: Edge, raw: Raw) -> EdgeRow:
         tuples=_total(raw.counted.counts.get(edge.target, {}))[counter],
         a_second=_total(raw.rates.get(edge.target, {}))[counter] / 1000,
     )
-
-
-def _mean(total: float, count: int) -> float | None:
-    return total / count if count else None

@@ -13,7 +13,7 @@ from workers.monitoring.overview import Overview
 from workers.monitoring.page_actions import Actions
 from workers.monitoring.page_charts import depth_options, graph_options, graph_size
 from workers.monitoring.page_letters import Letters, table_of
-from workers.monitoring.page_tables import ACKER, BOLTS, DEAD, ERRORS, OWN, QUEUES, SPOUTS, TableKind, tables_of
+from workers.monitoring.page_tables import ACKER, BOLTS, DEAD, ERRORS, OWN, QUEUES, SPOUTS, TASKS, TableKind, tables_of
 from workers.monitoring.page_token import Guard, Lock
 from workers.monitoring.station import LOOK_S, Station
 from workers.monitoring.watcher import Look, Servers
@@ -62,12 +62,13 @@ class Page:
                 for name in ("acked/s", "pending trees", "oldest pending", "failed", "timeouts", "dead letters"):
                     self._tile(name)
             self._graph_box = _section("Topology").classes("tiercel-wide")
-            for kind in (SPOUTS, BOLTS, ACKER, QUEUES, OWN):
+            for kind in (SPOUTS, BOLTS, TASKS, ACKER, QUEUES, OWN):
                 self._table(kind)
             with _section("Depths, the last three hours"):
                 self._depths = ui.echart(depth_options([]), renderer="svg").classes("w-full h-72").props('data-testid="depths"')
             self._table(ERRORS)
-            self._tables[ERRORS].style("max-height: 340px").props("virtual-scroll")
+            for long in (TASKS, ERRORS):
+                self._tables[long].style("max-height: 340px").props("virtual-scroll")
             with _section(DEAD.title):
                 self._letters = Letters(self._actions)
         ui.timer(LOOK_S, self._refresh, immediate=True)

@@ -24,14 +24,11 @@ _NO_HTML = {"renderMode": "richText"}
 
 
 def layers(overview: Overview) -> Rows:
-    """Spouts first, then each bolt below all that it subscribes to; within a layer below its sources."""
-    depth = {spout.name: 0 for spout in overview.spouts}
-    bolts = [bolt.name for bolt in overview.bolts]
-    for _ in bolts:
-        for name in bolts:
-            sources = [row.edge.source for row in overview.edges if row.edge.target == name]
-            if all(source in depth for source in sources):
-                depth[name] = 1 + max((depth[source] for source in sources), default=0)
+    """Spouts first, then each bolt below all that it subscribes to; within a layer below its sources.
+
+    On a cycle there is no such order: of the edges that close it, those go upwards.
+    """
+    depth = _depths(overview)
     rows: Rows = [[] for _ in range(1 + max(depth.values(), default=0))]
     for name, row in depth.items():
         rows[row].append(name)
@@ -44,6 +41,23 @@ def layers(overview: Overview) -> Rows:
         for at, name in enumerate(names):
             place[name] = at - (len(names) - 1) / 2
     return rows
+
+
+def _depths(overview: Overview) -> dict[str, int]:
+    """The layer of each component."""
+    depth = {spout.name: 0 for spout in overview.spouts}
+    sources: dict[str, set[str]] = {bolt.name: set() for bolt in overview.bolts}
+    for row in overview.edges:
+        sources[row.edge.target].add(row.edge.source)
+    left = list(sources)
+    while left:
+        ready = [name for name in left if sources[name] <= depth.keys()]
+        if not ready:
+            ready = [next((name for name in left if sources[name] & depth.keys()), left[0])]
+        layer = {name: 1 + max((depth[each] for each in sources[name] & depth.keys()), default=0) for name in ready}
+        depth |= layer
+        left = [name for name in left if name not in layer]
+    return depth
 
 
 def graph_size(overview: Overview) -> tuple[int, int]:
@@ -79,7 +93,7 @@ def graph_options(overview: Overview) -> dict[str, Any]:
 
 
 def depth_options(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Depths over time, a line each; a gap where nobody knows."""
+    """Depths over time, a line each; a gap where a server did not answer."""
     names = list(dict.fromkeys(name for sample in samples for name in sample.depths))
     return {
         "animation": False,
@@ -136,13 +150,13 @@ def _edge_label(stream: str, a_second: float) -> str:
 
 
 def _bends(overview: Overview, rows: Rows) -> list[float]:
-    """How much each edge is bent: round the layers that it passes by, and away from others between the same two components."""
+    """The curve of each edge: round the layers that it passes by, back up a cycle, away from others between the same two."""
     layer = {name: row for row, names in enumerate(rows) for name in names}
     seen: dict[tuple[str, str], int] = {}
     bends = []
     for row in overview.edges:
         ends = row.edge.source, row.edge.target
-        passes = layer[row.edge.target] - layer[row.edge.source] - 1
-        bends.append(0.15 * seen.get(ends, 0) + (0.45 if passes > 0 else 0.0))
+        next_layer = layer[row.edge.target] == layer[row.edge.source] + 1
+        bends.append(0.15 * seen.get(ends, 0) + (0.0 if next_layer else 0.45))
         seen[ends] = seen.get(ends, 0) + 1
     return bends

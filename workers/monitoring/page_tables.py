@@ -1,4 +1,4 @@
-"""The columns and rows of the page's tables: {"name": text} each, every cell a plain text. Pure."""
+"""The columns and rows of the page's tables: {"name": text} per row, every cell a plain text. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 from acker import ErrorReport
 from queues import QueueDepth
 from queues.dead_letters import DeadLetter
-from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
-from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, when
+from workers.monitoring.bolts import BoltRow, TaskRow
+from workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
+from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, tasks_named, when
 from workers.printable import printable
 
 _TEXTS = {"spout", "bolt", "queue", "last error", "component", "reason", "body", "time"}
 _LONG = {"last error", "reason", "body"}
 _WRAP = "white-space: normal; overflow-wrap: anywhere; min-width: 220px"
+# Each page is sent all of its rows every two seconds.
+_TASKS_SHOWN = 100
 Cells = dict[str, str]
 
 
@@ -58,8 +61,15 @@ SPOUTS = TableKind(
 BOLTS = TableKind(
     title="Bolts",
     columns=(
-        "bolt", "tasks", "emitted", "transferred", "capacity", "execute ms", "executed", "process ms", "acked", "failed",
-        "last error",
+        "bolt", "tasks", "emitted", "transferred", "capacity", "busy now", "execute ms", "executed", "process ms", "acked",
+        "failed", "waiting", "oldest", "steps/s", "step ms", "restarts", "without a process", "last error",
+    ),
+)  # fmt: skip
+TASKS = TableKind(
+    title="Bolt tasks",
+    columns=(
+        "bolt", "task", "waiting", "bytes", "oldest", "executed", "capacity", "busy now", "steps/s", "step ms",
+        "restarts", "process seen",
     ),
 )  # fmt: skip
 ACKER = TableKind(
@@ -74,17 +84,18 @@ QUEUES = TableKind(
 )
 OWN = TableKind(
     title="tiercel's own queues",
-    columns=("waiting", "pending roots", "oldest pending", "feed entries", "feed lag"),
+    columns=("waiting", "oldest waiting", "pending roots", "oldest pending", "feed entries", "feed lag"),
 )
 ERRORS = TableKind(title="Last errors", columns=("time", "component", "task", "reason"))
 DEAD = TableKind(title="Dead letters", columns=("reason", "bytes", "body"))
 
 
 def tables_of(overview: Overview) -> dict[TableKind, list[Cells]]:
-    """The rows of all tables but the dead letters."""
+    """Return the rows of all tables but the dead letters."""
     return {
         SPOUTS: SPOUTS.rows([_spout(row) for row in overview.spouts]),
         BOLTS: BOLTS.rows([_bolt(row) for row in overview.bolts]),
+        TASKS: TASKS.rows([_task(row) for row in _tasks_shown(overview.tasks)]),
         ACKER: ACKER.rows([_acker(overview.acker)]),
         QUEUES: QUEUES.rows([_queue(row) for row in overview.queues]),
         OWN: OWN.rows([_own(overview.own)]),
@@ -122,13 +133,51 @@ def _bolt(row: BoltRow) -> tuple[str, ...]:
         count(row.emitted),
         count(row.transferred),
         share(row.capacity),
+        share(row.busy),
         milliseconds(row.execute_ms),
         count(row.executed),
         milliseconds(row.process_ms),
         count(row.acked),
         count(row.failed),
+        count(row.waiting),
+        seconds(row.oldest_s),
+        per_second(row.steps_a_second),
+        milliseconds(row.step_ms),
+        count(row.restarts),
+        tasks_named(row.unattended),
         _message(row.last_error),
     )
+
+
+def _tasks_shown(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """All of them, or of very many those without a process and those that are behind most."""
+    if len(rows) <= _TASKS_SHOWN:
+        return rows
+    return sorted(rows, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]
+
+
+def _task(row: TaskRow) -> tuple[str, ...]:
+    return (
+        row.component,
+        str(row.task),
+        count(row.waiting),
+        size(row.waiting_bytes),
+        seconds(row.oldest_s),
+        count(row.executed),
+        share(row.capacity),
+        share(row.busy),
+        per_second(row.steps_a_second),
+        milliseconds(row.step_ms),
+        count(row.restarts),
+        _seen(row),
+    )
+
+
+def _seen(row: TaskRow) -> str:
+    """Seconds only where it is not attended: else they change with each look and say nothing."""
+    if row.attended:
+        return "now"
+    return "never" if row.seen_s is None else f"{seconds(row.seen_s)} ago"
 
 
 def _acker(row: AckerRow) -> tuple[str, ...]:
@@ -151,8 +200,9 @@ def _queue(row: QueueDepth) -> tuple[str, ...]:
 
 
 def _own(own: Own) -> tuple[str, ...]:
-    lengths = (count(own.waiting), count(own.pending), seconds(own.oldest_pending_s))
-    return (*lengths, count(own.feed_entries), seconds(own.feed_lag_s))
+    waiting = (count(own.waiting), seconds(own.oldest_waiting_s))
+    pending = (count(own.pending), seconds(own.oldest_pending_s))
+    return (*waiting, *pending, count(own.feed_entries), seconds(own.feed_lag_s))
 
 
 def _error(error: ErrorReport) -> tuple[str, ...]:

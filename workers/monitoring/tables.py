@@ -11,9 +11,10 @@ from rich.table import Table
 
 from acker import ErrorReport
 from queues import QueueDepth
-from workers.monitoring.overview import AckerRow, BoltRow, Overview, Own, SpoutRow
+from workers.monitoring.bolts import BoltRow
+from workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
 from workers.monitoring.survey import Survey
-from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, when
+from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, tasks_named, when
 from workers.terminal import cell
 
 _LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
@@ -31,11 +32,12 @@ def depth_table(found: Sequence[QueueDepth]) -> Table:
 
 
 def own_table(found: Sequence[Own]) -> Table:
-    """The queues of our own, a row a topology."""
-    table = _table("topology", "waiting", "pending roots", "oldest pending", "feed entries", "feed lag")
+    """The queues of our own, one row per topology."""
+    table = _table("topology", "waiting", "oldest waiting", "pending roots", "oldest pending", "feed entries", "feed lag")
     for own in found:
-        lengths = [count(own.waiting), count(own.pending), seconds(own.oldest_pending_s)]
-        table.add_row(cell(own.topology), *lengths, count(own.feed_entries), seconds(own.feed_lag_s))
+        waiting = [count(own.waiting), seconds(own.oldest_waiting_s)]
+        pending = [count(own.pending), seconds(own.oldest_pending_s)]
+        table.add_row(cell(own.topology), *waiting, *pending, count(own.feed_entries), seconds(own.feed_lag_s))
     return table
 
 
@@ -51,7 +53,7 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     if overview.state != "not running" and not overview.driver:
         heading.append("  no driver", "bold red")
     warnings = [cell(problem, "bold red") for problem in problems]
-    tables = [_spouts(overview.spouts), _bolts(overview.bolts), _acker(overview.acker)]
+    tables = [_spouts(overview.spouts), _bolts(overview.bolts), _tasks(overview), _acker(overview.acker)]
     tables += [depth_table(overview.queues)] if overview.queues else []
     return Group(heading, *warnings, *tables, own_table([overview.own]), _errors(overview.errors[:5]))
 
@@ -76,6 +78,17 @@ def _bolts(rows: Sequence[BoltRow]) -> Table:
         ends = [count(row.acked), count(row.failed)]
         sent = [count(row.emitted), count(row.transferred)]
         table.add_row(cell(row.name), count(row.tasks), *sent, *times, *ends)
+    return table
+
+
+def _tasks(overview: Overview) -> Table:
+    """The inboxes and steps of each bolt's tasks."""
+    table = _table("bolt", "waiting", "oldest", "busy now", "steps/s", "step ms", "restarts", "without a process")
+    for row in overview.bolts:
+        waiting = [count(row.waiting), seconds(row.oldest_s), share(row.busy)]
+        steps = [per_second(row.steps_a_second), milliseconds(row.step_ms), count(row.restarts)]
+        style = "bold red" if row.unattended and overview.driver else ""
+        table.add_row(cell(row.name), *waiting, *steps, cell(tasks_named(row.unattended), style))
     return table
 
 

@@ -16,8 +16,9 @@ from queues.depths import survey
 from queues.errors import QueuesError
 from queues.inbox.redis_streams import RedisInboxes
 from workers.driver.redis_lease import RedisLease
-from workers.monitoring.overview import Overview, Raw, overview_of
+from workers.monitoring.overview import Overview, overview_of
 from workers.monitoring.rates import RateMeter
+from workers.monitoring.raw import Raw
 from workers.redaction import redact
 from workers.redis_control import RedisControl
 from workers.registry import Registry, TopologyNote, known_topologies, topology_named

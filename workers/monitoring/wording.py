@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from datetime import datetime
 
 from workers.printable import printable
@@ -10,11 +11,12 @@ from workers.printable import printable
 UNKNOWN = "?"
 _WHITE = "\t\n"
 _DUMPED = 16
+_NAMED = 3
 """Bytes a line."""
 
 
 def count(number: int | None) -> str:
-    """1,234, or a question mark."""
+    """``1,234``, or a question mark."""
     return UNKNOWN if number is None else f"{number:,}"
 
 
@@ -52,6 +54,13 @@ def size(number: int) -> str:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
         value /= 1024
     return f"{value:,.1f} GiB"
+
+
+def tasks_named(tasks: Sequence[int]) -> str:
+    """``3, 4, 5 and 2 more``; empty if there is none."""
+    rest = len(tasks) - _NAMED
+    named = ", ".join(str(task) for task in tasks[:_NAMED])
+    return f"{named} and {count(rest)} more" if rest > 0 else named
 
 
 def body_text(body: bytes, whole: int) -> tuple[str, str]:
