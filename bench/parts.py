@@ -138,11 +138,7 @@ def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
                     say(f"round {number + 1}: {row.line()}")
                     found[what].append(asdict(row))
     with servers() as settings:
-        try:
-            found["curve"] = slow.curve(settings, how, say)
-        except BenchError as error:
-            say(f"slow work, curve: {error}")
-            found["curve"] = [{"error": str(error)}]
+        found["curve"] = slow.curve(settings, how, say)
     return found
 
 

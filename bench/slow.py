@@ -205,19 +205,28 @@ def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside
     return Beside(messages=int(mine.sum()), p50_ms=float(p50), p99_ms=float(p99), max_ms=float(longest))
 
 
-def curve(settings: Settings, how: Slow, say: Say) -> list[dict[str, float]]:
-    """One row per number of tasks and milliseconds per tuple."""
-    rows: list[dict[str, float]] = []
+def curve(settings: Settings, how: Slow, say: Say) -> list[dict[str, Any]]:
+    """One row per number of tasks and milliseconds per tuple; what failed has a row that says why."""
+    rows: list[dict[str, Any]] = []
     for tasks in how.curve_tasks:
-        shape = SlowShape(tasks=tasks, even=True)
-        with environment(shape.environment()), running("slow", settings) as topology:
-            fill(settings, topology.queue, _bodies(4 * tasks, 1.0))
-            topology.wait_for_acks(4 * tasks, _PATIENCE_S)
-            for work_ms in how.curve_ms:
-                row = _point(topology, tasks, work_ms, how.curve_s)
+        try:
+            for row in _with_tasks(settings, how, tasks):
                 rows.append(row)
                 say(line(row))
+        except BenchError as error:
+            say(f"slow work, {tasks} tasks: {error}")
+            rows.append({"tasks": tasks, "error": str(error)})
     return rows
+
+
+def _with_tasks(settings: Settings, how: Slow, tasks: int) -> Iterator[dict[str, float]]:
+    shape = SlowShape(tasks=tasks, even=True)
+    with environment(shape.environment()), running("slow", settings) as topology:
+        topology.wait_until_ready()
+        fill(settings, topology.queue, _bodies(4 * tasks, 1.0))
+        topology.wait_for_acks(4 * tasks, _PATIENCE_S)
+        for work_ms in how.curve_ms:
+            yield _point(topology, tasks, work_ms, how.curve_s)
 
 
 def _point(topology: Running, tasks: int, work_ms: float, seconds: float) -> dict[str, float]:
