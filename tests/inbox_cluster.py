@@ -13,7 +13,6 @@ from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
 from queues.inbox.memory import MemoryInboxes
 from queues.inbox.records import Bounds, Sender
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.levels import plan_topology
 from spark_jobs.running.around import Around
 from spark_jobs.running.attempt import Attempt
 from spark_jobs.running.counting import Counting
@@ -54,7 +53,7 @@ class InboxCluster:
             clock=lambda: self.now,
         )
         self.threads: dict[int, tuple[BoltTask, threading.Thread]] = {}
-        self._emitter = SpoutEmitter(plan_topology(topology, max_lanes=1), next(iter(topology.spouts)), 1)
+        self._emitter = SpoutEmitter(topology, next(iter(topology.spouts)), 1)
         self._roots = RootIds(timedelta(seconds=30))
         self._number = 0
 

@@ -118,6 +118,8 @@ class Attempt:
         else:
             # What the last step covered is forgotten now at the latest: nothing else may follow soon.
             self._patiently(self._committer.finish)
+            if wait_s:
+                self._stop.wait(self._slices.rest_s())
         entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
         self._slices.took(len(entries))
         strange = self._pending.add(entries, self._read)

@@ -13,6 +13,9 @@ _STEP_S = 0.02
 _FIRST = 64
 _LARGEST = 2_000
 _LARGEST_ARROW = 8_000
+_BETWEEN_S = 0.01
+"""Steps of a task that follow each other begin no sooner: what comes meanwhile shares one commit. The first tuple after a
+pause is taken at once."""
 _LOOK_S = 0.01
 """An inbox that was empty is not looked at again sooner, while there is other work."""
 
@@ -36,6 +39,10 @@ class Slices:
         if waiting >= self.size or self._clock() < self._look_at:
             return 0
         return 2 * self.size - waiting
+
+    def rest_s(self) -> float:
+        """How long to wait before looking into an empty inbox: until the next step may begin."""
+        return max(0.0, self._began + _BETWEEN_S - self._clock())
 
     def took(self, entries: int) -> None:
         """The inbox had this many entries for us."""

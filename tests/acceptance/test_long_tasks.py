@@ -19,7 +19,6 @@ from acker.effects import perform_all
 from queues.inbox.records import Appended, Sender
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.levels import plan_topology
 from spark_jobs.running.placement import bolt_tasks, spread
 from spark_jobs.spark.long_tasks import LongTasks
 from spark_jobs.spark.run import Run, ledger_spec_of
@@ -87,7 +86,7 @@ class Cluster:
         self.feed = self.ledger.feed(1)
         self.tasks = LongTasks(context, self.run)
         self.tasks.start()
-        self._emitter = SpoutEmitter(plan_topology(topology, max_lanes=1), "spout", 1)
+        self._emitter = SpoutEmitter(topology, "spout", 1)
         self._roots = RootIds(timedelta(seconds=30))
         self._number = 0
         self.acked: list[int] = []
