@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 
 help:
 	@echo 'make demo       count real text on RabbitMQ, Redis and Spark, with faults; options: ARGS="--calm"'
-	@echo 'make bench      measure it beside its peers, for most of an hour; QUICK=1: five minutes; ARGS="--only latency"'
+	@echo 'make bench      measure it beside its peers, for an hour and a half; QUICK=1: ten minutes; ARGS="--only latency"'
 	@echo 'make bench-docs  put its figures and plots into README.md and docs'
 	@echo 'make test       lint, types and the whole test suite; some of it: ARGS="tests/unit -k ledger"'
 	@echo 'make test-matrix  the integration and fault tests on every version of the servers, in containers'

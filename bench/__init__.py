@@ -7,13 +7,16 @@ machine      what is measured on
 rig, server  private servers, full queues, a running topology
 peers        what it is compared with
 
-throughput   sentences a second; contest: those of the peers
+throughput   sentences per second; contest: those of the peers
 latency      from the scheduled time to the ack
-ledger       bytes a root, updates a second
+slow         slow work: how near to work / tasks, and what waits beside it
+ledger       bytes per root, updates per second
+inbox        what appends and hops cost; steps: a whole step of one tuple
 state        what a StatefulBolt's state costs
-tuples       microseconds a tuple, and where they go
-growth       throughput by the size of trees, levels, messages, tasks, shards
+tuples       microseconds per tuple, and where they go
+growth       throughput by the size of trees, bolts in a row, messages, tasks, shards
 standby      start, and idleness
+scaling      a model of what grows past one machine, with the costs above
 
 parts        how much of each; figures: what counts of it; page, plots: where it is shown
 """

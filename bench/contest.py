@@ -47,15 +47,27 @@ def consumer(what: str, settings: Settings, count: int) -> Drained:
 
 
 def _consumed(what: str, queue: str, settings: Settings, count: int) -> tuple[list[Sample], dict[str, float]]:
+    before = cpu_seconds()
+    with consuming(what, queue, settings) as (reading, check):
+        within_s = 60 + count / _SLOWEST[what]
+        until(lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks of {what}")
+        used = spent(before, cpu_seconds())
+        return reading.samples(), used
+
+
+@contextmanager
+def consuming(
+    what: str, queue: str, settings: Settings, *, timed: bool = False
+) -> Iterator[tuple[Reading, Callable[[], bool]]]:
+    """The consumer ``bare`` or ``inline`` runs within the block.
+
+    Yields what its probe writes, and what raises BenchError if it has ended.
+    """
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = Reading(Path(folder))
-        before = cpu_seconds()
         argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
-        with _process(argv, settings, reading.environment(timed=False)) as check:
-            within_s = 60 + count / _SLOWEST[what]
-            until(lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks of {what}")
-            used = spent(before, cpu_seconds())
-        return reading.samples(), used
+        with _process(argv, settings, reading.environment(timed=timed)) as check:
+            yield reading, check
 
 
 def task_queue(what: str, settings: Settings, count: int, python: str) -> Drained:

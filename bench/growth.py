@@ -1,9 +1,10 @@
-"""How throughput grows: tuples a tree, levels, message size, spout tasks, bolt tasks, shards of the ledger.
+"""How throughput grows: tuples per tree, bolts in a row, message size, spout and bolt tasks, shards.
 
     python bench/growth.py [--curve NAME ...]
 
-Each point is a chain of ``BasicBolt``s with the defaults but for the one number that the curve is about. The same run of the
-topology empties its queue several times; the first time warms it up and does not count.
+Each point is a chain of ``BasicBolt``s with the defaults but for the one number that the curve is about.
+The same run of the topology empties its queue several times; the first time warms it up and does not count.
+Slow work has a curve of its own: ``bench.slow``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Curve:
     def messages(self, value: int) -> int:
         """Enough for seconds of work, and not for minutes."""
         shape = self.shape(value)
-        tuples = 1 + shape.tuples * max(1, shape.levels - 1)
+        tuples = 1 + shape.tuples * max(1, shape.depth - 1)
         return max(50, min(_MESSAGES, _TUPLES // tuples, _BYTES_AT_MOST // self.size(value)))
 
 
@@ -61,10 +62,13 @@ CURVES = {
             name="tuples", axis="tuples a tree", unit="tuples", values=(1, 10, 100, 1_000, 10_000),
             shape=lambda value: Shape(tuples=value),
         ),
-        Curve(name="levels", axis="levels", unit="messages", values=(1, 2, 4, 8), shape=lambda value: Shape(levels=value)),
+        Curve(
+            name="depth", axis="bolts in a row", unit="messages", values=(1, 2, 4, 8),
+            shape=lambda value: Shape(depth=value),
+        ),
         Curve(
             name="size", axis="bytes a message", unit="messages", values=(100, 1_024, 10_240, 102_400, 1_048_576),
-            shape=lambda _value: Shape(levels=1), size=lambda value: value,
+            shape=lambda _value: Shape(depth=1), size=lambda value: value,
         ),
         Curve(
             name="spouts", axis="spout tasks", unit="messages", values=(1, 2, 4),
@@ -93,22 +97,27 @@ def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, 
                 rates.append(rate)
     rate = statistics.median(rates)
     # As Storm counts: what a spout or a bolt emitted.
-    tuples = 1 + shape.tuples * max(0, shape.levels - 1)
+    tuples = 1 + shape.tuples * max(0, shape.depth - 1)
     return {"value": value, "messages": count, "messages_per_s": rate, "tuples_per_s": rate * tuples}
 
 
 def _drain(topology: Running, count: int, size: int) -> float:
-    """Messages a second, from the first delivery to the last ack."""
+    """Messages per second, from the first delivery to the last ack."""
+    return count / seconds_to_drain(topology, _bodies(count, size), _WITHIN_S)
+
+
+def seconds_to_drain(topology: Running, bodies: Iterator[bytes], within_s: float) -> float:
+    """Fill the queue while the spouts rest; seconds from the first delivery to the last ack."""
     topology.wait_until_ready()
     topology.turn(State.DEACTIVATED)
     before = topology.reading.last()
-    fill(topology.settings, topology.queue, _bodies(count, size))
+    count = fill(topology.settings, topology.queue, bodies)
     topology.turn(State.ACTIVE)
-    topology.wait_for_acks(before.acked + count, _WITHIN_S)
+    topology.wait_for_acks(before.acked + count, within_s)
     samples = topology.reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > before.delivered)
     acks = [(sample.at, float(sample.acked - before.acked)) for sample in samples if sample.at >= first]
-    return count / (moment(acks, count) - first)
+    return moment(acks, count) - first
 
 
 def _bodies(count: int, size: int) -> Iterator[bytes]:

@@ -1,9 +1,11 @@
-"""Latency at a steady rate: from the time a message was scheduled for to the ack that the broker is given.
+"""Latency at a steady rate: from the time a message was scheduled for to the ack that the broker gets.
 
-    python bench/latency.py [--rate N ...] [--seconds N]
+    python bench/latency.py [--rate N ...] [--seconds N] [--kind basic|arrow|bare]
 
-The publisher follows its schedule whatever happens: a message that leaves late, or waits because everything is slow, has waited
-from its scheduled time on. The word count runs with the defaults and is warm; the first seconds of each rate do not count.
+The publisher follows its schedule whatever happens: a message that leaves late, or waits because
+everything is slow, has waited from its scheduled time on. The word count runs with the defaults and is
+warm; the first seconds of each rate do not count. ``bare`` is the consumer that only acks: what publisher,
+broker and one Python process take on this machine before tiercel adds anything.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,17 +23,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from pika import BasicProperties
 
+from bench.contest import consuming
+from bench.probe import Reading
 from bench.processes import cpu_seconds, spent
-from bench.rig import BenchError, Running, running, sentences, servers
+from bench.rig import BenchError, Running, clear, fill, running, sentences, servers, until
 from queues.address import Address
 from queues.errors import QueuesError
 from queues.outlet import Outgoing, Outlet
+from workers.config import Settings
 
 RATES = (100, 1_000, 5_000)
+# What does not count, at the beginning of each rate.
 _SETTLE_S = 5.0
-"""What does not count, at the beginning of each rate."""
+_BARE_SETTLE_S = 1.0
 _STEP_S = 0.001
 _PATIENCE_S = 60.0
+_BODIES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +71,15 @@ class Schedule:
         self._confirmed = 0
         self._error: QueuesError | None = None
 
-    def run(self, rate: int, seconds: float) -> tuple[int, float, list[float]]:
-        """Returns how many were published, the time of the first, and by how many seconds each was late."""
-        bodies = list(sentences(min(int(rate * seconds), 20_000)))
-        count, began, late = int(rate * seconds), time.monotonic() + 0.1, []
+    def run(self, rate: int, seconds: float, bodies: Sequence[bytes] = ()) -> tuple[int, float, list[float]]:
+        """Return how many were published, the time of the first, and by how many seconds each was late.
+
+        The bodies are published in turn, again and again; sentences by default.
+        """
+        count = int(rate * seconds)
+        bodies = bodies or list(sentences(min(count, _BODIES)))
+        began = time.monotonic() + 0.1
+        late: list[float] = []
         sent = self._confirmed = 0
         while sent < count:
             now = time.monotonic()
@@ -93,43 +106,83 @@ class Schedule:
         self._confirmed += 1
 
 
+Wait = Callable[[int, float], None]
+"""Waits until so many messages in all were acked, for so many seconds at most. Raises BenchError."""
+
+
 def measure(topology: Running, rate: int, seconds: float) -> Latency:
     """With a topology that is warm and runs with its probe ``timed``."""
-    acked_before, cpu_before = topology.reading.last().acked, cpu_seconds()
-    schedule = Schedule(topology.settings.amqp or "", topology.queue)
+    return _offered(
+        topology.settings, topology.queue, topology.reading, topology.wait_for_acks,
+        (rate, _SETTLE_S, seconds),
+    )  # fmt: skip
+
+
+def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
+    """Of a consumer that does nothing but ack."""
+    queue = "bench-bare"
+    fill(settings, queue, iter(()))
     try:
-        count, began, late = schedule.run(rate, _SETTLE_S + seconds)
-        topology.wait_for_acks(acked_before + count, _PATIENCE_S)
+        with consuming("bare", queue, settings, timed=True) as (reading, check):
+
+            def wait(count: int, within_s: float) -> None:
+                until(lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks")
+
+            # One message first: the process has started when it is acked.
+            fill(settings, queue, sentences(1))
+            wait(1, _PATIENCE_S)
+            return _offered(settings, queue, reading, wait, (rate, _BARE_SETTLE_S, seconds))
+    finally:
+        clear(settings, [queue])
+
+
+def _offered(settings: Settings, queue: str, reading: Reading, wait: Wait, load: tuple[int, float, float]) -> Latency:
+    """Publish at a rate, for some seconds that do not count and some that do."""
+    rate, settle_s, seconds = load
+    acked_before = reading.last().acked
+    cpu_before = cpu_seconds()
+    schedule = Schedule(settings.amqp or "", queue)
+    try:
+        count, began, late = schedule.run(rate, settle_s + seconds)
+        wait(acked_before + count, _PATIENCE_S)
     finally:
         schedule.close()
     used = spent(cpu_before, cpu_seconds())
-    found = topology.reading.latencies()
-    found = found[found[:, 0] >= began + _SETTLE_S - 1e-6]
+    found = reading.latencies()
+    found = found[found[:, 0] >= began + settle_s - 1e-6]
     p50, p99, p999 = 1000 * np.percentile(found[:, 1], [50, 99, 99.9])
-    late_ms = 1000 * float(np.percentile(late, 99))
     return Latency(
         rate=rate,
         messages=len(found),
         p50_ms=float(p50),
         p99_ms=float(p99),
         p999_ms=float(p999),
-        late_ms=late_ms,
+        late_ms=1000 * float(np.percentile(late, 99)),
         cpu_s=used,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency of the word count at steady rates.")
-    parser.add_argument("--rate", type=int, action="append", help=f"messages a second; default: {RATES}")
+    parser.add_argument("--rate", type=int, action="append", help=f"messages per second; default: {RATES}")
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--kind", choices=("basic", "arrow"), default="basic")
+    parser.add_argument("--kind", choices=("basic", "arrow", "bare"), default="basic")
     arguments = parser.parse_args()
-    with servers() as settings, running(arguments.kind, settings, timed=True) as topology:
-        topology.warm_up()
-        for rate in arguments.rate or RATES:
-            found = measure(topology, rate, arguments.seconds)
-            print(found.line(), flush=True)
-            print(json.dumps(asdict(found)), flush=True)
+    rates = arguments.rate or RATES
+    with servers() as settings:
+        if arguments.kind == "bare":
+            for rate in rates:
+                _print(measure_bare(settings, rate, arguments.seconds))
+            return
+        with running(arguments.kind, settings, timed=True) as topology:
+            topology.warm_up()
+            for rate in rates:
+                _print(measure(topology, rate, arguments.seconds))
+
+
+def _print(found: Latency) -> None:
+    print(found.line(), flush=True)
+    print(json.dumps(asdict(found)), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,13 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
-import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from acker import Ids, LedgerSpec, RedisLedger, RootIds, Token, Updates
 from acker.ids import mix_array
 from acker.redis_client import connect
-from bench.server import redis_server
+from bench.server import redis_server, server_seconds
 
 _REGISTERED_AT_ONCE = 2_000
 _TASK_ROOTS = 20_000
@@ -84,16 +83,16 @@ def bytes_a_root(url: str, pending: int, tuples: int) -> float:
 
 
 def _write(spec: LedgerSpec, shares: list[Ids], writer: int, barrier: Barrier, spans: Queue[tuple[float, float]]) -> None:
-    """One writer, standing for the Spark tasks of two levels: the first passes each tuple on, the second ends its tree."""
+    """One writer, standing for the tasks of two bolts: the first passes each tuple on, the second ends its tree."""
     ledger = RedisLedger(spec)
     ledger.forget([0])
     barrier.wait()
     began = time.time()
-    for (batch, roots), level in itertools.product(enumerate(shares), range(2)):
-        change = mix_array(roots) if level == 0 else mix_array(roots) ^ np.uint64(1)
-        token = Token(run="bench", task=_WRITERS * level + writer, step=batch)
+    for (step, roots), bolt in itertools.product(enumerate(shares), range(2)):
+        change = mix_array(roots) if bolt == 0 else mix_array(roots) ^ np.uint64(1)
+        token = Token(run="bench", task=_WRITERS * bolt + writer, step=step)
         reply = ledger.apply(token, Updates(roots=roots, xors=change))
-        if reply.completed != level * roots.size:
+        if reply.completed != bolt * roots.size:
             raise RuntimeError(f"{reply} for {roots.size} roots")
     spans.put((began, time.time()))
 
@@ -108,7 +107,7 @@ def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, fl
     spec = spec_of(url)
     ledger = RedisLedger(spec)
     register(ledger, others, 1)
-    # Each batch of roots is split over the partitions of a level, so that a writer finds a part of every bucket.
+    # Each batch of roots is split over the tasks of a bolt, so that a writer finds a part of every bucket.
     registered = [register(ledger, _WRITERS * _TASK_ROOTS, 1) for _ in range(batches)]
     context = multiprocessing.get_context("spawn")
     barrier, spans = context.Barrier(_WRITERS + 1), context.Queue()
@@ -119,9 +118,9 @@ def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, fl
     for writer in writers:
         writer.start()
     barrier.wait()
-    busy_before = _cpu_seconds(client)
+    busy_before = server_seconds(client)
     began, ended = zip(*[spans.get(timeout=300) for _ in writers], strict=True)
-    busy = _cpu_seconds(client) - busy_before
+    busy = server_seconds(client) - busy_before
     for writer in writers:
         writer.join()
     if ledger.pending() != others:
@@ -137,11 +136,6 @@ def registrations_a_second(url: str, count: int) -> float:
     began = time.perf_counter()
     register(ledger, count, 1)
     return count / (time.perf_counter() - began)
-
-
-def _cpu_seconds(client: redis.Redis) -> float:
-    usage = client.info("cpu")
-    return float(usage["used_cpu_sys_main_thread"]) + float(usage["used_cpu_user_main_thread"])
 
 
 def measure(

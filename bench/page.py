@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import figures
-from bench.figures import HEADLINES, Figure, Results
+from bench.figures import Figure, Results
 from bench.growth import CURVES
 from bench.latency import RATES
 from bench.ledger import PENDING, TREES
@@ -34,8 +34,12 @@ def blocks(results: Results) -> dict[str, list[str]]:
         "throughput": _throughput,
         "cpu": _cpu,
         "latency": _latency,
+        "slow": _slow,
+        "beside": _beside,
+        "curve": _curve,
         "ledger": _ledger,
         "trees": _trees,
+        "inbox": _inbox,
         "tuples": _tuples,
         "profile": _profile,
         "growth": _growth,
@@ -99,7 +103,7 @@ def _short(results: Results) -> list[str]:
 def _headline(results: Results) -> list[str]:
     found = figures.headline(results)
     rows = []
-    for row in HEADLINES:
+    for row in figures.headlines(results):
         value = found[row.key]
         met = {True: "yes", False: "**no**", None: ""}[row.met(value) if row.target else None]
         asked = f"{row.sense} {row.shown(row.target)}" if row.target else ""
@@ -126,15 +130,70 @@ def _cpu(results: Results) -> list[str]:
 
 
 def _latency(results: Results) -> list[str]:
-    forms = {"p50_ms": "{:,.0f} ms", "p99_ms": "{:,.0f} ms", "p999_ms": "{:,.0f} ms", "late_ms": "{:.1f} ms"}
+    forms = {
+        "p50_ms": "{:,.0f} ms",
+        "p99_ms": "{:,.0f} ms",
+        "p999_ms": "{:,.0f} ms",
+        "late_ms": "{:.1f} ms",
+        "bare_p50_ms": "{:.1f} ms",
+        "bare_p99_ms": "{:.1f} ms",
+    }
+    heads = ["p50", "p99", "p99.9", "publisher late, p99", "bare consumer, p50", "p99"]
     table = _table(
-        ["messages a second", "p50", "p99", "p99.9", "publisher late, p99"],
+        ["messages per second", *heads],
         [
             [f"{rate:,}", *(_number(figures.latency(results, rate, figure), form) for figure, form in forms.items())]
             for rate in RATES
         ],
     )
-    return _with_plot(table, "latency by messages a second", "latency.png")
+    return _with_plot(table, "latency by messages per second", "latency.png")
+
+
+def _slow(results: Results) -> list[str]:
+    rows = []
+    for what, says in (("drain", "none raises"), ("raising", "one in twenty raises the first time")):
+        tasks, work_ms, messages, wall_s, ratio = (
+            figures.slow(results, what, figure) for figure in ("tasks", "work_ms", "messages", "wall_s", "ratio")
+        )
+        if None not in (tasks, work_ms, messages):
+            load = f"{_number(messages)} messages of {_number(work_ms)} ms, {_number(tasks)} tasks; {says}"
+            rows.append([load, _number(wall_s, "{:,.1f} s"), _number(ratio, "{:.2f}")])
+    return _table(["slow work", "from the first delivery to the last ack", "tasks x time / work"], rows)
+
+
+def _beside(results: Results) -> list[str]:
+    forms = ("p50_ms", "p99_ms", "max_ms")
+    found = [_number(figures.slow(results, "beside", figure), "{:,.1f} ms") for figure in forms]
+    return _table(["beside one long tuple", "p50", "p99", "max"], [["messages for other tasks", *found]])
+
+
+def _curve(results: Results) -> list[str]:
+    rows = [row for row in figures.slow_rounds(results, "curve") if "share" in row]
+    by_place = {(row["tasks"], row["work_ms"]): row for row in rows}
+    tasks = sorted({row["tasks"] for row in rows})
+    work = sorted({row["work_ms"] for row in rows})
+
+    def cell(place: tuple[float, float]) -> str:
+        row = by_place.get(place)
+        return f"{row['messages_per_s']:,.1f} ({row['share']:.0%})" if row else "-"
+
+    table = _table(
+        ["tasks", *(f"{each:,g} ms per tuple" for each in work)],
+        [[f"{count:,}", *(cell((count, each)) for each in work)] for count in tasks],
+    )
+    return [*table, "", "![share of tasks / time by tasks](images/growth-slow.png)"] if table else []
+
+
+def _inbox(results: Results) -> list[str]:
+    found: dict[str, Any] = dict(figures.rounds_of(results, "inbox") or {})
+    forms = {"p50_ms": "{:.3f} ms", "p99_ms": "{:.3f} ms", "client_us": "{:,.0f}", "server_us": "{:,.0f}"}
+    heads = ["p50", "p99", "µs of CPU, client", "server"]
+    rows = [
+        [f"{says}{name}", *(_number(row.get(figure), form) for figure, form in forms.items())]
+        for part, says in (("calls", ""), ("steps", "a step of one tuple: "), ("hops", "a hop, tuples per second: "))
+        for name, row in found.get(part, {}).items()
+    ]
+    return _table(["what", *heads], rows)
 
 
 def _ledger(results: Results) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench import contest, growth, latency, ledger, standby, throughput, tuples
+from bench import contest, growth, inbox, latency, ledger, scaling, slow, standby, throughput, tuples
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
 from bench.throughput import Drained
@@ -25,6 +25,10 @@ class Scale:
     """Sentences for the peers that take a task a word: enough for ten seconds or more."""
     rates: tuple[int, ...]
     latency_s: float
+    bare_s: float
+    """Of the bare consumer, at each rate."""
+    slow: slow.Slow
+    inbox: inbox.Amount
     pending: tuple[int, ...]
     trees: tuple[int, ...]
     curves: tuple[str, ...]
@@ -37,6 +41,9 @@ FULL = Scale(
     tasks={"celery": 1_500, "dramatiq": 4_000},
     rates=latency.RATES,
     latency_s=25,
+    bare_s=10,
+    slow=slow.Slow(),
+    inbox=inbox.Amount(),
     pending=ledger.PENDING,
     trees=ledger.TREES,
     curves=tuple(growth.CURVES),
@@ -46,8 +53,12 @@ QUICK = Scale(
     rounds=1,
     sentences=80_000,
     tasks={"celery": 500, "dramatiq": 1_500},
-    rates=(1_000,),
-    latency_s=12,
+    rates=latency.RATES,
+    latency_s=8,
+    bare_s=4,
+    # As many messages as in full, so that the dice of shuffling weigh as much.
+    slow=slow.Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0),
+    inbox=inbox.Amount(calls=300, steps=300, hop_s=2.0, idle_s=2.0),
     pending=(ledger.HEADLINE,),
     trees=(),
     curves=(),
@@ -93,18 +104,64 @@ def contestants(settings: Settings, scale: Scale, peers: str | None) -> dict[str
 
 
 def measure_latency(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Rounds of one row a rate; each round is a topology of its own."""
+    """Rounds of one row per rate, the bare consumer's beside it; each round is a topology of its own."""
     found = []
     for number in range(scale.rounds):
-        with servers() as settings, running("basic", settings, timed=True) as topology:
-            topology.warm_up()
+        with servers() as settings:
+            bare = {rate: latency.measure_bare(settings, rate, scale.bare_s) for rate in scale.rates}
             rows = []
-            for rate in scale.rates:
-                row = latency.measure(topology, rate, scale.latency_s)
-                say(f"round {number + 1}: {row.line()}")
-                rows.append(asdict(row))
+            with running("basic", settings, timed=True) as topology:
+                topology.warm_up()
+                for rate in scale.rates:
+                    row = latency.measure(topology, rate, scale.latency_s)
+                    say(f"round {number + 1}: {row.line()}")
+                    say(f"round {number + 1}: bare consumer {bare[rate].line().strip()}")
+                    beside = {f"bare_{name}": getattr(bare[rate], name) for name in ("p50_ms", "p99_ms")}
+                    rows.append({**asdict(row), **beside})
         found.append(rows)
     return found
+
+
+def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
+    """By kind of slow work: a row per round, or why it counts for nothing; and the curve."""
+    how = scale.slow
+    found: dict[str, list[Any]] = {"drain": [], "raising": [], "beside": [], "curve": []}
+    for number in range(scale.rounds):
+        with servers() as settings:
+            for what, run in slow_runs(settings, how, first=number == 0).items():
+                try:
+                    row = run()
+                except BenchError as error:
+                    say(f"round {number + 1}: slow work, {what}: {error}")
+                    found[what].append({"error": str(error)})
+                else:
+                    say(f"round {number + 1}: {row.line()}")
+                    found[what].append(asdict(row))
+    with servers() as settings:
+        found["curve"] = slow.curve(settings, how, say)
+    return found
+
+
+def slow_runs(settings: Settings, how: slow.Slow, *, first: bool) -> dict[str, Callable[[], slow.SlowDrained | slow.Beside]]:
+    """Those of one round: what raises takes as long as what does not, and is measured once."""
+    runs: dict[str, Callable[[], slow.SlowDrained | slow.Beside]] = {
+        "drain": lambda: slow.drain(settings, how),
+        "beside": lambda: slow.beside(settings, how),
+    }
+    if first:
+        runs["raising"] = lambda: slow.drain(settings, how, slow.RAISING)
+    return runs
+
+
+def measure_inbox(scale: Scale, _peers: str | None, say: Say) -> Any:
+    """What steps, appends and hops cost, and the costs of the scaling model in it."""
+    with redis_server(None) as url:
+        found = inbox.measure(url, scale.inbox)
+    for line in inbox.lines(found):
+        say(line)
+    costs = scaling.costs_of(found)
+    say(", ".join(f"{name} {value:,.4g}" for name, value in costs.items()))
+    return {**found, "costs": costs, "parser": inbox.parser()}
 
 
 def measure_ledger(scale: Scale, _peers: str | None, say: Say) -> Any:
@@ -120,7 +177,7 @@ def measure_ledger(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """What a tuple costs, a median over micro-batches; in a full run also where the time goes."""
+    """What a tuple costs, a median over rounds; in a full run also where the time goes."""
     found: dict[str, Any] = {"price": tuples.figures()}
     for line in tuples.lines(found["price"]):
         say(line)
@@ -151,7 +208,9 @@ def measure_standby(scale: Scale, _peers: str | None, say: Say) -> Any:
 PARTS: dict[str, Callable[[Scale, str | None, Say], Any]] = {
     "throughput": measure_throughput,
     "latency": measure_latency,
+    "slow": measure_slow,
     "ledger": measure_ledger,
+    "inbox": measure_inbox,
     "tuples": measure_tuples,
     "standby": measure_standby,
     "growth": measure_growth,

@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter
 
 _CURVES = {
     "tuples": ("tuples a tree", "tuples_per_s", "tuples a second"),
-    "levels": ("levels", "messages_per_s", "messages a second"),
+    "depth": ("bolts in a row", "messages_per_s", "messages a second"),
     "size": ("bytes a message", "messages_per_s", "messages a second"),
     "spouts": ("spout tasks", "messages_per_s", "messages a second"),
     "bolts": ("tasks of each bolt", "messages_per_s", "messages a second"),
@@ -41,6 +41,9 @@ def main(results: Path, folder: Path) -> None:
     for name, rows in growth.items():
         axis, figure, says = _CURVES[name]
         _curve(folder / f"growth-{name}.png", axis, says, [row["value"] for row in rows], [row[figure] for row in rows])
+    slow = [row for row in (parts.get("slow", {}).get("found") or {}).get("curve", []) if "share" in row]
+    if slow:
+        _shares(folder / "growth-slow.png", slow)
     if (rounds := parts.get("latency", {}).get("found")) and len(rounds[0]) > 1:
         _latency(folder / "latency.png", rounds)
     rows = [found["by_pending"] for found in parts.get("ledger", {}).get("found") or []]
@@ -74,6 +77,22 @@ def _latency(path: Path, rounds: Sequence[Sequence[dict[str, float]]]) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("messages a second")
     axes.set_ylabel("milliseconds to the ack")
+    axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def _shares(path: Path, rows: Sequence[dict[str, float]]) -> None:
+    """One line per milliseconds of work: 1 is where nothing but the work takes time."""
+    figure, axes = plt.subplots(figsize=_FIGURE)
+    tasks = sorted({row["tasks"] for row in rows})
+    for work_ms in sorted({row["work_ms"] for row in rows}):
+        mine = sorted((row["tasks"], row["share"]) for row in rows if row["work_ms"] == work_ms)
+        places = [tasks.index(count) for count, _ in mine]
+        axes.plot(places, [share for _, share in mine], marker="o", label=f"{work_ms:,g} ms per tuple")
+    axes.set_xticks(range(len(tasks)), [f"{count:,g}" for count in tasks])
+    axes.set_ylim(0, 1.1)
+    axes.set_xlabel("tasks of the slow bolt")
+    axes.set_ylabel("throughput / (tasks / time)")
     axes.legend(frameon=False)
     _save(figure, path)
 

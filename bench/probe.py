@@ -83,7 +83,7 @@ class Probe:
 
             def delivered(channel: Any, method: Any, properties: Any, body: bytes) -> None:
                 self._delivered += 1
-                if self._timed and properties.message_id.isdecimal():  # else of a warm-up
+                if self._timed and (properties.message_id or "").isdecimal():  # else of a warm-up
                     tags.scheduled[method.delivery_tag] = int(properties.message_id)
                 on_message_callback(channel, method, properties, body)
 
@@ -141,7 +141,7 @@ class Probe:
 
 
 def start_probe() -> None:
-    """Look at this process, if somebody asked for it."""
+    """Look at this process, if the environment asks for it."""
     if FOLDER in os.environ:
         Probe(Path(os.environ[FOLDER]), timed=TIMED in os.environ).install()
 

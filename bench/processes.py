@@ -14,8 +14,6 @@ _ROLES = (
     ("redis-server", "Redis"),
     ("valkey-server", "Redis"),
     ("pyspark.daemon", "Spark's Python"),
-    ("pyspark.sql", "Spark's Python"),
-    ("pyspark/sql", "Spark's Python"),
     ("pyspark.worker", "Spark's Python"),
     ("workers\0driver", "driver"),
     ("workers\0spout", "spout workers"),

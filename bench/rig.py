@@ -6,6 +6,7 @@ import random
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, closing, contextmanager
 from pathlib import Path
@@ -17,9 +18,13 @@ from bench.probe import Reading, environment
 from compose import EmbeddedServices
 from queues import Publisher
 from queues.declare import WorkQueue, declare_queue
-from spark_jobs.relays import relay_on
+from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.spark.stores import open_inboxes
+from spark_jobs.topology import Topology
 from workers.config import Settings
 from workers.control import State
+from workers.driver.redis_lease import RedisLease
 from workers.loading import load_topology
 from workers.local import LocalRun
 from workers.redis_control import RedisControl
@@ -76,14 +81,19 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 class Running:
     """A topology of ``bench.topologies`` on this machine: driver and spout workers are the processes of ``tiercel run``."""
 
-    def __init__(self, kind: str, settings: Settings, reading: Reading, local: LocalRun) -> None:
-        self.name = self.queue = f"bench-{kind}"
-        self.settings, self.reading = settings, reading
+    def __init__(self, topology: Topology, settings: Settings, reading: Reading, local: LocalRun) -> None:
+        self.name = self.queue = topology.name
+        self.settings = settings
+        self.reading = reading
+        self.tolerated = 0
+        """Messages that may be given back: those that a bolt raises on, where that is measured."""
         self._local = local
+        self._tasks = bolt_tasks(topology)
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
         self._registry = Registry(settings.redis_urls[0])
         self._control = RedisControl(settings.redis_urls[0], self.name)
-        self._relay = relay_on(settings.redis_urls[0], self.name, lanes=1)
+        self._lease = RedisLease(settings.redis_urls[0], self.name)
+        self._inboxes = open_inboxes(ledger_spec_of(topology, settings.redis_urls))
 
     def warm_up(self) -> None:
         """The processes have started and processed some thousand sentences."""
@@ -94,19 +104,42 @@ class Running:
             self.wait_for_words(done * WORDS, _START_S)
 
     def wait_until_ready(self) -> None:
-        """The topology has started: its spouts answer, and its driver attends."""
+        """The topology has started: its spouts answer, and each bolt task has a process."""
         until(lambda: self.check() or self._ready(), _START_S, f"the start of {self.name}")
 
     def _ready(self) -> bool:
         note = self._registry.topologies().get(self.name)
         if note is None:
             return False
-        tasks = range(1, note.spout_tasks + 1)
-        return len(self._control.present(tasks)) == note.spout_tasks and self._relay.attendant() is not None
+        spouts = range(1, note.spout_tasks + 1)
+        if len(self._control.present(spouts)) < note.spout_tasks:
+            return False
+        holder = self._lease.holder()
+        if holder is None or not holder.run:
+            return False
+        figures = self._inboxes.figures(self._tasks).values()
+        return all(one.adopted and one.seen_s is not None for one in figures)
+
+    def waiting(self) -> int:
+        """Tuples in all inboxes: waiting, or in a step that is not finished."""
+        return sum(one.tuples for one in self._inboxes.figures(self._tasks).values())
+
+    def totals(self, component: str) -> Counter[str]:
+        """What all tasks of a component have counted, some tenths of a second ago."""
+        found: Counter[str] = Counter()
+        for counts in self._metrics.totals().get(component, {}).values():
+            found.update(counts)
+        return found
+
+    def executed_by_task(self, component: str) -> dict[int, int]:
+        """How many tuples each task of a component has executed."""
+        tasks = self._metrics.totals().get(component, {})
+        return {task: counts.get("executed", 0) for task, counts in tasks.items()}
 
     def close(self) -> None:
         """Release the connections; the processes end elsewhere."""
-        for each in (self._metrics, self._control, self._relay):
+        stores = (self._metrics, self._registry, self._control, self._lease, self._inboxes)
+        for each in stores:
             each.close()
 
     def turn(self, state: State) -> None:
@@ -132,13 +165,14 @@ class Running:
         """Raises BenchError if a process has died or a message was given back; False otherwise."""
         if self._local.refused or self._local.driver.restarts:
             raise BenchError(f"a process of {self.name} ended, see above")
-        if returned := self.reading.last().returned:
+        returned = self.reading.last().returned
+        if returned > self.tolerated:
             raise BenchError(f"{returned} messages of {self.name} were given back")
         return False
 
     def executed(self) -> int:
-        """Words that the second bolt has had, as tiercel counts them: after each task."""
-        return sum(counts.get("executed", 0) for counts in self._metrics.totals().get("count", {}).values())
+        """Words that the second bolt has had, as tiercel counts them: each process tells once per second."""
+        return self.totals("count")["executed"]
 
     def counted(self) -> int:
         """Words in the state that the topology wrote."""
@@ -151,18 +185,20 @@ class Running:
 def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[Running]:
     """Start the topology; ended in order with the block, its queue deleted and its Redis emptied."""
     name = f"bench.topologies:{kind}"
+    queue = f"bench-{kind}"
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = Reading(Path(folder))
-        fill(settings, f"bench-{kind}", iter(()))
+        fill(settings, queue, iter(()))
         try:
+            topology = load_topology(name)
             with (
                 environment(reading.environment(timed=timed)),
-                LocalRun(name, load_topology(name), settings) as local,
-                closing(Running(kind, settings, reading, local)) as found,
+                LocalRun(name, topology, settings) as local,
+                closing(Running(topology, settings, reading, local)) as found,
             ):
                 yield found
         finally:
-            clear(settings, [f"bench-{kind}"])
+            clear(settings, [queue])
 
 
 def clear(settings: Settings, queues: Sequence[str]) -> None:

@@ -1,42 +1,83 @@
-"""A model of what grows past one machine: throughput from 1 to 1,000 executors, and what bounds it.
+"""What grows past one machine: throughput from 1 to 1,000 executors, and what bounds it.
 
-    python bench/scaling.py [--work-us N] [--latency-s N] [--plot docs/images/scaling.png]
+    python bench/scaling.py [--work-us N] [--results bench/results.json] [--plot docs/images/scaling.png]
 
-A model on paper, not a measurement: it takes the costs below, measured on one machine or rounded from that, and
-assumes that they add up.
+A model on paper, not a measurement: it takes the costs below and assumes that they add up. ``--results`` takes
+those that ``make bench`` has measured on your machine in their place.
 The table goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 EXECUTORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+# How long a step executes before it commits, and how many tuples it has at most: ``running/slices``.
+_STEP_US = 20_000.0
+_LARGEST_STEP = 2_000
+_TUPLE_BYTES = 30
+_SECOND_US = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Rates are of one core. bench/results.json of your machine may tell others."""
+    """Microseconds are of CPU, rates of one core."""
 
-    tuple_us: float = 4.0
-    """A tuple in a ``BasicBolt``, tracked: 250,000 a second."""
-    spout_per_s: float = 20_000.0
-    """Messages a second of one spout worker, tracked."""
-    queue_per_s: float = 40_000.0
-    """Messages a second of one quorum queue, which is one process of the broker."""
+    tuple_us: float = 2.0
+    """A tuple in a ``BasicBolt``, tracked."""
+    step_us: float = 1_000.0
+    """A step of a bolt task, apart from its tuples: take, seal, append, update, finish; the task's side."""
+    step_server_us: float = 60.0
+    """The same on the server of its inbox, without the appends: take, seal and finish."""
+    append_us: float = 20.0
+    """An append to one inbox, whatever is in it; the server's side."""
+    bytes_per_s: float = 390e6
+    """What is in the chunks, in and out of one server."""
+    idle_us: float = 100.0
+    """A bolt task per second on its server, also where nothing comes: heartbeat, a look of the driver's."""
     updates_per_s: float = 400_000.0
-    """Root updates a second of one ledger shard."""
-    chunk_us: float = 16.0
-    """A chunk through the relay, whatever is in it: append, read, trim."""
-    relay_bytes_per_s: float = 390e6
-    """What is in the chunks."""
-    batch_s: float = 0.12
-    """A micro-batch of two levels, apart from its work: planning, and the start of its stages."""
-    task_s: float = 0.0019
-    """CPU time of an empty Spark task, driver and executor in one JVM: what it costs the driver, which starts them one
-    after the other, is less."""
+    """Root updates per second of one ledger shard."""
+    spout_per_s: float = 20_000.0
+    """Messages per second of one spout worker, tracked."""
+    queue_per_s: float = 40_000.0
+    """Messages per second of one quorum queue, which is one process of the broker."""
+
+    def measured(self, results: Mapping[str, Any]) -> Costs:
+        """These, with those that ``constants`` finds in what was measured."""
+        return replace(self, **constants(results))
+
+
+def constants(results: Mapping[str, Any]) -> dict[str, float]:
+    """The costs that a file of results knows, by name. Pure."""
+    parts = results.get("parts", {})
+    inbox = (parts.get("inbox", {}).get("found") or {}).get("costs", {})
+    basic = (parts.get("tuples", {}).get("found") or {}).get("price", {}).get("BasicBolt", {})
+    found = dict(inbox)
+    if basic:
+        found["tuple_us"] = _SECOND_US / basic["tuples_per_s"]
+    known = asdict(Costs())
+    return {name: value for name, value in found.items() if name in known}
+
+
+def costs_of(inbox: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+    """The costs in what ``bench.inbox`` measured, by their names in ``Costs``. Pure."""
+    calls = inbox["calls"]
+    take_us = calls["take 2 KB"]["server_us"]
+    small, large = calls["append 2 KB"]["server_us"], calls["append 64 KB"]["server_us"]
+    # What 62 KB more cost, beyond the rounding of the server's own count.
+    per_byte_us = max(1e-6, (large - small) / (62 * 1_000))
+    return {
+        "step_us": inbox["steps"]["pass"]["client_us"],
+        "step_server_us": take_us + calls["seal and finish"]["server_us"],
+        "append_us": small,
+        "bytes_per_s": _SECOND_US / per_byte_us,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,57 +87,69 @@ class Setup:
     cores_an_executor: int = 2
     tuples: int = 11
     """Of a message: a sentence and its ten words."""
-    levels: int = 2
+    bolts: int = 2
+    """In a row."""
     message_bytes: int = 90
     work_us: float = 0.0
-    """CPU time of the bolts a message, beside what tiercel takes."""
-    latency_s: float = 1.0
-    """How long a micro-batch may last."""
+    """CPU time of the bolts per message, beside what tiercel takes."""
     tasks: int | None = None
-    """Of each bolt; None: one a core."""
+    """Of each bolt; None: one per core."""
     queues: int = 1
-    shards: int = 1
-    flushes_per_s: float = 20.0
-    """How often a spout worker sends what it has."""
+    servers: int = 1
+    """Redis servers: inboxes and shards of the ledger are spread over them."""
+    flushes_per_s: float = 50.0
+    """How often a spout worker sends what it has, when it has plenty."""
 
 
 def tasks_of(setup: Setup, executors: int) -> int:
     return setup.tasks or executors * setup.cores_an_executor
 
 
+def tuples_of_step(setup: Setup, costs: Costs) -> float:
+    """How many tuples a step has where more than enough are waiting: as many as fit into its time."""
+    each_us = costs.tuple_us + setup.work_us / setup.tuples
+    return max(1.0, min(float(_LARGEST_STEP), _STEP_US / each_us))
+
+
 def bounds(setup: Setup, costs: Costs, executors: int) -> dict[str, float]:
-    """Messages a second that each part can do at most."""
-    tasks = tasks_of(setup, executors)
-    busy = min(tasks, executors * setup.cores_an_executor)
-    # While the driver plans a micro-batch and starts its tasks, the executors have nothing to do.
-    idle_s = costs.batch_s + setup.levels * tasks * costs.task_s
-    share = max(0.0, 1 - idle_s / setup.latency_s)
-    cpu_us = setup.tuples * costs.tuple_us + setup.work_us
+    """Messages per second that each part can do at most."""
+    cores = executors * setup.cores_an_executor
+    # More tasks than cores share the cores; fewer leave some without work.
+    busy = min(tasks_of(setup, executors) * setup.bolts, cores)
+    steps = setup.tuples / tuples_of_step(setup, costs)
+    cpu_us = setup.tuples * costs.tuple_us + setup.work_us + steps * costs.step_us
     found = {
-        "executors": busy * 1e6 / cpu_us,
-        "driver": share * busy * 1e6 / cpu_us,
+        "executors": busy * _SECOND_US / cpu_us,
         "queues": setup.queues * costs.queue_per_s,
-        # Registered once, updated once a level at most.
-        "ledger": setup.shards * costs.updates_per_s / (1 + setup.levels),
+        # Registered once; updated once per bolt at most.
+        "ledger": setup.servers * costs.updates_per_s / (1 + setup.bolts),
     }
-    found["relay"] = _relay(setup, costs, tasks, min(found.values()))
+    found["inboxes"] = _inboxes(setup, costs, executors, min(found.values()))
     return found
 
 
-def _relay(setup: Setup, costs: Costs, tasks: int, wanted: float) -> float:
-    """A flush of a spout worker is a chunk for each task that gets a tuple: many tasks, many small chunks."""
+def _inboxes(setup: Setup, costs: Costs, executors: int, wanted: float) -> float:
+    """Redis servers: a step appends to each task that gets a tuple of it. Many tasks, many small chunks."""
+    tasks = tasks_of(setup, executors)
+    free_us = setup.servers * _SECOND_US - setup.bolts * tasks * costs.idle_us
     spouts = max(1, math.ceil(wanted / costs.spout_per_s))
-    chunks = spouts * setup.flushes_per_s * min(tasks, max(1.0, wanted / spouts / setup.flushes_per_s))
-    left = 1 - chunks * costs.chunk_us / 1e6
-    return max(0.0, left) * costs.relay_bytes_per_s / setup.message_bytes
+    flushed = wanted / spouts / setup.flushes_per_s
+    free_us -= spouts * setup.flushes_per_s * min(tasks, max(1.0, flushed)) * costs.append_us
+    size = tuples_of_step(setup, costs)
+    steps = setup.tuples / size
+    # The last bolt appends nothing.
+    appends = steps * (setup.bolts - 1) / setup.bolts * min(tasks, size)
+    carried = setup.message_bytes + setup.tuples * _TUPLE_BYTES
+    message_us = steps * costs.step_server_us + appends * costs.append_us
+    message_us += carried / costs.bytes_per_s * _SECOND_US
+    return max(0.0, free_us) / message_us
 
 
 def first_of(setup: Setup, costs: Costs, executors: int) -> tuple[float, str]:
-    """Messages a second, and what bounds them."""
+    """Messages per second, and what bounds them."""
     found = bounds(setup, costs, executors)
     name = min(found, key=lambda each: found[each])
-    mostly_busy = name == "driver" and found["driver"] > 0.75 * found["executors"]
-    return found[name], "executors" if mostly_busy else name
+    return found[name], name
 
 
 def scenarios(setup: Setup) -> dict[str, Setup]:
@@ -104,9 +157,10 @@ def scenarios(setup: Setup) -> dict[str, Setup]:
     heavy = replace(setup, work_us=setup.work_us or 5_000.0)
     return {
         "word count, as it is": replace(setup, work_us=0.0),
-        "word count, 8 queues, 4 shards, 64 tasks": replace(setup, work_us=0.0, queues=8, shards=4, tasks=64),
-        f"{heavy.work_us / 1000:g} ms of work a message": heavy,
-        f"{heavy.work_us / 1000:g} ms, batches of 10 s": replace(heavy, latency_s=10.0),
+        "word count, 8 queues, 4 Redis servers, 64 tasks": replace(setup, work_us=0.0, queues=8, servers=4, tasks=64),
+        f"{heavy.work_us / 1000:g} ms of work per message": heavy,
+        f"{heavy.work_us / 1000:g} ms, 4 Redis servers": replace(heavy, servers=4),
+        "1 s of work in one tuple": replace(setup, work_us=1e6, tuples=1, bolts=1),
     }
 
 
@@ -123,7 +177,7 @@ def table(columns: dict[str, Setup], costs: Costs) -> list[str]:
 
 
 def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
-    """Messages a second by executors, both on logarithmic axes."""
+    """Messages per second by executors, both on logarithmic axes."""
     import matplotlib as mpl  # noqa: PLC0415 - only for the plot
 
     mpl.use("Agg")
@@ -131,11 +185,10 @@ def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
 
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=110)
     for name, setup in columns.items():
-        axes.plot(
-            EXECUTORS, [max(1.0, first_of(setup, costs, executors)[0]) for executors in EXECUTORS], marker="o", label=name
-        )
+        rates = [max(1.0, first_of(setup, costs, executors)[0]) for executors in EXECUTORS]
+        axes.plot(EXECUTORS, rates, marker="o", label=name)
     axes.set(
-        xscale="log", yscale="log", xlabel="executors, two cores each", ylabel="messages a second (model)", ylim=(100, 1e6)
+        xscale="log", yscale="log", xlabel="executors, two cores each", ylabel="messages per second (model)", ylim=(1, 1e6)
     )
     axes.grid(which="both", alpha=0.25)
     axes.legend(fontsize=8)
@@ -145,11 +198,14 @@ def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work-us", type=float, default=0.0, help="CPU time of your bolts a message, in microseconds")
-    parser.add_argument("--latency-s", type=float, default=1.0, help="how long a micro-batch may last")
+    parser.add_argument("--work-us", type=float, default=0.0, help="CPU time of your bolts per message, in microseconds")
+    parser.add_argument("--results", type=Path, help="take the costs that were measured from this file")
     parser.add_argument("--plot", help="also draw it into this file")
     given = parser.parse_args()
-    columns, costs = scenarios(Setup(work_us=given.work_us, latency_s=given.latency_s)), Costs()
+    costs = Costs()
+    if given.results:
+        costs = costs.measured(json.loads(given.results.read_text()))
+    columns = scenarios(Setup(work_us=given.work_us))
     print("\n".join(table(columns, costs)))
     if given.plot:
         plot(columns, costs, given.plot)

@@ -1,4 +1,4 @@
-"""What the state costs: a micro-batch of ten keys beside a million others, and updates a second.
+"""What the state costs: a step of ten keys beside a million others, and updates a second.
 
     python bench/state.py [--redis redis://host:6379/0]
 
@@ -27,17 +27,17 @@ from spark_jobs.state import KeyValueState, RedisStateStore, StateTurn, Writes
 _TEN = [f"key {number}" for number in range(10)]
 _FILLED_AT_ONCE = 50_000
 _SMALL, _LARGE, _TOUCHED = 500, 20, 20_000
-"""Micro-batches of ten keys; of many; how many."""
+"""Steps of ten keys; of many; how many."""
 
 
 class Bench:
-    """One component's state on one shard, a micro-batch after the other."""
+    """One component's state on one shard, one step after the other."""
 
     def __init__(self, url: str) -> None:
         topology = f"bench-{secrets.token_hex(4)}"
         self.spec = LedgerSpec(topology=topology, urls=(url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
         self._store = RedisStateStore(self.spec, epoch=1)
-        self._batch = 0
+        self._step = 0
 
     def fill(self, count: int) -> None:
         """As many entries of other keys."""
@@ -46,7 +46,7 @@ class Bench:
             self._next().commit(Writes(puts={b'"word %d"' % number: b"1" for number in range(start, end)}), "fill")
 
     def run(self, keys: Sequence[str]) -> float:
-        """One micro-batch that increments each key: begin, read in bulk, execute, commit. Returns seconds."""
+        """One step that increments each key: begin, read in bulk, execute, commit. Returns seconds."""
         began = time.perf_counter()
         state = KeyValueState(self._next())
         state.prefetch(keys)
@@ -63,12 +63,12 @@ class Bench:
         self._store.close()
 
     def _next(self) -> StateTurn:
-        self._batch += 1
-        return self._store.begin("count", 0, self._batch)
+        self._step += 1
+        return self._store.begin("count", 0, self._step)
 
 
 def small_batches(url: str, entries: int) -> float:
-    """Median milliseconds of a micro-batch that touches ten keys of a state that has ``entries`` others."""
+    """Median milliseconds of a step that touches ten keys of a state that has ``entries`` others."""
     bench = Bench(url)
     bench.fill(entries)
     times = [bench.run(_TEN) for _ in range(_SMALL)]
@@ -80,7 +80,7 @@ def small_batches(url: str, entries: int) -> float:
 
 
 def updates_a_second(url: str) -> tuple[float, float]:
-    """Keys that one task increments a second in large micro-batches, and the longest call in the server, in ms."""
+    """Keys that one task increments per second in large steps, and the longest call in the server, in ms."""
     bench = Bench(url)
     keys = [f"word {number}" for number in range(_TOUCHED)]
     bench.run(keys)
@@ -99,12 +99,10 @@ def main() -> None:
     parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
     with redis_server(parser.parse_args().redis) as url:
         empty, million = small_batches(url, 0), small_batches(url, 1_000_000)
-        print(f"a micro-batch of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
+        print(f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
         print(f"ratio: {million / empty:.2f}")
         updates, slowest = updates_a_second(url)
-        print(
-            f"{updates:,.0f} keys incremented a second, by one task, {_TOUCHED:,} a micro-batch; longest call {slowest:.1f} ms"
-        )
+        print(f"{updates:,.0f} keys incremented a second, by one task, {_TOUCHED:,} per step; longest call {slowest:.1f} ms")
         figures = {
             "state_ten_keys_empty_ms": round(empty, 3),
             "state_ten_keys_million_ms": round(million, 3),

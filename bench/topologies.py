@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,17 @@ import redis
 from bench.probe import start_probe
 from examples.word_count import SplitSentence, WordCount
 from queues import QueueSpout, SpoutContext
-from spark_jobs import ArrowBolt, ArrowCollector, BasicBolt, BasicCollector, Config, Topology, TopologyBuilder, Tuple
+from spark_jobs import (
+    ArrowBolt,
+    ArrowCollector,
+    BasicBolt,
+    BasicCollector,
+    Config,
+    Topology,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from spark_jobs.arrow_bolt import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
@@ -39,7 +50,7 @@ class SplitBatch(ArrowBolt):
 
 
 class CountBatch(ArrowBolt):
-    """Writes the counts of a micro-batch to Redis before its acks leave: one HINCRBY a word, in one pipeline."""
+    """Writes the counts of a step to Redis before its acks leave: one HINCRBY per word, in one pipeline."""
 
     transient = frozenset({"_client", "_counts"})
 
@@ -91,7 +102,7 @@ class Shape:
 
     tuples: int = 1
     """Tuples that the first bolt emits for each message."""
-    levels: int = 2
+    depth: int = 2
     """Bolts in a row, the first and the last among them; each is shuffled to."""
     spout_tasks: int = 1
     bolt_tasks: int = 2
@@ -137,11 +148,92 @@ def shaped() -> Topology:
     builder = TopologyBuilder("bench-shaped", Config(ackers=shape.shards))
     builder.set_spout("sentences", ObservedSpout("bench-shaped", fields="body string"), parallelism=shape.spout_tasks)
     before = "sentences"
-    if shape.levels > 1:
+    if shape.depth > 1:
         builder.set_bolt("fan", Fan(shape.tuples), parallelism=shape.bolt_tasks).shuffle_grouping(before)
         before = "fan"
-    for level in range(2, shape.levels):
-        builder.set_bolt(f"pass{level}", Pass(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
-        before = f"pass{level}"
+    for place in range(2, shape.depth):
+        builder.set_bolt(f"pass{place}", Pass(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        before = f"pass{place}"
     builder.set_bolt("count", Drop(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+    return builder.build()
+
+
+SLOW = "BENCH_SLOW"
+"""The variable that tells each process the shape of ``slow``, as JSON."""
+EXECUTIONS = "bench-executions"
+"""A hash in Redis: how often each message was executed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowShape:
+    """Who does the slow work, and how it is spread; what each message costs is in the message."""
+
+    tasks: int
+    even: bool = False
+    """Each task gets every so-many-th message. Otherwise they are shuffled, as most users have it."""
+    noted: bool = False
+    """Each execution is noted in Redis, so that repeats are seen and messages can raise once."""
+
+    @classmethod
+    def told(cls) -> SlowShape:
+        """By the environment."""
+        return cls(**json.loads(os.environ[SLOW]))
+
+    def environment(self) -> dict[str, str]:
+        return {SLOW: json.dumps(asdict(self))}
+
+
+def slow_body(number: int, work_ms: float, *, raises: bool = False) -> bytes:
+    """A message for ``slow``."""
+    return json.dumps({"number": number, "work_ms": work_ms, "raises": raises}).encode()
+
+
+class FirstTimeError(Exception):
+    """What a message raises that is to raise the first time."""
+
+
+class Work(BasicBolt):
+    """Takes as long as the message says, without using the CPU: as a call to another service does."""
+
+    transient = frozenset({"_client"})
+
+    def __init__(self, *, noted: bool) -> None:
+        self._noted = noted
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        super().prepare(config, context)
+        self._client = redis.Redis.from_url(config["redis_url"])
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
+        time.sleep(tup["work_ms"] / 1000)
+        if self._noted:
+            times: Any = self._client.hincrby(EXECUTIONS, tup["number"], 1)
+            if tup["raises"] and times == 1:
+                raise FirstTimeError(f"message {tup['number']} raises the first time")
+
+    def cleanup(self) -> None:
+        self._client.close()
+
+
+class ByNumber:
+    """Each task gets every so-many-th message."""
+
+    def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:  # noqa: ARG002
+        self._tasks = list(target_tasks)
+
+    def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:  # noqa: ARG002
+        return [self._tasks[values[0] % len(self._tasks)]]
+
+
+def slow() -> Topology:
+    """One slow bolt, ``work``. All settings are the default ones."""
+    shape = SlowShape.told()
+    builder = TopologyBuilder("bench-slow", Config())
+    spout = ObservedSpout("bench-slow", fields="number long, work_ms double, raises boolean", format="json")
+    builder.set_spout("sentences", spout)
+    work = builder.set_bolt("work", Work(noted=shape.noted), parallelism=shape.tasks)
+    if shape.even:
+        work.custom_grouping("sentences", ByNumber())
+    else:
+        work.shuffle_grouping("sentences")
     return builder.build()

@@ -2,8 +2,10 @@
 
     python bench/tuples.py [--sentences N] [--rounds N] [--profile BasicBolt]
 
-Each level is timed as the runner sees it: chunks decoded, bolts executed, edges derived, updates folded, chunks encoded. The
-ledger answers at once and does nothing. Times are CPU time. Figures go to standard output; the last line is one JSON object.
+The bolt tasks work as they do in a Spark task, step by step, on inboxes in memory: chunks decoded, bolts executed,
+edges derived, updates folded, chunks encoded. The ledger answers at once and does nothing. What the bolts remember
+is named in ``transient``: a snapshot of it is a price of its own. Times are CPU time. Figures go to standard output;
+the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import pstats
 import random
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +32,10 @@ import pyarrow.compute as pc
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from acker import Applied, Failure, Ledger, MemoryMetrics, Reply, RootIds, Token, Updates
+from acker.effects import Effect, LocalEffect, perform_all
 from queues import Spout
+from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Bounds, Sender
 from spark_jobs import (
     ArrowBolt,
     ArrowCollector,
@@ -43,13 +49,22 @@ from spark_jobs import (
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.garbage import spare_the_collector
-from spark_jobs.levels import Plan, plan_topology
-from spark_jobs.runner import LevelRunner
+from spark_jobs.running.around import Around
+from spark_jobs.running.attempt import Attempt
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.topology import Topology
 
 WORDS = 10
 VOCABULARY = 5_000
-BATCH, ROUNDS = 10_000, 9
-"""Sentences a micro-batch, and micro-batches of which the median counts."""
+# Sentences per round, and rounds of which the median counts.
+SENTENCES = 10_000
+ROUNDS = 9
+# Sentences that a spout worker emits at once, where it has plenty.
+_EMITTED = 1_000
+_RUN = "run"
+_UNBOUNDED = Bounds(tuples=10**9, bytes=10**12)
 
 
 class Sentences(Spout):
@@ -82,6 +97,8 @@ class SplitBatch(ArrowBolt):
 
 
 class Count(BasicBolt):
+    transient = frozenset({"counts"})
+
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
@@ -90,6 +107,8 @@ class Count(BasicBolt):
 
 
 class CountBatch(ArrowBolt):
+    transient = frozenset({"counts"})
+
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
@@ -101,47 +120,98 @@ class CountBatch(ArrowBolt):
 class Nothing:
     """A ledger that takes no time."""
 
-    def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:  # noqa: ARG002
-        return Reply(applied=Applied.FRESH)
+    def fence(self, run: str, task: int, attempt: int) -> bool:  # noqa: ARG002
+        return True
+
+    def applying(
+        self,
+        token: Token,  # noqa: ARG002
+        updates: Updates,  # noqa: ARG002
+        failures: Sequence[Failure] = (),  # noqa: ARG002
+    ) -> list[Effect[Reply]]:
+        return [LocalEffect(lambda: Reply(applied=Applied.FRESH))]
 
 
-def plan_of(split: AnyBolt, count: AnyBolt) -> Plan:
+def topology_of(split: AnyBolt, count: AnyBolt) -> Topology:
     builder = TopologyBuilder("bench")
     builder.set_spout("sentences", Sentences())
     builder.set_bolt("split", split).shuffle_grouping("sentences")
     builder.set_bolt("count", count, parallelism=2).fields_grouping("split", "word")
-    return plan_topology(builder.build(), 1)
+    return builder.build()
+
+
+class Workshop:
+    """The bolt tasks of one topology on inboxes in memory, in this thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._inboxes = MemoryInboxes(_UNBOUNDED)
+        self._inboxes.adopt(_RUN, bolt_tasks(topology))
+        around = Around(
+            run=_RUN,
+            topology=topology,
+            inboxes=self._inboxes,
+            ledger=cast("Ledger", Nothing()),
+            state=None,
+            counting=Counting(MemoryMetrics()),
+            config={},
+            key=b"key",
+            suspicion=Suspicion(_RUN, None, None),
+        )
+        self._attempts = {
+            bolt: [Attempt(around, task, threading.Event()) for task in topology.task_ids(bolt)] for bolt in topology.bolts
+        }
+        self._emitter = SpoutEmitter(topology, "sentences", 1)
+        self._roots = RootIds(timedelta(hours=1))
+        self._number = 0
+
+    def emit(self, lines: Sequence[str]) -> float:
+        """Emit sentences and append them to the inboxes; CPU seconds of all but the appends."""
+        spent = 0.0
+        for start in range(0, len(lines), _EMITTED):
+            part = lines[start : start + _EMITTED]
+            began = time.process_time()
+            self._emitter.emit_all([[line] for line in part], self._roots.draw(len(part)), "default")
+            emission = self._emitter.take()
+            spent += time.process_time() - began
+            self._number += 1
+            sender = Sender(task=1, attempt=1)
+            perform_all(self._inboxes.append(_RUN, sender, self._number, emission.parcels))
+        return spent
+
+    def work(self, bolt: str) -> float:
+        """Let the tasks of one bolt empty their inboxes; CPU seconds."""
+        began = time.process_time()
+        for attempt in self._attempts[bolt]:
+            while attempt.turn():
+                continue
+        return time.process_time() - began
+
+    def close(self) -> None:
+        """Clean the bolts up."""
+        for attempts in self._attempts.values():
+            for attempt in attempts:
+                attempt.close()
 
 
 def measure(
     split: AnyBolt, count: AnyBolt, sentences: int, rounds: int, profile: cProfile.Profile | None = None
 ) -> dict[str, float]:
-    """Median CPU seconds of each step of a micro-batch; ``profile`` sees the bolts' steps, but for the first micro-batch."""
-    plan = plan_of(split, count)
-    emitter = SpoutEmitter(plan, "sentences", 1)
-    ledger = cast("Ledger", Nothing())
-    runners = [LevelRunner(plan=plan, level=level, ledger=ledger, metrics=MemoryMetrics(), config={}) for level in (1, 2)]
-    drawn = RootIds(timedelta(hours=1))
+    """Median CPU seconds of spout, split and count; ``profile`` sees the bolts at work, but for the first round."""
+    workshop = Workshop(topology_of(split, count))
     chance = random.Random(1)
     vocabulary = [f"word{number}" for number in range(VOCABULARY)]
     times: dict[str, list[float]] = {"spout": [], "split": [], "count": []}
-    for batch in range(rounds):
-        lines = [" ".join(chance.choices(vocabulary, k=WORDS)) for _ in range(sentences)]
-        began = time.process_time()
-        emitter.emit_all([[line] for line in lines], drawn.draw(sentences), "default")
-        payloads = [entry.payload for entry in emitter.take().entries]
-        times["spout"].append(time.process_time() - began)
-        with profile if profile is not None and batch else nullcontext():
-            for level, step in ((1, "split"), (2, "count")):
-                began = time.process_time()
-                rows = runners[level - 1].run(Token(run="bench", task=level, step=batch), payloads)
-                times[step].append(time.process_time() - began)
-                payloads = [payload for _, payload in rows]
-    return {step: statistics.median(found) for step, found in times.items()}
+    for number in range(rounds):
+        times["spout"].append(workshop.emit([" ".join(chance.choices(vocabulary, k=WORDS)) for _ in range(sentences)]))
+        with profile if profile is not None and number else nullcontext():
+            for bolt in ("split", "count"):
+                times[bolt].append(workshop.work(bolt))
+    workshop.close()
+    return {part: statistics.median(found) for part, found in times.items()}
 
 
-def figures(sentences: int = BATCH, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
-    """By kind of bolt: microseconds of each step, and tuples a second on one core.
+def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+    """By kind of bolt: microseconds of each part, and tuples a second on one core.
 
     The tuples are those that the two bolts were given: a sentence and its ten words are eleven.
     """
@@ -175,7 +245,7 @@ def lines(found: dict[str, dict[str, float]]) -> list[str]:
     ]
 
 
-def hot_spots(kind: str, sentences: int = BATCH, rounds: int = 3, limit: int = 15) -> list[dict[str, float | str]]:
+def hot_spots(kind: str, sentences: int = SENTENCES, rounds: int = 3, limit: int = 15) -> list[dict[str, float | str]]:
     """Where the time of a task goes: the functions with the most time of their own, in percent of all of it."""
     split, count = (Split(), Count()) if kind == "BasicBolt" else (SplitBatch(), CountBatch())
     profile = cProfile.Profile()
@@ -198,7 +268,7 @@ def _name(where: tuple[str, int, str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sentences", type=int, default=BATCH, help="a micro-batch")
+    parser.add_argument("--sentences", type=int, default=SENTENCES, help="per round")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--profile", choices=("BasicBolt", "ArrowBolt"), help="say where the time of this kind goes")
     arguments = parser.parse_args()
@@ -207,7 +277,7 @@ def main() -> None:
             print(f"{row['percent']:5.1f} %  {row['calls']:>9,} calls  {row['function']}")
         return
     found = figures(arguments.sentences, arguments.rounds)
-    print(f"{arguments.sentences:,} sentences of {WORDS} words a micro-batch, median of {arguments.rounds}")
+    print(f"{arguments.sentences:,} sentences of {WORDS} words per round, median of {arguments.rounds}")
     print(*lines(found), sep="\n")
     print(json.dumps(found))
 

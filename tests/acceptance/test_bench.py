@@ -3,8 +3,9 @@
 import pytest
 import redis
 
-from bench import contest, latency, throughput
+from bench import contest, inbox, latency, slow, throughput
 from bench.rig import BenchError, clear, running, servers
+from bench.scaling import costs_of
 from bench.standby import measure as measure_standby
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
@@ -52,6 +53,43 @@ def test_the_start_and_the_idle_processes_are_measured(settings):
     assert found.first_ack_s > 0
     assert "Spark's JVM" in found.idle_cpu_percent
     assert found.idle_percent == pytest.approx(sum(found.idle_cpu_percent.values()))
+
+
+def test_the_consumer_that_only_acks_has_a_latency_too(settings):
+    found = latency.measure_bare(settings, 100, 2.0)
+    assert 195 <= found.messages <= 200
+    assert 0 < found.p50_ms <= found.p99_ms
+
+
+@pytest.mark.parametrize("raising", [0, slow.RAISING])
+def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, raising):
+    how = slow.Slow(work_ms=50, messages=80)
+    found = slow.drain(settings, how, raising)
+    assert found.raised == (4 if raising else 0)
+    assert found.wall_s > 80 * 0.05 / 4
+    assert found.ratio == pytest.approx(found.wall_s * 4 / (0.05 * (80 + found.raised)))
+    # The busiest of four has a quarter at least, and no task is faster than its work.
+    assert 80 / 4 <= found.busiest <= 80 + found.raised
+
+
+def test_messages_for_other_tasks_do_not_wait_for_a_long_tuple(settings):
+    found = slow.beside(settings, slow.Slow(long_ms=3_000))
+    assert 40 <= found.messages <= 45
+    assert 0 < found.p50_ms <= found.p99_ms <= found.max_ms
+    assert found.p50_ms < 1_000
+
+
+def test_slow_work_has_a_curve(settings):
+    how = slow.Slow(curve_ms=(50, 5), curve_tasks=(2,), curve_s=1.0)
+    rows = slow.curve(settings, how, lambda _said: None)
+    assert [(row["tasks"], row["work_ms"], row["messages"]) for row in rows] == [(2, 50, 40), (2, 5, 400)]
+    assert all(0 < row["share"] <= 1 for row in rows)
+
+
+def test_steps_appends_and_hops_have_a_price(settings):
+    found = inbox.measure(settings.redis_urls[0], inbox.Amount(calls=20, steps=20, hop_s=0.2, idle_s=1.0))
+    assert all(row["p50_ms"] > 0 for part in ("calls", "steps", "hops") for row in found[part].values())
+    assert all(cost > 0 for cost in costs_of(found).values())
 
 
 def test_a_run_whose_words_are_not_those_of_its_sentences_does_not_count(settings):

@@ -1,0 +1,156 @@
+"""What a whole step of one tuple costs a bolt task on Redis: from its inbox to the next, or to the end of the tree."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from typing import NamedTuple
+
+import numpy as np
+import redis
+
+from acker import MemoryMetrics, RootIds, open_ledger
+from acker.effects import perform_all
+from acker.redis_client import connect
+from bench.server import server_seconds
+from queues import Spout
+from queues.inbox.records import Sender
+from spark_jobs import BasicBolt, BasicCollector, Topology, TopologyBuilder, Tuple
+from spark_jobs.emission import SpoutEmitter
+from spark_jobs.running.around import Around
+from spark_jobs.running.attempt import Attempt
+from spark_jobs.running.counting import Counting
+from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.running.suspicion import Suspicion
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.spark.stores import open_inboxes
+
+_RUN = "run"
+_BODY = b"x" * 100
+_ASKED = 200
+Row = dict[str, float]
+
+
+class Source(Spout):
+    output_fields = "body binary"
+
+
+class Pass(BasicBolt):
+    output_fields = "body binary"
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        collector.emit(tup.values)
+
+
+class Drop(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        pass
+
+
+class Took(NamedTuple):
+    """Seconds of one step."""
+
+    client: float
+    server: float
+    clock: float
+
+
+def chain() -> Topology:
+    """A bolt that passes a tuple on, and one that ends its tree."""
+    builder = TopologyBuilder(f"bench-{secrets.token_hex(4)}")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("pass", Pass()).shuffle_grouping("spout")
+    builder.set_bolt("drop", Drop()).shuffle_grouping("pass")
+    return builder.build()
+
+
+def steps(url: str, times: int) -> dict[str, Row]:
+    """By bolt: milliseconds that a step takes, microseconds of CPU of the task and of the server."""
+    client = connect(url)
+    client.flushdb()
+    with closing(Stage(chain(), url)) as stage:
+        rounds = [stage.one_tuple(client) for _ in range(times + 1)]
+    asking_s = sum(_asking(client) for _ in range(_ASKED)) / _ASKED
+    client.flushdb()
+    client.close()
+    # The first step of each makes its bolt and loads the scripts.
+    columns = zip(*rounds[1:], strict=True)
+    return {name: _row(took, asking_s) for name, took in zip(("pass", "drop"), columns, strict=True)}
+
+
+class Stage:
+    """The tasks of a chain on one server, in this thread, and its spout."""
+
+    def __init__(self, topology: Topology, url: str) -> None:
+        spec = ledger_spec_of(topology, (url,))
+        tasks = bolt_tasks(topology)
+        self._open = ExitStack()
+        self._inboxes = self._open.enter_context(closing(open_inboxes(spec)))
+        self._ledger = self._open.enter_context(closing(open_ledger(spec)))
+        self._inboxes.adopt(_RUN, tasks)
+        self._ledger.begin(_RUN)
+        around = Around(
+            run=_RUN,
+            topology=topology,
+            inboxes=self._inboxes,
+            ledger=self._ledger,
+            state=None,
+            counting=Counting(MemoryMetrics()),
+            config={},
+            key=b"key",
+            suspicion=Suspicion(_RUN, None, None),
+        )
+        self._attempts = [self._open.enter_context(closing(Attempt(around, task, threading.Event()))) for task in tasks]
+        self._emitter = SpoutEmitter(topology, "spout", 1)
+        self._roots = RootIds(timedelta(hours=1))
+        self._number = 0
+
+    def one_tuple(self, client: redis.Redis) -> list[Took]:
+        """Emit a tuple and let each task have its step."""
+        self._number += 1
+        self._emitter.emit_all([[_BODY]], self._roots.draw(1), "default")
+        emission = self._emitter.take()
+        self._ledger.register(1, emission.roots, emission.ack_vals)
+        perform_all(self._inboxes.append(_RUN, Sender(task=1, attempt=1), self._number, emission.parcels))
+        return [_step(client, attempt) for attempt in self._attempts]
+
+    def close(self) -> None:
+        """Clean the bolts up and release the connections."""
+        self._open.close()
+
+
+def _step(client: redis.Redis, attempt: Attempt) -> Took:
+    """One step, and the finish of the one before."""
+    server_before = server_seconds(client)
+    client_before = time.process_time()
+    began = time.perf_counter()
+    if not attempt.turn():
+        raise RuntimeError(f"there was no tuple for task {attempt.task}")
+    clock = time.perf_counter() - began
+    used = time.process_time() - client_before
+    return Took(client=used, server=server_seconds(client) - server_before, clock=clock)
+
+
+def _asking(client: redis.Redis) -> float:
+    """What the server takes to say how much it took."""
+    before = server_seconds(client)
+    return server_seconds(client) - before
+
+
+def _row(took: Sequence[Took], asking_s: float) -> Row:
+    server_s = sum(one.server for one in took) / len(took) - asking_s
+    return {
+        **percentiles([one.clock for one in took]),
+        "client_us": 1e6 * sum(one.client for one in took) / len(took),
+        "server_us": 1e6 * max(0.0, server_s),
+    }
+
+
+def percentiles(seconds: Sequence[float]) -> Row:
+    """In milliseconds."""
+    p50, p99 = 1000 * np.percentile(seconds, [50, 99])
+    return {"p50_ms": float(p50), "p99_ms": float(p99)}
