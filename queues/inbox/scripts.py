@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from queues.inbox.contract import Effect
 from queues.inbox.covered import decode, encode
 from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
-from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, unfinished, unsealed
+from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, superseded, unfinished, unsealed
 from queues.inbox.server import Script, Server
 
 T = TypeVar("T")
@@ -35,9 +35,15 @@ class InboxScripts:
         self._prepared: dict[str, Script] = {}
 
     def adopt(self, run: str, *, known: bool) -> Effect[bool]:
-        """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``."""
+        """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``, or raise."""
+
+        def read(reply: int) -> bool:
+            if reply == 2:
+                raise superseded(run)
+            return bool(reply)
+
         keys = (self._meta, self._entries, self._senders, self._progress, self._wake, self._snapshots)
-        return self._call("adopt", keys, (run, int(known)), bool, "adopt")
+        return self._call("adopt", keys, (run, int(known)), read, "adopt")
 
     def drain(self, run: str) -> Effect[list[Entry]]:
         """Read the first entries, or raise."""
