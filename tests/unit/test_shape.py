@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 
 from acker import LedgerSpec, MemoryLedger
-from queues import MemoryRelay, QueueSpout
+from queues import QueueSpout
+from queues.inbox.memory import MemoryInboxes
 from spark_jobs import BasicBolt, Config, TopologyBuilder
-from spark_jobs.job import Job, ledger_spec_of
-from spark_jobs.levels import plan_topology
 from spark_jobs.shape import shape_of
+from workers.driver.lease import Holder
+from workers.driver.memory_lease import MemoryLease
 from workers.outbox import Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
@@ -45,10 +46,10 @@ def test_what_tuples_are_and_where_they_go_is_the_shape(change):
 
 def attended_by(driver):
     """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
-    plan, relay = plan_topology(driver, max_lanes=1), MemoryRelay(1)
-    job = Job(run="run", plan=plan, ledger=ledger_spec_of(plan, ("redis://unused",)))
-    relay.attend(job.attendance, timedelta(seconds=60))
-    return Outbox(MemoryLedger(SPEC), relay, 1, shape_of(topology())).may_fill(0.0)
+    lease = MemoryLease()
+    lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
+    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, shape=shape_of(topology()))
+    return outbox.may_fill(0.0)
 
 
 def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):

@@ -61,8 +61,8 @@ def test_what_lies_beside_a_users_module_travels_with_it(users_folder, tmp_path)
 def test_it_is_importable_from_another_working_directory_with_its_data(users_folder, tmp_path):
     pack_code("users_topology", tmp_path / "code.zip")
     script = """
-import users_topology, beside, helpers, importlib.resources, spark_jobs.job, spark_jobs.source
-assert "code.zip" in spark_jobs.job.__file__, spark_jobs.job.__file__
+import users_topology, beside, helpers, importlib.resources, spark_jobs.spark.run, queues.inbox.redis_streams
+assert "code.zip" in spark_jobs.spark.run.__file__, spark_jobs.spark.run.__file__
 print(users_topology.VALUE, beside.VALUE, helpers.VALUE, importlib.resources.files("helpers").joinpath("words.txt").read_text())
 """
     assert in_archive(tmp_path / "code.zip", script, tmp_path) == "1 2 3 one two"
