@@ -167,7 +167,7 @@ class InboxScripts:
 
     def _read_entries(self, reply: Any) -> list[Entry]:
         self._done_or_raise(reply is not None)
-        return [Entry(position=position.decode(), tuples=int(tuples), payload=payload) for position, (tuples, payload) in reply]
+        return [_entry(position, tuples, payload) for position, (tuples, payload, *_) in reply]
 
     def _read_opened(self, reply: Any) -> Opened:
         self._done_or_raise(reply)
@@ -182,6 +182,12 @@ class InboxScripts:
             ticks=int(ticks),
             snapshot=snapshot,
         )
+
+
+def _entry(position: bytes, tuples: bytes, payload: bytes) -> Entry:
+    """Make an entry; one that a stranger wrote has no tuples, and cannot be decoded."""
+    count = int(tuples) if tuples.isdigit() else 0
+    return Entry(position=position.decode(), tuples=count, payload=payload)
 
 
 def _nothing(_: Any) -> None:

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from queues import QueueSpout
 from spark_jobs import BasicBolt, Config, TopologyBuilder
-from spark_jobs.relays import relay_on
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.control import Presence, State
+from workers.driver.lease import Holder
+from workers.driver.redis_lease import RedisLease
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 
@@ -43,14 +44,14 @@ class Workers:
 
     def __init__(self, redis_url, name, pending):
         self.control, self.pending, self.states = RedisControl(redis_url, name), pending, []
-        self.relay = relay_on(redis_url, name, lanes=1)
+        self.lease = RedisLease(redis_url, name)
         self.stopped = threading.Event()
         self.stubborn = False
         self._state = State.ACTIVE
 
     def work(self):
-        self.relay.attend("a run", timedelta(seconds=60))
         while not self.stopped.wait(0.02):
+            self.lease.take(Holder(driver="driver", run="17"))
             active = self._state is State.ACTIVE
             for task in (1, 2):
                 self._state = self.control.report(task, Presence(active=active, pending=self.pending), State.ACTIVE)
@@ -58,7 +59,7 @@ class Workers:
                 self.states.append(self._state)
             if self._state is State.KILLED and not self.stubborn:
                 break
-        self.relay.leave()
+        self.lease.leave("driver")
         for task in (1, 2):
             self.control.leave(task)
 

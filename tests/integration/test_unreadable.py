@@ -16,13 +16,17 @@ from acker import LedgerSpec, MemoryLedger, Token, open_ledger
 from acker.layout import topology_prefix
 from acker.redis_client import connect
 from examples.word_count import topology as word_count
-from queues.relay import START, Entry
-from spark_jobs.relays import relay_on
-from spark_jobs.snapshots.redis_store import RedisSnapshots
+from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Appended
+from spark_jobs import BasicBolt, TopologyBuilder
+from spark_jobs.spark.stores import open_inboxes
+from spark_jobs.suspects.memory import MemoryCaseBook
 from spark_jobs.suspects.redis_book import RedisCaseBook
 from tests.chunks import chunk
+from tests.inboxes import covering, opened, parcel, put, take
+from tests.pump import Source
 from workers.control import Presence, State
-from workers.driver import fail_guilty, release_held, release_leftovers
+from workers.driver.entering import enter
 from workers.errors import UsageError
 from workers.monitoring.exposition import registry_of
 from workers.monitoring.watcher import Servers, Watcher
@@ -45,10 +49,29 @@ def name():
 
 
 @pytest.fixture
-def ledger(name, redis_url):
-    spec = LedgerSpec(topology=name, urls=(redis_url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+def spec(name, redis_url):
+    return LedgerSpec(topology=name, urls=(redis_url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+@pytest.fixture
+def ledger(spec):
     with closing(open_ledger(spec)) as made:
         yield made
+
+
+@pytest.fixture
+def inboxes(spec):
+    """Those of the first run; the bolt tasks are 2 and 3."""
+    with closing(open_inboxes(spec)) as made:
+        made.adopt("1", [2, 3])
+        yield made
+
+
+def entered(run, name, inboxes, ledger, book=None):
+    builder = TopologyBuilder(name)
+    builder.set_spout("source", Source())
+    builder.set_bolt("bolt", BasicBolt(), parallelism=2).shuffle_grouping("source")
+    return enter(run, builder.build(), inboxes, ledger, book or MemoryCaseBook())
 
 
 @pytest.fixture
@@ -90,56 +113,41 @@ SNAPSHOTS = {
 
 
 @pytest.mark.parametrize("content", SNAPSHOTS.values(), ids=SNAPSHOTS)
-def test_a_malformed_snapshot_stops_the_driver_at_no_start(client, redis_url, name, ledger, lines, content):
-    prefix = topology_prefix(name) + "snapshots:"
+def test_a_malformed_snapshot_stops_the_driver_at_no_start(name, inboxes, ledger, lines, content):
     good = frames(b"", struct.pack("<q", 0), b"\0" * 16, ipc(ONE, pa.array([[7]], pa.list_(pa.uint64())), IDS))
-    for number, each in enumerate((content, good)):
-        client.sadd(prefix + "runs", f"run-{number}")
-        client.hset(f"{prefix}run-{number}:contents", "1:1", SIGNATURE + each)
+    for task, each in ((2, content), (3, good)):
+        inbox = opened(inboxes, task, "1")
+        assert put(inboxes, 1, parcel(b"x", target=task), run="1") == [Appended.DONE]
+        assert inbox.seal(covering(1, take(inbox)), SIGNATURE + each).perform()
+        assert inbox.finish(1).perform()
     ledger.register(1, [7], [1])
-    with closing(RedisSnapshots(connect(redis_url), name, "new")) as store:
-        assert release_held(store, ledger) == 1
-        assert len(lines()) == 1
-        assert "'1:1 of run run-0'" in lines()[0]
-        assert release_held(store, ledger) == 0
+    assert entered("2", name, inboxes, ledger) == 1
     assert len(lines()) == 1
-    assert not client.keys(prefix + "*")
-
-
-def test_names_of_snapshots_that_are_no_text_stop_nothing(client, redis_url, name, ledger, lines):
-    prefix = topology_prefix(name) + "snapshots:"
-    client.sadd(prefix + "runs", b"\xff\n\x1b")
-    client.hset(prefix.encode() + b"\xff\n\x1b:contents", b"\xfe", b"x")
-    client.hset(prefix + "new:newest", mapping={"1": "three -", "2": b"\xff", "3": "4 -"})
-    with closing(RedisSnapshots(connect(redis_url), name, "new")) as store:
-        assert store.find([1, 2, 3], 9) == {3: 4}
-        assert release_held(store, ledger) == 0
+    assert "passing over the snapshot of task 2" in lines()[0]
+    assert entered("3", name, inboxes, ledger) == 0
     assert len(lines()) == 1
-    assert "\\xfe of run \\xff" in lines()[0].replace("\\\\", "\\")
-    assert not [key for key in client.keys(prefix + "*") if b"\xff" in key]
+    assert inboxes.snapshots("3") == []
 
 
-def test_a_chunk_in_the_relay_that_cannot_be_read_is_passed_over(client, redis_url, name, ledger, lines):
-    with closing(relay_on(redis_url, name, 1)) as relay:
-        relay.append([Entry(lane=0, payload=each) for each in (chunk(7), b"\xff" * 50, chunk(8))])
-        ledger.register(1, [7, 8], [1, 1])
-        assert release_leftovers(relay, ledger) == 2
+def test_a_chunk_in_an_inbox_that_cannot_be_read_is_passed_over(name, inboxes, ledger, lines):
+    assert put(inboxes, 1, parcel(chunk(7), b"\xff" * 50, chunk(8), target=2), run="1") == [Appended.DONE]
+    ledger.register(1, [7, 8], [1, 1])
+    assert entered("2", name, inboxes, ledger) == 2
     assert len(lines()) == 1
-    assert "passing over 50 bytes" in lines()[0]
+    assert "passing over 50 bytes in the inbox of task 2" in lines()[0]
+    assert inboxes.figures([2])[2].tuples == 0
 
 
-def test_an_entry_of_the_relay_that_is_none_of_ours_is_passed_over(client, redis_url, name, ledger, lines):
-    with closing(relay_on(redis_url, name, 1)) as relay:
-        client.xadd(topology_prefix(name) + "relay:0", {"other": "field"}, id="1-1")
-        relay.append([Entry(lane=0, payload=chunk(7))])
-        assert relay.read(0, START, relay.advance({0: START}, 0, timedelta(0))[0]) == [chunk(7)]
-        ledger.register(1, [7], [1])
-        assert release_leftovers(relay, ledger) == 1
-        assert relay.length() == 0
-        client.set(topology_prefix(name) + "relay:attendant", b"\xff")
-        assert relay.attendant()
-    assert all("passing over entry 1-1 of lane 0" in line for line in lines())
-    assert len(lines()) == 2
+def test_an_entry_of_an_inbox_that_is_none_of_ours_is_passed_over(client, name, inboxes, ledger, lines):
+    stream = f"tiercel:{{{name}:inbox:2}}:entries"
+    client.xadd(stream, {"other": "field", "more": "of it"}, id="1-1")
+    assert put(inboxes, 1, parcel(chunk(7), target=2), run="1") == [Appended.DONE]
+    assert [entry.tuples for entry in take(opened(inboxes, 2, "1"))] == [0, 1]
+    ledger.register(1, [7], [1])
+    assert entered("2", name, inboxes, ledger) == 1
+    assert len(lines()) == 1
+    assert "passing over 5 bytes in the inbox of task 2" in lines()[0]
+    assert client.xlen(stream) == 0
 
 
 SUSPECT = {"component": "c", "task": 1, "seed": 1, "roots": [7], "deaths": 1}
@@ -166,7 +174,7 @@ def test_suspects_that_cannot_be_read_are_passed_over(client, redis_url, name, l
     client.hset(key, mapping={"r:1:1": content, "r:1:2": guilty, b"\xff": "[]"})
     with closing(RedisCaseBook(connect(redis_url), name)) as book:
         assert book.load(token).suspects == ()
-        fail_guilty(book, ledger)
+        entered("2", name, MemoryInboxes(), ledger, book)
     assert ledger.pending() == 0
     assert len(lines()) == 2  # one for each look
     assert all("'r:1:1'" in line for line in lines())
@@ -177,7 +185,6 @@ GRAPH = {
     "bolts": [{"name": "b", "tasks": [2], "queue": None}],
     "edges": [{"source": "s", "stream": "default", "target": "b", "grouping": "shuffle"}],
     "shards": 1,
-    "relay_lanes": 1,
 }
 
 
@@ -208,7 +215,6 @@ NOTES = {
     "spout tasks that do not count from 1": note(spouts=[{"name": "s", "tasks": [2], "queue": None}]),
     "a task that is a word": note(bolts=[{"name": "b", "tasks": ["x"], "queue": None}]),
     "a thousand million shards": note(shards=10**9),
-    "a thousand million lanes": note(relay_lanes=10**9),
     "shards below none": note(shards=-1),
     "an edge to nowhere": note(edges=edge(source="x", target="y")),
     "a circle": note(edges=edge(source="b")),
