@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from queues.inbox.records import InboxFigures
-from workers.driver.watch import START_S, UNATTENDED_S, Attendance, Ended, healthy, pause_s
+from workers.driver.watch import START_S, UNATTENDED_S, Staffing, Ended, healthy, pause_s
 
 
-def attendance(**seen_s):
+def staffing(**seen_s):
     """Of tasks that were seen so long ago; None: never."""
     figures = {
         int(task[1:]): InboxFigures(tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen)
         for task, seen in seen_s.items()
     }
-    return Attendance.of(figures)
+    return Staffing.of(figures)
 
 
 def test_a_task_that_was_seen_lately_is_attended():
-    assert attendance(t1=0.0, t2=UNATTENDED_S).missing(1000.0) == ()
+    assert staffing(t1=0.0, t2=UNATTENDED_S).missing(1000.0) == ()
 
 
 def test_a_task_that_was_seen_and_is_gone_is_missing_however_young_the_run():
-    assert attendance(t1=0.0, t2=UNATTENDED_S + 1).missing(0.0) == (2,)
+    assert staffing(t1=0.0, t2=UNATTENDED_S + 1).missing(0.0) == (2,)
 
 
 def test_a_task_that_was_never_seen_has_the_time_of_a_start():
-    found = attendance(t1=None, t2=0.0, t3=UNATTENDED_S + 1)
+    found = staffing(t1=None, t2=0.0, t3=UNATTENDED_S + 1)
     assert found.missing(START_S) == (3,)
     assert found.missing(START_S + 1) == (3, 1)
 

@@ -19,7 +19,7 @@ from spark_jobs.topology import Topology
 from workers.control import Control, State
 from workers.driver.keeper import Keeper
 from workers.driver.lease import Lease
-from workers.driver.watch import Attendance, Ended, healthy, pause_s
+from workers.driver.watch import Staffing, Ended, healthy, pause_s
 from workers.errors import RunsFailedError
 from workers.heartbeat import Heartbeat
 from workers.patience import patiently
@@ -207,7 +207,7 @@ class Runs:
         if not all(one.adopted for one in figures.values()):
             log.error("Redis lost its memory", extra={"event": "run_lost"})
             return Ended.LOST
-        missing = Attendance.of(figures).missing(age_s)
+        missing = Staffing.of(figures).missing(age_s)
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
             log.error("no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"})

@@ -30,14 +30,14 @@ class Ended(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attendance:
+class Staffing:
     """Which bolt tasks nothing attends. Pure."""
 
     never: tuple[int, ...]
     lost: tuple[int, ...]
 
     @classmethod
-    def of(cls, figures: Mapping[int, InboxFigures]) -> Attendance:
+    def of(cls, figures: Mapping[int, InboxFigures]) -> Staffing:
         """Of all bolt tasks of the run."""
         never = tuple(task for task, one in figures.items() if one.seen_s is None)
         lost = tuple(task for task, one in figures.items() if one.seen_s is not None and one.seen_s > UNATTENDED_S)
