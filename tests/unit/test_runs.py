@@ -344,6 +344,33 @@ def test_what_an_operator_must_mend_ends_the_driver_at_once(world, drive):
     assert world.lease.holder() is None
 
 
+def test_a_topology_that_is_rebalanced_has_a_new_run_on_what_spark_has_then(world, drive, caplog):
+    caplog.set_level("INFO")
+    slots = []
+    make = world.make
+
+    def noting(number, wanted):
+        slots.append(wanted)
+        return make(number, wanted)
+
+    world.make = noting
+    world.control.rebalance()
+    drive()
+    run = running(world)
+    time.sleep(0.2)
+    assert len(world.jobs) == 1, "an order from before is none"
+    world.slots = 5
+    world.control.rebalance()
+    second = running(world, after=run)
+    assert sends(world, second)
+    assert slots == [1, 2, 5]
+    world.control.lose()
+    time.sleep(0.2)
+    assert world.run == second, "an emptied Redis orders nothing"
+    world.control.rebalance()
+    running(world, after=second)
+
+
 def test_a_killed_topology_ends_the_driver_that_runs_and_those_in_reserve(world, drive, caplog):
     caplog.set_level("INFO")
     first = drive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queues.inbox.records import InboxFigures
-from workers.driver.watch import START_S, UNATTENDED_S, Staffing, Ended, healthy, pause_s
+from workers.driver.watch import START_S, UNATTENDED_S, Ended, Staffing, healthy, pause_s
 
 
 def staffing(**seen_s):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-LASTS = timedelta(seconds=5)
-"""A lease that is not renewed for so long lapses, and a driver in reserve takes over."""
+# A lease that is not renewed for so long lapses, and a driver in reserve takes over. So does one that is
+# started again after it was killed: it may wait for its own predecessor's.
+LASTS = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

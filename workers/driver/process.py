@@ -87,7 +87,11 @@ class Driver:
             self._runs.begin(slots=1)
             with SparkUnit(self._topology.name, self._master, self._topology.config.spark_options) as spark:
                 spark.ship(self._around.module, self._master)
-                self._runs.go(_SparkHosts(spark))
+                try:
+                    self._runs.go(_SparkHosts(spark))
+                finally:
+                    # Python workers that are cut off print traces that mean nothing.
+                    spark.silence()
 
     def _is_killed(self) -> bool:
         with suppress(LedgerUnavailableError):

@@ -19,7 +19,7 @@ from spark_jobs.topology import Topology
 from workers.control import Control, State
 from workers.driver.keeper import Keeper
 from workers.driver.lease import Lease
-from workers.driver.watch import Staffing, Ended, healthy, pause_s
+from workers.driver.watch import Ended, Staffing, healthy, pause_s
 from workers.errors import RunsFailedError
 from workers.heartbeat import Heartbeat
 from workers.patience import patiently
@@ -180,6 +180,7 @@ class Runs:
     def _watched(self, run: Run, tasks: Tasks) -> Ended:
         began = time.monotonic()
         look_at = began
+        ordered = self._rebalances(None)
         while not self._stop.wait(_LOOK_S):
             self._ground.heartbeat.beat()
             now = time.monotonic()
@@ -193,10 +194,21 @@ class Runs:
                 look_at = now + _FIGURES_S
                 if self._is_over():
                     break
+                orders = self._rebalances(ordered)
+                if orders is not None and ordered is not None and orders > ordered:
+                    log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
+                    return Ended.REBALANCED
+                # Fewer: Redis was emptied.
+                ordered = orders
                 ended = self._looked(run, now - began)
                 if ended is not None:
                     return ended
         return Ended.STOPPED
+
+    def _rebalances(self, known: int | None) -> int | None:
+        with suppress(LedgerUnavailableError):
+            return self._ground.control.rebalances()
+        return known
 
     def _looked(self, run: Run, age_s: float) -> Ended | None:
         """Return why the run is over, as its inboxes tell; None if it is not."""

@@ -25,6 +25,8 @@ class Ended(enum.Enum):
     """Its Spark job ended by itself."""
     LOST = "lost"
     """Another driver or run has the topology, or Redis lost its memory."""
+    REBALANCED = "rebalanced"
+    """An operator wants another one, on what Spark has now."""
     UNATTENDED = "unattended"
     """Bolt tasks had no process: too few slots, or executors that are gone."""
 
@@ -50,7 +52,7 @@ class Staffing:
 
 def healthy(ended: Ended, lasted_s: float) -> bool:
     """Whether the pauses between runs begin anew after this one."""
-    return ended is not Ended.UNATTENDED and lasted_s > _HEALTHY_S
+    return ended is Ended.REBALANCED or (ended is not Ended.UNATTENDED and lasted_s > _HEALTHY_S)
 
 
 def pause_s(failures: int) -> float:
