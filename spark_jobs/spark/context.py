@@ -11,12 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.shipping import pack_code
 from spark_jobs.spark.archive import reading_options
+from spark_jobs.spark.secrecy import AUTHENTICATED, started, warn_if_open
 from spark_jobs.spark.versions import check_versions
 
 ATTEMPTS = 1_000_000
@@ -27,6 +27,8 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
+    # Its page has no login: where it is wanted, it shows and changes nothing.
+    "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.task.maxFailures": str(ATTEMPTS),
@@ -58,12 +60,13 @@ class SparkUnit:
         settings = {**_DEFAULTS, **(local_settings(reading_options()) if master.startswith("local") else {}), **options}
         if settings.get("spark.speculation", "false").lower() == "true":
             raise SparkUnavailableError("tiercel does not run with spark.speculation: take it out of the Spark options")
-        conf = SparkConf().setMaster(with_retries(master)).setAppName(application).setAll(list(settings.items()))
+        settings |= {"spark.master": with_retries(master), "spark.app.name": application}
         try:
-            self.context = SparkContext.getOrCreate(conf)
+            self.context = started(settings)
         except (PySparkException, OSError) as error:
             first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
+        warn_if_open(self.context, master)
         self._scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
 
     def use_python(self, executable: str, folders: Sequence[str]) -> None:
@@ -125,7 +128,7 @@ class SparkUnit:
 def local_settings(java_options: Sequence[str]) -> dict[str, str]:
     """Where all of Spark is one process."""
     java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", _JAVA, *java_options])
-    return {**_LOCAL, "spark.driver.extraJavaOptions": java}
+    return {**_LOCAL, **AUTHENTICATED, "spark.driver.extraJavaOptions": java}
 
 
 def with_retries(master: str) -> str:

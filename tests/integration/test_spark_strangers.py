@@ -14,15 +14,16 @@ from tests.block_thief import ports_of_session, processes_of, stolen_from
 
 PASSWORD = "drawn-for-this-test-alone"
 VICTIM = f"""
-import functools, json, sys
+import json, sys
 from pathlib import Path
 
-from spark_jobs.session import SparkUnit
+from spark_jobs.spark.context import SparkUnit
 from workers.config import use_this_python_for_spark
 
 use_this_python_for_spark(Path.cwd())
 unit = SparkUnit("victim", sys.argv[1], json.loads(sys.argv[2]))
-unit.on_each_worker(functools.partial(len, "amqp://user:{PASSWORD}@127.0.0.1/"))
+address = "amqp://user:{PASSWORD}@127.0.0.1/"
+unit.context.parallelize(range(2), 2).map(lambda _: len(address)).collect()
 print("ready", flush=True)
 sys.stdin.read()
 unit.stop()
