@@ -129,7 +129,8 @@ def book_calls(url: str) -> tuple[Any, Calls]:
         "load": lambda: book.load(TOKEN),
         "begin": lambda: book.begin(TOKEN, Case()),
         "note": lambda: book.note(TOKEN, Suspect(component="c", task=1, seed=1)),
-        "drain": book.drain,
+        "cases": book.cases,
+        "forget": book.forget,
     }
 
 

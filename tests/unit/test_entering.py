@@ -43,8 +43,15 @@ class Left:
         self.feed = self.ledger.feed(1)
         assert self.enter(FIRST) == 0
 
-    def enter(self, run, inboxes=None, ledger=None, tasks=2):
-        return enter(run, topology(tasks), inboxes or self.inboxes, ledger or self.ledger, self.book)
+    def enter(self, run, inboxes=None, ledger=None, book=None, tasks=2):
+        return enter(run, topology(tasks), inboxes or self.inboxes, ledger or self.ledger, book or self.book)
+
+    def suspects(self, root):
+        """A process died on this tuple, twice."""
+        guilty = Suspect(component="bolt", task=2, seed=1, roots=(root,), deaths=1)
+        token = Token(run=FIRST, task=2, step=0)
+        self.book.begin(token, Case(suspects=(guilty,)))
+        self.book.note(token, guilty)
 
     def wait_in(self, task, *payloads, number=1, run=FIRST):
         assert put(self.inboxes, number, parcel(*payloads, target=task), run=run) == [Appended.DONE]
@@ -132,18 +139,21 @@ def test_a_driver_that_dies_anywhere_in_between_leaves_nothing_out(after, run):
     died = 0
     for at in range(1, 30):
         left = Left()
-        left.register(10, 11, 12, 13)
+        left.register(10, 11, 12, 13, 14)
+        left.suspects(14)
         left.held_by(3, 12, 13)
-        left.wait_in(2, chunk(10))
+        left.wait_in(2, chunk(10), chunk(14))
         left.wait_in(3, chunk(11), number=2)
         counter = [0]
-        inboxes, ledger = (Mortal(each, counter, at, after) for each in (left.inboxes, left.ledger))
+        mortals = [Mortal(each, counter, at, after) for each in (left.inboxes, left.ledger, left.book)]
         try:
-            left.enter(SECOND, inboxes, ledger)
+            left.enter(SECOND, *mortals)
         except DeadError:
             died += 1
             left.enter(run)
-        assert left.released() == [10, 11, 12, 13], f"dead at call {at}"
+        outcomes = left.feed.read(timedelta(0))
+        assert sorted(outcomes.released) == [10, 11, 12, 13], f"dead at call {at}"
+        assert [failure.root for failure in outcomes.failed] == [14], f"dead at call {at}"
         assert left.ledger.pending() == 0
         assert left.enter("4") == 0
     assert 10 < died < 29
@@ -234,11 +244,9 @@ def test_a_driver_that_was_overtaken_between_two_of_its_calls_takes_nothing_away
 def test_what_killed_processes_fails_with_blame_and_is_not_released(left):
     left.register(10, 11)
     left.wait_in(2, chunk(10, 11))
-    guilty = Suspect(component="bolt", task=2, seed=1, roots=(10,), deaths=1)
-    token = Token(run=FIRST, task=2, step=0)
-    left.book.begin(token, Case(suspects=(guilty,)))
-    left.book.note(token, guilty)
+    left.suspects(10)
     assert left.enter(SECOND) == 1
+    assert left.book.cases() == []
     outcomes = left.feed.read(timedelta(0))
     assert [failure.root for failure in outcomes.failed] == [10]
     assert outcomes.released == [11]

@@ -35,9 +35,10 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
 
 def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
     """Fail the tuples that killed processes of the earlier run, before they could be released without blame."""
-    failures = [failure for case in book.drain() for failure in case.after_death().failures]
+    failures = [failure for case in book.cases() for failure in case.after_death().failures]
     if failures:
         ledger.fail(failures)
+    book.forget()
 
 
 def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
