@@ -211,7 +211,8 @@ class Ledger(Protocol):
 
         From now on tokens of other runs are STALE. False: ``run`` was the current one once, and a
         later run has begun since; nothing was changed, and the caller must stop. So a late repeat of
-        an older driver takes nothing away from its successor. (The last 64 runs are remembered.)
+        an older driver takes nothing away from its successor. (The last 64 runs are remembered.) Where the
+        names of runs begin with numbers, a run with a lower one than the current run's is over too.
 
         Where no run has begun, tokens of any run are applied. So after a server has restarted empty
         the run goes on, and that is safe: a call of an older run or attempt names only roots that

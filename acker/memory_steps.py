@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from acker.ledger import Applied, Token
@@ -48,7 +49,7 @@ class MemorySteps:
         """Make ``run`` the current one; False if it is over."""
         if run == self._run:
             return True
-        if run in self._over:
+        if run in self._over or _number_of(self._run or "") > _number_of(run):
             return False
         if self._run is not None:
             self._over = [self._run, *self._over][:_REMEMBERED]
@@ -63,3 +64,9 @@ class MemorySteps:
         known = self._known.setdefault((run, task), _Known(attempt))
         known.attempt = max(attempt, known.attempt)
         return attempt == known.attempt
+
+
+def _number_of(run: str) -> int:
+    """Return the number that a run's name begins with, 0 if it begins with none."""
+    digits = re.match(r"[0-9]+", run)
+    return int(digits[0]) if digits else 0

@@ -6,9 +6,7 @@ On the wire (relay entries, Spark shuffle rows) it is an Arrow IPC stream of one
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,8 +16,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from queues.errors import BadChunkError
-
-log = logging.getLogger(__name__)
 
 _ROOTS = "__roots"
 _EDGES = "__edges"
@@ -240,21 +236,3 @@ def _place(head: memoryview, table: int, field: int) -> int:
         return 0
     (offset,) = _U16.unpack_from(head, directory + at)
     return table + offset if offset else 0
-
-
-def roots_in(payloads: Iterable[bytes]) -> list[int]:
-    """The roots of all trees that these encoded chunks have tuples of, each once, ascending.
-
-    A chunk that cannot be read is passed over, with one line in the log: the messages in it time out and come again.
-    """
-    roots = []
-    for payload in payloads:
-        try:
-            roots.append(decode(payload).lineage.roots)
-        except BadChunkError as error:
-            log.warning(
-                "passing over %d bytes in the relay: %s; whatever was in them times out and is delivered again",
-                len(payload), error, extra={"event": "chunk_unreadable"},
-            )  # fmt: skip
-    found: list[int] = np.unique(np.concatenate(roots)).tolist() if roots else []
-    return found

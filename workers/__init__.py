@@ -4,11 +4,11 @@ cli, options, __main__                   the command line
 queue_commands, topology_commands, monitor_commands          its parts
 monitoring     what people see: depths, top, the page
 local          a whole topology on one machine
-spout_process  one spout task, put together            driver           the Spark query, run after run
-spout_task     its loop                                ticker           ticks into the relay
+spout_process  one spout task, put together            driver/          the driver: run after run on Spark
+spout_task     its loop
 filling        from the spout into batches             processes        children that are restarted and end with us
 collector      what its spout emits with               addresses        finds the private servers of tiercel run
-outbox         into the ledger and the relay
+outbox         into the ledger and the inboxes
 trees          what is in flight, and how it settles
 holding        how many messages the spout may hold
 patience       while Redis is away                     pace           how often it sends, how long it rests
@@ -21,7 +21,7 @@ claims         the contract: who runs which task        spout_worker   takes a t
 redis_claims   in Redis
 control        the contract: active, deactivated, killed
 redis_control  in Redis                                steering         what activate, deactivate and kill do
-jvm_output     Spark's stderr as log records           stalls         micro-batches that take long
+jvm_output     Spark's stderr as log records
 progress       what tiercel run says                   unreadable     things in Redis that are passed over
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords
 audit          what operators did                      printable, terminal  no escape sequence reaches a terminal

@@ -83,7 +83,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
     log: Log = None,
     log_level: Level = None,
 ) -> None:
-    """Run the Spark query of a topology; it needs RabbitMQ's address only if a bolt publishes."""
+    """Run the bolts of a topology on Spark; it needs RabbitMQ's address only if a bolt publishes."""
     with as_log_records():
         settings = load_settings("driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
         settings = settings.required("redis")

@@ -54,6 +54,14 @@ class Control(Protocol):
         """What was said last; None if nothing was, or if it is lost."""
         ...
 
+    def rebalance(self) -> None:
+        """Have the driver begin a new run, on what Spark has now."""
+        ...
+
+    def rebalances(self) -> int:
+        """How often that was ordered; fewer than before if Redis was emptied."""
+        ...
+
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         """Say that a spout task is there, and return what ``state`` does.
 
@@ -82,6 +90,7 @@ class MemoryControl:
         self._lock = threading.Lock()
         self._order: tuple[State, float] | None = None
         self._present: dict[int, tuple[Presence, float]] = {}
+        self._rebalances = 0
 
     def order(self, state: State) -> None:
         with self._lock:
@@ -93,6 +102,14 @@ class MemoryControl:
             if self._order is None or self._clock() >= self._order[1]:
                 return None
             return self._order[0]
+
+    def rebalance(self) -> None:
+        with self._lock:
+            self._rebalances += 1
+
+    def rebalances(self) -> int:
+        with self._lock:
+            return self._rebalances
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         found = self.state()
@@ -116,6 +133,7 @@ class MemoryControl:
         """Forget everything, as a Redis that restarts empty does."""
         with self._lock:
             self._order = None
+            self._rebalances = 0
             self._present.clear()
 
     def close(self) -> None:

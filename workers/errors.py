@@ -3,7 +3,7 @@
 WorkersError
 ├── UsageError        the command line, the environment or the topology is wrong: the user must change something, exit code 2
 │   └── ConfigError   a setting
-└── SupersededError   another driver took over
+└── RunsFailedError   run after run failed at once
 """
 
 
@@ -15,8 +15,8 @@ class UsageError(WorkersError):
     """Something that the user gave is wrong; the message says what to change."""
 
 
-class SupersededError(WorkersError):
-    """Another driver of the same topology has taken over."""
+class RunsFailedError(WorkersError):
+    """Run after run of the topology failed at once; the message has the last one's fault."""
 
 
 class ConfigError(UsageError):

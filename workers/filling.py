@@ -1,4 +1,4 @@
-"""From the spout to the relay: asks for tuples while there is room, and sends them in batches."""
+"""From the spout to the inboxes: asks for tuples while there is room, and sends them in batches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Filling:
     def fill(self, now: float) -> bool:
         """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached.
 
-        The bound counts what is tracked; what is not is bounded by what waits in the relay. False: there are none.
+        The bound counts what is tracked; what is not is bounded by the inboxes. False: there are none.
         """
         room = self._admission.bound - len(self._trees)
         count = len(self._collector)

@@ -1,4 +1,4 @@
-"""How many messages a spout may hold in the worker, as the bound and those who read the relay come and go."""
+"""How many messages a spout may hold in the worker, as the bound and the driver come and go."""
 
 from __future__ import annotations
 

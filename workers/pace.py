@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+# At least. At a thousand messages a second each would else be a batch of its own, at twenty times the price.
 _BETWEEN_BATCHES_S = 0.02
-"""At least. At a thousand messages a second each would else be a batch of its own, at twenty times the price; and the
-micro-batch that they wait for comes some ten times a second."""
+# Spouts that wake their worker do not depend on it.
 _SHORTEST_REST_S, _LONGEST_REST_S = 0.02, 0.1
-"""Spouts that wake their worker do not depend on it."""
 
 
 class Pace:

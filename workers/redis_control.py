@@ -21,6 +21,7 @@ class RedisControl:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._key = topology_prefix(topology) + "control"
+        self._rebalances = f"{self._key}:rebalances"
         self._client = connect_topology(redis_url, topology)
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
@@ -32,6 +33,16 @@ class RedisControl:
         with translated("read the topology's state"):
             found: Any = self._client.get(self._key)
         return self._state(found)
+
+    def rebalance(self) -> None:
+        with translated("control the topology"):
+            self._client.incr(self._rebalances)
+
+    def rebalances(self) -> int:
+        with translated("look for an order to rebalance"):
+            found: Any = self._client.get(self._rebalances)
+        # What another version wrote is no order.
+        return int(found) if found is not None and found.isdigit() else 0
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])

@@ -1,4 +1,4 @@
-"""One spout task with everything it needs: joins a topology's spout to its ledger, relay and counters."""
+"""One spout task with everything it needs: joins a topology's spout to its ledger, inboxes and counters."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SpoutSettings:
     message_timeout: timedelta | None
     admission: Admission
     tracked: bool
-    """False with ``ackers=0``: a tuple counts as acked as soon as it is in the relay."""
+    """False with ``ackers=0``: a tuple counts as acked as soon as it is in an inbox."""
     grace: timedelta
     """How long the end may take: settle what finishes within it, give the rest back."""
     patience: Patience = field(default_factory=Patience)
@@ -137,7 +137,7 @@ class SpoutTask:
         self._orders.obey(self._spout, in_flight, self.stop, self._trees.oldest_s(now))
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
-        # What is not tracked is bounded by the relay, and leaves in full batches.
+        # What is not tracked is bounded by the inboxes, and leaves in full batches.
         bound = self._admission.bound if self._settings.tracked else BATCH_TUPLES
         expected = self._holding.look(now, bound=bound, active=self._orders.active, attendance=attendance)
         if expected is not None:

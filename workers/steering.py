@@ -1,4 +1,4 @@
-"""What ``tiercel activate``, ``deactivate`` and ``kill`` do: give the order, watch the processes obey, and say so."""
+"""The orders ``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: give them, see them obeyed, say so."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from workers.registry import TopologyNote, topology_named
 _LOOK_S = 0.25
 _SAY_S = 1.0
 _ANSWER_S = 5.0
+_BEGIN_S = 30.0
 _STANDS_S = 2.5
 """Spout workers ask once a second, and those in reserve too, whom nobody counts: ``kill`` stands for that long at least."""
 
@@ -75,6 +76,23 @@ class Steering:
         self._control.order(State.ACTIVE)  # for whoever starts it next
         self._say(f"{self._name} has ended")
         return True
+
+    def rebalance(self) -> bool:
+        """Have the driver begin a new run, and wait until it has; returns whether it did."""
+        before = self._lease.holder()
+        if before is None:
+            self._say(f"{self._name} does not run now; it is spread anew whenever it starts")
+            return True
+        self._control.rebalance()
+        self._say(f"{self._name}: a new run begins; what is in flight is emitted again")
+        deadline = time.monotonic() + _BEGIN_S
+        while time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
+            holder = self._lease.holder()
+            if holder is not None and holder.run and holder.run != before.run:
+                self._say(f"{self._name} has begun a new run")
+                return True
+        self._say(f"{self._name} has not begun a new run yet: the log of its driver says why")
+        return False
 
     def _drain(self, wait_s: float) -> bool:
         """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if it was broken off."""

@@ -1,4 +1,4 @@
-"""The commands about topologies that run: ``errors``, ``activate``, ``deactivate``, ``kill``.
+"""The commands about topologies that run: ``errors``, ``activate``, ``deactivate``, ``rebalance``, ``kill``.
 
 Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
 """
@@ -29,7 +29,7 @@ _Found = list[tuple[str, "ErrorReport"]]
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    for command in (errors, activate, deactivate, kill):
+    for command in (errors, activate, deactivate, rebalance, kill):
         app.command()(command)
 
 
@@ -64,6 +64,15 @@ def deactivate(topology: Name, *, redis: Redis = None) -> None:
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
     log_action("deactivate", topology, "ordered", this_user())
+
+
+def rebalance(topology: Name, *, redis: Redis = None) -> None:
+    """Spread the bolt tasks of a topology over the executors that Spark has now; what is in flight is emitted again."""
+    stopped = threading.Event()
+    steering = _steering(topology, _settings(redis), stopped)
+    on_signals(stopped.set)
+    log_action("rebalance", topology, "ordered", this_user())
+    raise typer.Exit(0 if steering.rebalance() else 1)
 
 
 def kill(

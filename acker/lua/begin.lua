@@ -4,9 +4,13 @@
 -- ARGV   1 the run
 -- Reply  1 it is the current one; 0 it was, and a later run has begun since
 --
--- Must never bring back a run that is over: an older driver may repeat this call long after its successor's.
+-- Must never bring back a run that is over: an older driver may make or repeat this call long after its successor's.
 
 local REMEMBERED = 64 -- runs
+
+local function number(run)
+  return tonumber((run or ''):match('^%d+') or 0)
+end
 
 local function mark(run)
   return ' ' .. redis.sha1hex(run):sub(1, 16)
@@ -18,7 +22,7 @@ local current, over = found[1], found[2] or ''
 if current == run then
   return 1
 end
-if over:find(mark(run), 1, true) then
+if number(current) > number(run) or over:find(mark(run), 1, true) then
   return 0
 end
 if current then

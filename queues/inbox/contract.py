@@ -124,6 +124,10 @@ class Inboxes(Protocol):
         what was there stays until it is drained. Senders and steps begin anew, attempts go on.
         Adopting again for the same run changes nothing, but for tasks that it did not have yet. An empty
         inbox of a task that the topology no longer has is forgotten.
+
+        The name of a run begins with its number (``Lease.draw``); one without counts as 0. Raises
+        StaleAttemptError where a run with a higher number has an inbox: an older driver that comes late
+        takes nothing away from its successor.
         """
         ...
 

@@ -13,7 +13,17 @@ from typing import Generic, TypeVar
 from queues.inbox.contract import Effect
 from queues.inbox.memory_box import Box, Known, figures_of, number_of
 from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender, StaleAttemptError
-from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, check_append, digest_of, stale, unfinished, unsealed
+from queues.inbox.rules import (
+    DRAINED_BYTES,
+    DRAINED_TUPLES,
+    check_append,
+    digest_of,
+    number_of_run,
+    stale,
+    superseded,
+    unfinished,
+    unsealed,
+)
 
 T = TypeVar("T")
 
@@ -40,6 +50,8 @@ class MemoryInboxes:
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         with self._changed:
+            if any(number_of_run(box.run) > number_of_run(run) for box in self._boxes.values()):
+                raise superseded(run)
             for task in {*tasks, *self._boxes}:
                 box = self._boxes.get(task) or Box("", last=self._forgotten)
                 if task not in tasks and not box.entries and not box.left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -37,6 +38,21 @@ def digest_of(parcel: Parcel) -> str:
 def stale(task: int) -> StaleAttemptError:
     """Return the error for a caller that another attempt or run has replaced at a task."""
     return StaleAttemptError(f"task {task} belongs to a newer attempt or another run; this one ends")
+
+
+def number_of_run(run: str) -> int:
+    """Return the number that a run's name begins with, 0 if it begins with none.
+
+    >>> number_of_run("17-ended"), number_of_run("run")
+    (17, 0)
+    """
+    digits = re.match(r"[0-9]+", run)
+    return int(digits[0]) if digits else 0
+
+
+def superseded(run: str) -> StaleAttemptError:
+    """Return the error for a run that comes after one with a higher number."""
+    return StaleAttemptError(f"run {run} is over: a later one has the inboxes")
 
 
 def unfinished(step: int) -> ValueError:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from queues.inbox.contract import Effect
 from queues.inbox.covered import decode, encode
 from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
-from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, unfinished, unsealed
+from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, superseded, unfinished, unsealed
 from queues.inbox.server import Script, Server
 
 T = TypeVar("T")
@@ -35,9 +35,15 @@ class InboxScripts:
         self._prepared: dict[str, Script] = {}
 
     def adopt(self, run: str, *, known: bool) -> Effect[bool]:
-        """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``."""
+        """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``, or raise."""
+
+        def read(reply: int) -> bool:
+            if reply == 2:
+                raise superseded(run)
+            return bool(reply)
+
         keys = (self._meta, self._entries, self._senders, self._progress, self._wake, self._snapshots)
-        return self._call("adopt", keys, (run, int(known)), bool, "adopt")
+        return self._call("adopt", keys, (run, int(known)), read, "adopt")
 
     def drain(self, run: str) -> Effect[list[Entry]]:
         """Read the first entries, or raise."""
@@ -161,7 +167,7 @@ class InboxScripts:
 
     def _read_entries(self, reply: Any) -> list[Entry]:
         self._done_or_raise(reply is not None)
-        return [Entry(position=position.decode(), tuples=int(tuples), payload=payload) for position, (tuples, payload) in reply]
+        return [_entry(position, tuples, payload) for position, (tuples, payload, *_) in reply]
 
     def _read_opened(self, reply: Any) -> Opened:
         self._done_or_raise(reply)
@@ -176,6 +182,12 @@ class InboxScripts:
             ticks=int(ticks),
             snapshot=snapshot,
         )
+
+
+def _entry(position: bytes, tuples: bytes, payload: bytes) -> Entry:
+    """Make an entry; one that a stranger wrote has no tuples, and cannot be decoded."""
+    count = int(tuples) if tuples.isdigit() else 0
+    return Entry(position=position.decode(), tuples=count, payload=payload)
 
 
 def _nothing(_: Any) -> None:

@@ -10,7 +10,7 @@ redis_keys     its key names
 
 from spark_jobs.state.key_value import KeyValueState
 from spark_jobs.state.memory import MemoryStateStore
-from spark_jobs.state.redis_store import RedisStateStore, draw_epoch
+from spark_jobs.state.redis_store import RedisStateStore
 from spark_jobs.state.store import StateStore, StateTurn, Writes
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "StateStore",
     "StateTurn",
     "Writes",
-    "draw_epoch",
 ]

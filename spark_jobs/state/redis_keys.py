@@ -28,7 +28,7 @@ class StateKeys:
     def __init__(self, topology: str, shard: int, component: str) -> None:
         prefix, name = shard_prefix(topology, shard), quote(component, safe="")
         self.entries = f"{prefix}state:{name}"
-        self._run = f"{prefix}state-run:{name}"
+        self.run = f"{prefix}state-run:{name}"
         self._turn = f"{prefix}state-turn:{name}"
         self._undo = f"{prefix}state-undo:{name}"
 
@@ -37,12 +37,7 @@ class StateKeys:
 
     def of(self, task: int) -> list[str]:
         """What the scripts are given."""
-        return [self.entries, self._run, f"{self._turn}:{task}", self.undo(task)]
-
-
-def epoch_key(topology: str) -> str:
-    """Of the newest run; lies in the first shard."""
-    return shard_prefix(topology, 0) + "epoch"
+        return [self.entries, self.run, f"{self._turn}:{task}", self.undo(task)]
 
 
 def shard_of(field: bytes, shards: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import redis
@@ -13,7 +13,7 @@ from acker.redis_client import connect
 from acker.redis_errors import translated
 from acker.scripts import script_source
 from spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
-from spark_jobs.state.redis_keys import StateKeys, epoch_key, shard_of
+from spark_jobs.state.redis_keys import StateKeys, shard_of
 from spark_jobs.state.store import Writes
 from spark_jobs.state.undo import value_before
 
@@ -24,24 +24,36 @@ _SCAN_COUNT = 1_000
 _STALE, _MORE, _BEGUN, _OTHER_SHARDS = range(4)
 
 
-def draw_epoch(spec: LedgerSpec) -> int:
-    """The number of a new run of the topology: more than that of every run before, in microseconds since 1970.
+def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
+    """Raise StateLayoutError if the state of a component was written with another number of shards.
 
-    Raises LedgerUnavailableError, LedgerRefusedError.
+    Raises LedgerUnavailableError, LedgerRefusedError too.
     """
-    client = connect(spec.urls[0], epoch_key(spec.topology))
-    try:
-        with translated("begin a run"):
-            return int(client.register_script(_source("epoch"))(keys=[epoch_key(spec.topology)]))
-    finally:
-        client.close()
+    for component in components:
+        with connect(spec.urls[0], shard_prefix(spec.topology, 0)) as client, translated("look at the state"):
+            found: Any = client.hget(StateKeys(spec.topology, 0, component).run, "shards")
+        if found is None or int(found) == spec.shards:
+            continue
+        for shard in range(int(found)):
+            keys = StateKeys(spec.topology, shard, component)
+            with connect(spec.urls[shard % len(spec.urls)], keys.entries) as client, translated("look at the state"):
+                if client.exists(keys.entries):
+                    raise other_shards(component, int(found), spec.shards)
+
+
+def other_shards(component: str, then: int, now: int) -> StateLayoutError:
+    """Return the error for a state that was written with another number of shards."""
+    return StateLayoutError(
+        f"the state of {component!r} was written with ackers={then}, now it is {now}: set ackers={then} again,"
+        " or remove the state"
+    )
 
 
 class RedisStateStore:
     """``StateStore`` beside the ledger, on its servers and in its shards. Connects on its first call."""
 
     def __init__(self, spec: LedgerSpec, epoch: int) -> None:
-        """``epoch`` is that of the run, see ``draw_epoch``."""
+        """``epoch`` is the number of the run: what a run with a lower one still writes is refused."""
         self._topology, self._shards, self._epoch = spec.topology, spec.shards, epoch
         self._client_of = [
             connect(spec.urls[shard % len(spec.urls)], shard_prefix(spec.topology, shard)) for shard in range(spec.shards)
@@ -82,10 +94,7 @@ class RedisStateStore:
                 f"micro-batch {batch} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
             )
         if verdict == _OTHER_SHARDS:
-            raise StateLayoutError(
-                f"the state of {component!r} was written with ackers={attempt}, now it is {self._shards}: set ackers={attempt}"
-                " again, or remove the state"
-            )
+            raise other_shards(component, attempt, self._shards)
         return attempt, found, digest
 
 

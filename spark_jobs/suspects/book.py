@@ -29,8 +29,12 @@ class CaseBook(Protocol):
         """
         ...
 
-    def drain(self) -> list[Case]:
-        """Take out all cases: for a driver that begins a run."""
+    def cases(self) -> list[Case]:
+        """Return all cases, for a driver that begins a run. Changes nothing."""
+        ...
+
+    def forget(self) -> None:
+        """Delete all cases, once their failures were told. Idempotent."""
         ...
 
     def close(self) -> None:

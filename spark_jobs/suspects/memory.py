@@ -25,9 +25,11 @@ class MemoryCaseBook:
     def note(self, token: Token, doing: Suspect | None) -> None:
         self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
 
-    def drain(self) -> list[Case]:
-        cases, self._cases = self._cases, {}
-        return list(cases.values())
+    def cases(self) -> list[Case]:
+        return list(self._cases.values())
+
+    def forget(self) -> None:
+        self._cases.clear()
 
     def close(self) -> None:
         """Nothing to release."""

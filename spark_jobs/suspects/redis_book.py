@@ -54,13 +54,15 @@ class RedisCaseBook:
             else:
                 self._client.hset(self._key, field, encode_suspects((doing,)))
 
-    def drain(self) -> list[Case]:
-        with translated("take over the suspects"), self._client.pipeline(transaction=True) as pipeline:
-            pipeline.hgetall(self._key)
-            pipeline.delete(self._key)
-            cases, _ = pipeline.execute()
+    def cases(self) -> list[Case]:
+        with translated("take over the suspects"):
+            cases: Any = self._client.hgetall(self._key)
         fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
         return [_case(cases, field) for field in fields]
+
+    def forget(self) -> None:
+        with translated("forget the suspects"):
+            self._client.delete(self._key)
 
     def close(self) -> None:
         self._client.close()

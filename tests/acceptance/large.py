@@ -1,4 +1,4 @@
-"""A topology that carries whole bodies over two levels."""
+"""A topology that carries whole bodies through two bolts."""
 
 import hashlib
 import os

@@ -9,8 +9,7 @@ import pytest
 
 from acker import open_ledger
 from queues import Publisher
-from spark_jobs.job import ledger_spec_of
-from spark_jobs.levels import plan_topology
+from spark_jobs.spark.run import ledger_spec_of
 from tests.acceptance import joined
 from tests.children import kill, python_workers
 from tests.running import running
@@ -39,7 +38,7 @@ def effects(folder) -> list[tuple[int, ...]]:
 
 
 def test_a_join_outlives_a_python_worker_and_a_driver(join):
-    ledger = open_ledger(ledger_spec_of(plan_topology(joined.topology(), max_lanes=2), (join.redis_url,)))
+    ledger = open_ledger(ledger_spec_of(joined.topology(), (join.redis_url,)))
     numbers = random.Random(_SEED).sample(range(PAIRS), PAIRS)
 
     publish(join, "left", range(PAIRS))

@@ -7,8 +7,7 @@ import pytest
 
 from acker import RedisMetrics
 from queues import Publisher
-from spark_jobs.job import ledger_spec_of
-from spark_jobs.levels import plan_topology
+from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.state import RedisStateStore
 from spark_jobs.state.encoding import decode_key, decode_value
 from tests.acceptance import counted
@@ -29,8 +28,7 @@ def count(tmp_path):
 
 
 def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(count):
-    plan = plan_topology(counted.topology(), max_lanes=2)
-    store = RedisStateStore(ledger_spec_of(plan, (count.redis_url,)), epoch=0)
+    store = RedisStateStore(ledger_spec_of(counted.topology(), (count.redis_url,)), epoch=0)
     metrics = RedisMetrics(count.redis_url, counted.NAME)
     lines = [f"the falcon {number % 97} and the tiercel {number % 7}" for number in range(SENTENCES)]
 

@@ -107,3 +107,13 @@ def test_a_redis_that_is_away_is_an_error_that_passes(redis):
     for call in (control.state, lambda: control.report(1, WORKING, State.ACTIVE), lambda: control.order(State.ACTIVE)):
         with pytest.raises(LedgerUnavailableError):
             call()
+
+
+def test_orders_to_rebalance_are_counted_until_redis_is_emptied(control):
+    assert control.rebalances() == 0
+    control.rebalance()
+    control.rebalance()
+    assert control.rebalances() == 2
+    assert control.present(range(1, 3)) == {}
+    control.lose()
+    assert control.rebalances() == 0

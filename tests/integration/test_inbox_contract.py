@@ -239,6 +239,23 @@ def test_room_is_whole_again_when_nothing_is_left_whatever_the_steps_said(inboxe
 # -- who may -------------------------------------------------------------------------------------------
 
 
+def test_a_run_with_a_lower_number_takes_no_inbox_from_its_successor(inboxes):
+    number = 1763800000000000
+    first, ended, second = str(number), f"{number}-ended", str(number + 1)
+    inboxes.adopt(first, [ONE, TWO])
+    inboxes.adopt(ended, [ONE, TWO])
+    inboxes.adopt(second, [ONE, TWO])
+    assert put(inboxes, 1, parcel(b"a"), run=second) == [DONE]
+    for late in (first, ended, RUN, str(number + 1)[:-1]):
+        for tasks in ([ONE, TWO], [GONE], []):
+            with pytest.raises(StaleAttemptError, match=f"run {late} is over"):
+                inboxes.adopt(late, tasks)
+    assert put(inboxes, 2, parcel(b"b"), run=second) == [DONE]
+    assert payloads(take(opened(inboxes, ONE, second))) == [b"a", b"b"]
+    inboxes.adopt(f"{second}-ended", [ONE, TWO])
+    assert put(inboxes, 3, parcel(b"c"), run=second) == [STALE]
+
+
 def test_another_run_is_refused_everywhere(inboxes):
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))

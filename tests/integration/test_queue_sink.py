@@ -14,7 +14,7 @@ from spark_jobs.queue_sink import sinks_of
 from spark_jobs.testing import FeederSpout, LocalCluster
 from tests.broker import delete, plain_channel, ready, take_all, unique
 from tests.proxy import Proxy
-from workers.driver import Driver
+from workers.driver.process import Driver
 
 
 class Running:
@@ -191,7 +191,7 @@ def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again
         assert bodies(amqp_url, queue) == [b"a", b"d"]
 
 
-def test_a_reason_is_reported_once_for_all_tuples_of_a_micro_batch(amqp_url, queue):
+def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
     with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
         running.publish(*([str(number)] for number in range(100)))
         assert len(running.failed) == 100

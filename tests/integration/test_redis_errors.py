@@ -40,19 +40,17 @@ from acker.scripts import Noted
 from examples.word_count import topology as demo_topology
 from queues.inbox.records import Parcel, Sender
 from queues.inbox.redis_streams import RedisInboxes
-from queues.relay import START, Entry
-from spark_jobs.relays import relay_on
-from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.state.redis_keys import StateKeys
-from spark_jobs.state.redis_store import RedisStateStore, RedisStateTurn, _Shard, draw_epoch
+from spark_jobs.state.redis_store import RedisStateStore, RedisStateTurn, _Shard, check_layout
 from spark_jobs.state.store import Writes
 from spark_jobs.suspects.case import Case, Suspect
 from spark_jobs.suspects.redis_book import RedisCaseBook
-from spark_jobs.testing.seen_store import SeenStore
 from spark_jobs.topology import Topology
 from tests.saying import SayingRedis
 from tests.waiting import wait_until
 from workers.control import Presence, State
+from workers.driver.lease import Holder
+from workers.driver.redis_lease import RedisLease
 from workers.redis_claims import RedisClaims
 from workers.redis_control import RedisControl
 from workers.registry import Registry
@@ -114,7 +112,7 @@ def state_calls(url: str) -> tuple[Any, Calls]:
     turn = RedisStateTurn([shard], 0, "1 1 1", None)
     later = RedisStateTurn([shard], 0, "1 1 1", "digest")
     return store, {
-        "draw_epoch": lambda: draw_epoch(spec_of(url)),
+        "check_layout": lambda: check_layout(spec_of(url), ["c"]),
         "begin": lambda: store.begin("c", 0, 1),
         "entries": lambda: list(store.entries("c")),
         "read": lambda: turn.read([b"f"]),
@@ -125,23 +123,14 @@ def state_calls(url: str) -> tuple[Any, Calls]:
     }
 
 
-def snapshot_calls(url: str) -> tuple[Any, Calls]:
-    store = RedisSnapshots(connect_topology(url, NAME), NAME, "run")
-    return store, {
-        "find": lambda: store.find([1], 1),
-        "load": lambda: store.load(1, 1),
-        "save": lambda: store.save(1, {1: b"content"}),
-        "drain": lambda: list(store.drain()),
-    }
-
-
 def book_calls(url: str) -> tuple[Any, Calls]:
     book = RedisCaseBook(connect_topology(url, NAME), NAME)
     return book, {
         "load": lambda: book.load(TOKEN),
         "begin": lambda: book.begin(TOKEN, Case()),
         "note": lambda: book.note(TOKEN, Suspect(component="c", task=1, seed=1)),
-        "drain": book.drain,
+        "cases": book.cases,
+        "forget": book.forget,
     }
 
 
@@ -176,19 +165,13 @@ def registry_calls(url: str) -> tuple[Any, Calls]:
     }
 
 
-def relay_calls(url: str) -> tuple[Any, Calls]:
-    relay = relay_on(url, NAME, 1)
-    return relay, {
-        "append": lambda: relay.append([Entry(lane=0, payload=b"p")]),
-        "advance": lambda: relay.advance({0: START}, 0, NOW),
-        "read": lambda: relay.read(0, START, "1-0"),
-        "seal": lambda: relay.seal(0, "1-0"),
-        "finish": lambda: relay.finish({0: "1-0"}),
-        "drain": relay.drain,
-        "attend": lambda: relay.attend("run", timedelta(seconds=1)),
-        "leave": relay.leave,
-        "attendant": relay.attendant,
-        "length": relay.length,
+def lease_calls(url: str) -> tuple[Any, Calls]:
+    lease = RedisLease(url, NAME)
+    return lease, {
+        "take": lambda: lease.take(Holder(driver="d")),
+        "draw": lambda: lease.draw("d"),
+        "leave": lambda: lease.leave("d"),
+        "holder": lease.holder,
     }
 
 
@@ -202,6 +185,7 @@ def inbox_calls(url: str) -> tuple[Any, Calls]:
         "drain": lambda: inboxes.drain("run"),
         "discard": lambda: inboxes.discard("run", 2, ["1-0"]),
         "snapshots": lambda: inboxes.snapshots("run"),
+        "forget_snapshot": lambda: inboxes.forget_snapshot("run", 2),
         "figures": lambda: inboxes.figures([2]),
         "draw": lambda: inboxes.draw("run", 2),
         "fence": lambda: inboxes.fence("run", sender, [2]),
@@ -211,30 +195,18 @@ def inbox_calls(url: str) -> tuple[Any, Calls]:
     }
 
 
-def kit_calls(url: str) -> tuple[Any, Calls]:
-    store = SeenStore(url, NAME)
-    return store, {
-        "put": lambda: store.put((1, 1, 1), [b"p"]),
-        "take": store.take,
-        "meet": lambda: store.meet(1),
-        "wipe": store.wipe,
-    }
-
-
 STORES: dict[str, Callable[[str], tuple[Any, Calls]]] = {
     "ledger": ledger_calls,
     "census": census_calls,
     "feed": feed_calls,
     "metrics": metrics_calls,
     "state": state_calls,
-    "snapshots": snapshot_calls,
     "case book": book_calls,
     "claims": claim_calls,
     "control": control_calls,
     "registry": registry_calls,
-    "relay": relay_calls,
+    "lease": lease_calls,
     "inboxes": inbox_calls,
-    "test kit": kit_calls,
 }
 
 
@@ -345,13 +317,12 @@ def some_of(calls: Calls, *names: str) -> Calls:
 WRITING = {
     "ledger": ("register",),
     "metrics": ("add", "report"),
-    "state": ("draw_epoch", "begin"),
-    "snapshots": ("save",),
+    "state": ("begin",),
     "case book": ("begin", "note"),
     "claims": ("take",),
     "control": ("order", "report"),
     "registry": ("announce",),
-    "relay": ("append", "attend"),
+    "inboxes": ("append",),
 }
 
 
@@ -388,10 +359,10 @@ def test_a_replica_that_may_not_show_old_data_makes_every_store_wait(redis):
     with closing(connect(server.url)) as client:
         client.config_set("replica-serve-stale-data", "no")
         client.replicaof("127.0.0.1", 1)
-        for store in ("metrics", "registry", "relay"):
+        for store in ("metrics", "registry", "lease", "inboxes"):
             kept, calls = STORES[store](server.url)
             with closing(kept):
-                for name in calls.keys() & {"totals", "topologies", "attendant", "length"}:
+                for name in calls.keys() & {"totals", "topologies", "holder", "figures"}:
                     check({name: calls[name]}, Expected("MASTERDOWN", RETRY, "primary runs"))
 
 
@@ -494,7 +465,7 @@ def test_a_server_that_is_loading_makes_every_store_wait(redis):
             return False
 
         wait_until(loading, 20, "the server to be loading")
-        for store, name in (("ledger", "release"), ("metrics", "totals"), ("relay", "attendant"), ("snapshots", "find")):
+        for store, name in (("ledger", "release"), ("metrics", "totals"), ("lease", "holder"), ("inboxes", "snapshots")):
             kept, calls = STORES[store](server.url)
             with closing(kept):
                 check({name: calls[name]}, Expected("LOADING", RETRY, "reads its data"))

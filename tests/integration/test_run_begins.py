@@ -1,4 +1,4 @@
-"""What a driver tells the ledger when a run begins."""
+"""The driver takes over on Redis what the run before left, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -9,45 +9,107 @@ from datetime import timedelta
 import pytest
 
 from acker import Applied, open_ledger
-from spark_jobs import BasicBolt, TopologyBuilder
-from spark_jobs.job import Job, ledger_spec_of
-from spark_jobs.levels import plan_topology
+from queues.inbox.records import Appended, StaleAttemptError
+from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from spark_jobs.errors import StateLayoutError
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.state import RedisStateStore, Writes
+from tests.chunks import chunk
+from tests.inboxes import parcel, put
 from tests.ledgers import ROOT, A, token, updates
 from tests.pump import Source
-from workers.driver import _enter
-from workers.errors import SupersededError
+from workers.driver.process import Driver
+
+BOLT = 2
 
 
-class Nothing(BasicBolt):
-    output_fields = ""
+class Count(StatefulBolt):
+    pass
 
-    def execute(self, tup, collector):
-        pass
+
+def topology(name, *, ackers=1, bolt=None):
+    builder = TopologyBuilder(name, Config(ackers=ackers))
+    builder.set_spout("words", Source())
+    builder.set_bolt("count", bolt or BasicBolt()).fields_grouping("words", "word")
+    return builder.build()
 
 
 @pytest.fixture
-def job(redis_url):
-    builder = TopologyBuilder(f"begins-{uuid.uuid4().hex}")
-    builder.set_spout("words", Source())
-    builder.set_bolt("nothing", Nothing()).shuffle_grouping("words")
-    plan = plan_topology(builder.build(), 1)
-    return lambda run: Job(run=run, plan=plan, ledger=ledger_spec_of(plan, (redis_url,)))
+def name():
+    return f"begins-{uuid.uuid4().hex}"
 
 
-def test_tasks_of_the_run_before_change_nothing_once_a_run_begins(job):
-    _enter(job("first"))
-    with closing(open_ledger(job("first").ledger)) as ledger, closing(ledger.feed(1)) as feed:
+@pytest.fixture
+def drive(redis_url, name):
+    """``drive(…)`` is a driver that has the lease; only one has it at a time."""
+    made = []
+
+    def driver(**settings):
+        for other in made:
+            other._runs.close()
+        made.append(Driver(topology(name, **settings), (redis_url,), "local[2]"))
+        assert made[-1]._runs.wait_for_turn()
+        return made[-1]
+
+    yield driver
+    for one in made:
+        one._runs.close()
+
+
+def test_tasks_of_the_run_before_change_nothing_once_a_run_begins(drive):
+    driver = drive()
+    first = driver._runs.begin(2)
+    with closing(open_ledger(first.ledger)) as ledger, closing(ledger.feed(1)) as feed:
         ledger.register(1, [ROOT], [A])
-        assert ledger.apply(token(run="first"), updates({ROOT: 0})).applied is Applied.FRESH
-        _enter(job("second"))
-        assert ledger.apply(token(run="first", step=1), updates({ROOT: A})).applied is Applied.STALE
+        assert ledger.apply(token(run=first.id), updates({ROOT: 0})).applied is Applied.FRESH
+        second = driver._runs.begin(2)
+        assert int(second.id) > int(first.id)
+        assert second.epoch == int(second.id)
+        assert ledger.apply(token(run=first.id, step=1), updates({ROOT: A})).applied is Applied.STALE
         assert not feed.read(timedelta(0))
-        assert ledger.apply(token(run="second"), updates({ROOT: A})).completed == 1
+        assert ledger.apply(token(run=second.id), updates({ROOT: A})).completed == 1
 
 
-def test_a_call_of_an_older_driver_that_is_repeated_late_ends_that_driver(job):
-    _enter(job("first"))
-    _enter(job("second"))
-    with pytest.raises(SupersededError, match="another driver"):
-        _enter(job("first"))
-    _enter(job("second"))
+def test_a_call_of_an_older_driver_that_comes_late_is_refused(drive):
+    older = drive()
+    first = older._runs.begin(2)
+    second = drive()._runs.begin(2)
+    with pytest.raises(StaleAttemptError, match=f"run {first.id} is over"):
+        older._enter(first)
+    assert older._runs.begin(2) is None, "it has the lease no more, and draws no run"
+    assert drive()._enter(second) == 0
+
+
+def test_what_was_in_the_inboxes_is_released(drive):
+    driver = drive()
+    run = driver._runs.begin(2)
+    inboxes = driver._ground.inboxes
+    with closing(open_ledger(run.ledger)) as ledger, closing(ledger.feed(1)) as feed:
+        ledger.register(1, [7, 8], [1, 1])
+        assert put(inboxes, 1, parcel(chunk(7), target=BOLT), run=run.id) == [Appended.DONE]
+        driver._runs.begin(2)
+        assert feed.read(timedelta(seconds=1)).released == [7]
+        assert put(inboxes, 2, parcel(chunk(8), target=BOLT), run=run.id) == [Appended.STALE]
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (3, 2)])
+def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(drive, redis_url, name, then, now):
+    with closing(RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), epoch=1)) as store:
+        # Whichever shard a key lies in.
+        writes = Writes(puts={b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"})
+        store.begin("count", 0, 0).commit(writes, "digest")
+    driver = drive(ackers=now, bolt=Count())
+    with pytest.raises(StateLayoutError) as caught:
+        driver.run()
+    assert str(caught.value) == (
+        f"the state of 'count' was written with ackers={then}, now it is {now}: set ackers={then} again, or remove the state"
+    )
+    assert driver._ground.lease.holder() is None
+    assert drive(ackers=then, bolt=Count())._runs.begin(2)
+
+
+def test_a_state_that_is_empty_may_have_another_number_of_shards(drive, redis_url, name):
+    with closing(RedisStateStore(ledger_spec_of(topology(name, ackers=2), (redis_url,)), epoch=1)) as store:
+        store.begin("count", 0, 0).commit(Writes(puts={b"a": b"1"}), "digest")
+        store.begin("count", 0, 1).commit(Writes(deletes={b"a"}), "other digest")
+    assert drive(ackers=1, bolt=Count())._runs.begin(2)

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from queues import QueueSpout
 from spark_jobs import BasicBolt, Config, TopologyBuilder
-from spark_jobs.relays import relay_on
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.control import Presence, State
+from workers.driver.lease import Holder
+from workers.driver.redis_lease import RedisLease
 from workers.redis_control import RedisControl
 from workers.registry import Registry
 
@@ -43,14 +44,15 @@ class Workers:
 
     def __init__(self, redis_url, name, pending):
         self.control, self.pending, self.states = RedisControl(redis_url, name), pending, []
-        self.relay = relay_on(redis_url, name, lanes=1)
+        self.lease = RedisLease(redis_url, name)
         self.stopped = threading.Event()
         self.stubborn = False
+        self.run = "17"
         self._state = State.ACTIVE
 
     def work(self):
-        self.relay.attend("a run", timedelta(seconds=60))
         while not self.stopped.wait(0.02):
+            self.lease.take(Holder(driver="driver", run=self.run))
             active = self._state is State.ACTIVE
             for task in (1, 2):
                 self._state = self.control.report(task, Presence(active=active, pending=self.pending), State.ACTIVE)
@@ -58,7 +60,7 @@ class Workers:
                 self.states.append(self._state)
             if self._state is State.KILLED and not self.stubborn:
                 break
-        self.relay.leave()
+        self.lease.leave("driver")
         for task in (1, 2):
             self.control.leave(task)
 
@@ -123,7 +125,36 @@ def test_kill_names_what_does_not_end(tiercel, name, workers, monkeypatch):
     assert "not ended yet: the driver, spout task 1, spout task 2" in said
 
 
-@pytest.mark.parametrize("command", ["activate", "deactivate", "kill"])
+def test_rebalance_waits_until_a_new_run_has_begun(tiercel, name, workers, redis_url):
+    assert tiercel("rebalance", name) == (0, f"{name} does not run now; it is spread anew whenever it starts\n")
+    with workers() as running:
+        wait_until(running.lease.holder)
+
+        def begin():
+            wait_until(running.control.rebalances)
+            running.run = "18"
+
+        driver = threading.Thread(target=begin)
+        driver.start()
+        code, said = tiercel("rebalance", name)
+        driver.join()
+    assert code == 0
+    assert said.splitlines() == [
+        f"{name}: a new run begins; what is in flight is emitted again",
+        f"{name} has begun a new run",
+    ]
+
+
+def test_rebalance_says_where_to_look_when_no_run_begins(tiercel, name, workers, monkeypatch):
+    monkeypatch.setattr("workers.steering._BEGIN_S", 0.5)
+    with workers() as running:
+        wait_until(running.lease.holder)
+        code, said = tiercel("rebalance", name)
+    assert code == 1
+    assert said.splitlines()[-1] == f"{name} has not begun a new run yet: the log of its driver says why"
+
+
+@pytest.mark.parametrize("command", ["activate", "deactivate", "rebalance", "kill"])
 def test_an_unknown_topology_is_one_line_with_those_that_there_are(tiercel, name, command, redis_url):
     result = CliRunner().invoke(app, [command, "nobody", "--redis", redis_url])
     assert "there is no topology 'nobody'; there are " in str(result.exception)

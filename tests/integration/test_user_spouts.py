@@ -5,21 +5,17 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from contextlib import ExitStack, closing, contextmanager
 from typing import ClassVar
 
 import pytest
 
-from acker import MemoryMetrics, Token, open_ledger
+from acker import open_ledger
 from queues import Spout
-from queues.relay import START
 from spark_jobs import BasicBolt, Bolt, Config, TopologyBuilder
-from spark_jobs.job import ledger_spec_of, open_relay
-from spark_jobs.levels import plan_topology
-from spark_jobs.runner import LevelRunner
 from spark_jobs.testing import LocalCluster
 from tests.waiting import wait_until
+from workers.driver.process import Driver
 from workers.spout_process import SpoutProcess
 
 TASKS, TUPLES = 3, 40
@@ -103,46 +99,66 @@ def complete():
     return len({msg_id[:2] for _, what, msg_id, *_ in Replaying.told if what == "ack"}) == TASKS * TUPLES
 
 
+class OneHost:
+    """In the place of Spark: the bolt tasks of each run, on threads of this process."""
+
+    slots = 1
+
+    def start(self, run):
+        return HostThread(run)
+
+    @contextmanager
+    def silenced(self):
+        yield
+
+
+class HostThread:
+    fault = None
+
+    def __init__(self, run):
+        self._thread = threading.Thread(target=run.host, args=(0,))
+        self._thread.start()
+
+    @property
+    def active(self):
+        return self._thread.is_alive()
+
+    def wait(self, seconds):
+        self._thread.join(seconds)
+        return not self.active
+
+    def cancel(self):
+        pass
+
+
 @contextmanager
-def bolts(topology, redis_url, done):
-    """What the driver does, without Spark: reads the relay, runs the levels, tells the ledger."""
-    plan = plan_topology(topology, max_lanes=1)
-    relay, ledger = open_relay(redis_url, plan), open_ledger(ledger_spec_of(plan, (redis_url,)))
-    runners = [
-        LevelRunner(plan=plan, level=level, ledger=ledger, metrics=MemoryMetrics(), config={})
-        for level in range(1, plan.levels + 1)
-    ]
+def bolts(topology, redis_url):
+    """What the driver does, without Spark; gives the driver's ledger."""
+    driver = Driver(topology, (redis_url,), "local[1]")
+    runs = driver._runs
 
     def work():
-        positions = dict.fromkeys(range(plan.relay_lanes), START)
-        batch = 0
-        while not done.is_set():
-            relay.attend("run", timedelta(seconds=30))
-            ends = relay.advance(positions, 0, timedelta(milliseconds=50))
-            payloads = [payload for lane, end in ends.items() for payload in relay.read(lane, positions[lane], end)]
-            positions = ends
-            for level, runner in enumerate(runners, 1):
-                token = Token(run="run", task=level, step=batch)
-                payloads = [payload for _, payload in runner.run(token, payloads)]
-            batch += 1
+        if runs.wait_for_turn():
+            runs.go(OneHost())
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield ledger
+        with closing(open_ledger(driver._spec)) as ledger:
+            yield ledger
     finally:
-        done.set()
+        driver.stop()
         thread.join(30)
-        relay.close()
-        ledger.close()
+        runs.close()
+        assert not thread.is_alive()
 
 
 def on_spout_workers(request):
     """Three workers on a real Redis, each on a thread of its own."""
-    redis_url, replaying, done = request.getfixturevalue("redis_url"), topology(), threading.Event()
+    redis_url, replaying = request.getfixturevalue("redis_url"), topology()
     workers = [SpoutProcess(replaying, "spout", index, amqp_url="", redis_urls=(redis_url,)) for index in range(TASKS)]
     threads = [threading.Thread(target=worker.run) for worker in workers]
-    with ExitStack() as exits, bolts(replaying, redis_url, done) as ledger:
+    with ExitStack() as exits, bolts(replaying, redis_url) as ledger:
         for thread, worker in zip(threads, workers, strict=True):
             exits.callback(thread.join, 30)
             exits.callback(worker.task.stop)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from queues.chunk import Chunk, Lineage, Route, decode, encode, roots_in
+from queues.chunk import Chunk, Lineage, Route, decode, encode
 from queues.errors import BadChunkError
 from queues.schema import Schema
 from spark_jobs.tuples import tuples_of
@@ -166,15 +166,3 @@ def test_whatever_byte_is_changed_it_is_read_safely_or_refused():
         assert len(found.lineage.offsets) == found.values.num_rows + 1
         assert len(tuples_of(found)) == found.values.num_rows
     assert 500 < refused < 4_000
-
-
-def test_unreadable_chunks_are_passed_over_with_a_line_for_each(caplog):
-    good = [
-        written([["a"]], 1, schema=Schema.parse("a string")),
-        written([["b"], ["c"]], 1, 1, schema=Schema.parse("a string")),
-    ]
-    assert roots_in([good[0], TORN["noise"], good[1], TORN["zstd"]]) == [0, 1]
-    lines = [record.message for record in caplog.records]
-    assert len(lines) == 2
-    assert "passing over 50 bytes" in lines[0]
-    assert "compressed" in lines[1]

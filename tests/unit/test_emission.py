@@ -14,7 +14,6 @@ from queues.chunk import decode
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
-from spark_jobs.levels import plan_topology
 from tests.pump import Source
 
 
@@ -39,7 +38,11 @@ def emitter(custom: object = None) -> SpoutEmitter:
         far.custom_grouping("source", custom)
     else:
         far.shuffle_grouping("source")
-    return SpoutEmitter(plan_topology(builder.build(), 2), "source", 1)
+    return SpoutEmitter(builder.build(), "source", 1)
+
+
+def chunks_of(emission) -> list:
+    return [decode(one) for parcel in emission.parcels for one in parcel.chunks]
 
 
 def test_the_ack_val_of_a_root_is_the_xor_of_the_edges_of_its_copies() -> None:
@@ -49,11 +52,13 @@ def test_the_ack_val_of_a_root_is_the_xor_of_the_edges_of_its_copies() -> None:
     emission = made.take()
     assert emission.roots == [77, 78]
     assert emission.ack_vals == [reduce(xor, (edge(seed(root, 0), 0, task) for task in (2, 3, 4))) for root in (77, 78)]
-    chunks = [decode(entry.payload) for entry in emission.entries]
+    chunks = chunks_of(emission)
     assert [chunk.route.target_task for chunk in chunks] == [2, 3, 4]
     assert all(chunk.values.to_pydict() == {"word": ["a", "b"], "n": [1, 2]} for chunk in chunks)
     assert all(chunk.lineage.roots.tolist() == [77, 78] for chunk in chunks)
-    assert all(0 <= entry.lane < 2 for entry in emission.entries)
+    assert [parcel.target for parcel in emission.parcels] == [2, 3, 4]
+    assert [parcel.tuples for parcel in emission.parcels] == [[2]] * 3
+    assert all(parcel.bounded for parcel in emission.parcels)
 
 
 def test_what_was_taken_is_not_taken_again() -> None:
@@ -61,7 +66,7 @@ def test_what_was_taken_is_not_taken_again() -> None:
     made.emit(["a", 1], 77, "default")
     made.take()
     emission = made.take()
-    assert (emission.entries, emission.roots, emission.ack_vals) == ([], [], [])
+    assert (emission.parcels, emission.roots, emission.ack_vals) == ([], [], [])
 
 
 def test_a_tuple_without_a_root_is_in_no_tree() -> None:
@@ -70,7 +75,7 @@ def test_a_tuple_without_a_root_is_in_no_tree() -> None:
     made.emit(["b", 2], 5, "default")
     emission = made.take()
     assert emission.roots == [5]
-    assert [decode(entry.payload).lineage.offsets.tolist() for entry in emission.entries] == [[0, 0, 1]] * 3
+    assert [chunk.lineage.offsets.tolist() for chunk in chunks_of(emission)] == [[0, 0, 1]] * 3
 
 
 @pytest.mark.parametrize("values", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
@@ -90,7 +95,7 @@ def test_a_grouping_that_raises_leaves_nothing_behind() -> None:
     made = emitter(Moody())
     with pytest.raises(RuntimeError):
         made.emit(["a", 1], 77, "default")
-    assert (made.take().entries, made.take().roots) == ([], [])
+    assert (made.take().parcels, made.take().roots) == ([], [])
 
 
 def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
@@ -98,7 +103,7 @@ def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
     values = ["a", 1]
     made.emit(values, 77, "default")
     values[0] = "b"
-    assert decode(made.take().entries[0].payload).values.to_pydict()["word"] == ["a"]
+    assert chunks_of(made.take())[0].values.to_pydict()["word"] == ["a"]
 
 
 class ByLength:
@@ -119,7 +124,7 @@ def every_way() -> SpoutEmitter:
     builder.set_bolt("everywhere", Pass(), parallelism=3).all_grouping("source")
     builder.set_bolt("one", Pass(), parallelism=3).global_grouping("source")
     builder.set_bolt("own", Pass(), parallelism=3).custom_grouping("source", ByLength())
-    return SpoutEmitter(plan_topology(builder.build(), 2), "source", 1)
+    return SpoutEmitter(builder.build(), "source", 1)
 
 
 rows = st.lists(st.tuples(st.text(max_size=3) | st.none(), st.integers(-3, 3) | st.none()), max_size=20)
@@ -139,17 +144,20 @@ def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked:
                 together.emit(row, root, "default")
     ours, theirs = together.take(), apart.take()
     assert (ours.roots, ours.ack_vals) == (theirs.roots, theirs.ack_vals)
-    assert [sent(entry) for entry in ours.entries] == [sent(entry) for entry in theirs.entries]
+    assert sent_by(ours) == sent_by(theirs)
 
 
-def sent(entry) -> tuple:
-    """What a chunk holds, in one order: tuples that came one by one follow those that came together."""
-    chunk = decode(entry.payload)
+def sent_by(emission) -> list:
+    """What its chunks hold, in one order: tuples that came one by one follow those that came together."""
+    return [(parcel.target, sum(parcel.tuples), sent(decode(one))) for parcel in emission.parcels for one in parcel.chunks]
+
+
+def sent(chunk) -> tuple:
     values = list(zip(*[column.to_pylist() for column in chunk.values.columns], strict=True))
     if not len(chunk.lineage.roots):
-        return entry.lane, chunk.route, sorted(map(repr, values))
+        return chunk.route, sorted(map(repr, values))
     tuples = zip(chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), values, strict=True)
-    return entry.lane, chunk.route, sorted(tuples, key=lambda one: one[0])
+    return chunk.route, sorted(tuples, key=lambda one: one[0])
 
 
 @pytest.mark.parametrize("bad", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
@@ -157,7 +165,7 @@ def test_one_bad_tuple_among_many_refuses_all_of_them(bad: list) -> None:
     made = emitter()
     with pytest.raises(BadValuesError, match="'source'"):
         made.emit_all([["a", 1], bad], [77, 78], "default")
-    assert (made.take().entries, made.take().roots) == ([], [])
+    assert (made.take().parcels, made.take().roots) == ([], [])
 
 
 def test_many_tuples_on_a_direct_stream_are_refused() -> None:
@@ -179,7 +187,7 @@ def naming() -> SpoutEmitter:
     builder.set_spout("source", Naming())
     builder.set_bolt("plain", Pass()).shuffle_grouping("source")
     builder.set_bolt("chosen", Pass(), parallelism=3).direct_grouping("source", stream="named")
-    return SpoutEmitter(plan_topology(builder.build(), 2), "source", 1)
+    return SpoutEmitter(builder.build(), "source", 1)
 
 
 def test_a_direct_emission_goes_to_the_named_task_alone_and_into_its_tree() -> None:
@@ -189,7 +197,7 @@ def test_a_direct_emission_goes_to_the_named_task_alone_and_into_its_tree() -> N
     made.emit_direct(5, ["b", None], None, "named")
     tags.append("used again")
     emission = made.take()
-    first, second = (decode(entry.payload) for entry in emission.entries)
+    first, second = chunks_of(emission)
     assert (first.route.target_task, second.route.target_task) == (4, 5)
     assert first.values.to_pydict() == {"word": ["a"], "tags": [["x"]]}
     assert (emission.roots, emission.ack_vals) == ([77], [edge(seed(77, 0), 0, 4)])
@@ -217,4 +225,4 @@ def test_a_direct_emission_that_breaks_a_rule_is_refused_and_nothing_is_recorded
     with pytest.raises(error, match=said):
         call(made)
     emission = made.take()
-    assert (emission.entries, emission.roots) == ([], [])
+    assert (emission.parcels, emission.roots) == ([], [])

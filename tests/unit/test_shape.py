@@ -5,12 +5,14 @@ from datetime import timedelta
 import pytest
 
 from acker import LedgerSpec, MemoryLedger
-from queues import MemoryRelay, QueueSpout
+from queues import QueueSpout
+from queues.inbox.memory import MemoryInboxes
 from spark_jobs import BasicBolt, Config, TopologyBuilder
-from spark_jobs.job import Job, ledger_spec_of
-from spark_jobs.levels import plan_topology
+from spark_jobs.emission import SpoutEmitter
 from spark_jobs.shape import shape_of
-from workers.outbox import Outbox
+from workers.driver.lease import Holder
+from workers.driver.memory_lease import MemoryLease
+from workers.outbox import Outbox, Sent
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 
@@ -45,10 +47,10 @@ def test_what_tuples_are_and_where_they_go_is_the_shape(change):
 
 def attended_by(driver):
     """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
-    plan, relay = plan_topology(driver, max_lanes=1), MemoryRelay(1)
-    job = Job(run="run", plan=plan, ledger=ledger_spec_of(plan, ("redis://unused",)))
-    relay.attend(job.attendance, timedelta(seconds=60))
-    return Outbox(MemoryLedger(SPEC), relay, 1, shape_of(topology())).may_fill(0.0)
+    lease = MemoryLease()
+    lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
+    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, shape=shape_of(topology()))
+    return outbox.may_fill(0.0)
 
 
 def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
@@ -56,3 +58,23 @@ def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
     assert "another version" not in caplog.text
     assert not attended_by(topology("m long"))
     assert "the driver runs another version of the topology" in caplog.text
+
+
+def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_another():
+    """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right one never see it."""
+    lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
+    inboxes.adopt("1", [2])
+    lease.take(Holder(driver="old", run="1", shape=shape_of(topology())))
+    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, shape=shape_of(topology()))
+    assert outbox.may_fill(0.0)
+    emitter = SpoutEmitter(topology(), "numbers", 1)
+    emitter.emit([1], 77, "default")
+    outbox.put(emitter.take())
+    lease.leave("old")
+    lease.take(Holder(driver="new", run="2", shape=shape_of(topology(sink="audit"))))
+    inboxes.adopt("2", [2])
+    outbox.look(1.0)
+    assert outbox.send(1.0) is Sent.REFUSED, "its messages are emitted again, once drivers and workers are of one version"
+    assert inboxes.figures([2])[2].tuples == 0
+    assert ledger.pending() == 0
+    assert not outbox.may_fill(2.0)

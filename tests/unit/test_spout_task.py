@@ -10,20 +10,26 @@ import numpy as np
 import pytest
 
 from acker import Failure, LedgerSpec, LedgerUnavailableError, MemoryLedger, MemoryMetrics, Token, Updates
-from queues import MemoryRelay, Spout, SpoutContext
+from acker.effects import LocalEffect
+from queues import Spout, SpoutContext
 from queues.chunk import decode
+from queues.inbox.memory import MemoryInboxes
+from queues.inbox.records import Bounds
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.levels import plan_topology
 from tests.waiting import wait_until
 from workers.admission import Admission, Limits
 from workers.control import MemoryControl, Presence, State
+from workers.driver.lease import Holder
+from workers.driver.memory_lease import MemoryLease
 from workers.holding import Patience
 from workers.orders import Orders
 from workers.outbox import Attendance, Outbox
 from workers.spout_task import SpoutSettings, SpoutTask
 from workers.tally import Tally
 
+SINK = 2
+RUN = "a run"
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 
 
@@ -119,22 +125,24 @@ class Sink(BasicBolt):
 class Bench:
     """A spout task between twins, and what a bolt would see and do."""
 
-    def __init__(self, spout, settings, ledger=None, relay=None, control=None):
+    def __init__(self, spout, settings, ledger=None, inboxes=None, control=None):
         builder = TopologyBuilder("t")
         builder.set_spout("numbers", spout)
         builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
-        plan = plan_topology(builder.build(), max_lanes=100)
         self.spout = spout
         self.ledger = ledger or MemoryLedger(SPEC)
-        self.relay = relay or MemoryRelay(1)
+        self.inboxes = inboxes or MemoryInboxes()
+        self.inboxes.adopt(RUN, [SINK])
+        # Time stands still for it: it is the driver's business to renew it.
+        self.lease = MemoryLease(lambda: 0.0)
         self.control = control or MemoryControl()
         self.metrics = MemoryMetrics()
         self.tally = Tally(self.metrics, "numbers", 1)
         self.orders = Orders(self.control, 1)
-        outbox = Outbox(self.ledger, self.relay, 1)
+        outbox = Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1)
         self.task = SpoutTask(
             spout=spout,
-            emitter=SpoutEmitter(plan, "numbers", 1),
+            emitter=SpoutEmitter(builder.build(), "numbers", 1),
             ledger=self.ledger,
             outbox=outbox,
             tally=self.tally,
@@ -148,15 +156,25 @@ class Bench:
         return self.control.present(range(1, 2)).get(1)
 
     def received(self):
-        """(value, root, edge) of each tuple in the relay; an untracked tuple has no root."""
+        """(value, root, edge) of each tuple in the inbox; an untracked tuple has no root."""
         tuples = []
-        for lane in self.relay._logs:
-            for _, payload in lane:
-                chunk = decode(payload)
-                values = chunk.values.column(0).to_pylist()
-                roots, edges = chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist()
-                tuples += zip(values, roots, edges, strict=True) if roots else [(value, None, None) for value in values]
+        for _, entry in list(self.inboxes._boxes[SINK].entries.values()):
+            chunk = decode(entry.payload)
+            values = chunk.values.column(0).to_pylist()
+            roots, edges = chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist()
+            tuples += zip(values, roots, edges, strict=True) if roots else [(value, None, None) for value in values]
         return tuples
+
+    def attend(self, run=RUN):
+        """A driver is there, and this is its run."""
+        self.lease.take(Holder(driver="driver", run=run))
+
+    def leave(self):
+        self.lease.leave("driver")
+
+    def waiting(self):
+        """Tuples in the inbox."""
+        return self.inboxes.figures([SINK])[SINK].tuples
 
     def ack(self, *tuples):
         roots, xors = zip(*sorted((root, edge) for _, root, edge in tuples), strict=True)
@@ -176,7 +194,7 @@ SETTINGS = SpoutSettings(
 def running(spout, settings=SETTINGS, *, attended=True, **parts):
     bench = Bench(spout, settings, **parts)
     if attended:
-        bench.relay.attend("a run", timedelta(seconds=60))
+        bench.attend()
     context = SpoutContext(
         topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
     )
@@ -191,7 +209,7 @@ def running(spout, settings=SETTINGS, *, attended=True, **parts):
 
 
 def received(bench, count):
-    wait_until(lambda: len(bench.received()) >= count, 5, f"{count} tuples in the relay")
+    wait_until(lambda: len(bench.received()) >= count, 5, f"{count} tuples in the inbox")
     return bench.received()
 
 
@@ -289,7 +307,7 @@ def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
         wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
         assert bench.spout.waiting == [0]
-        bench.relay.attend("a run", timedelta(seconds=60))
+        bench.attend()
         received(bench, 1)
 
 
@@ -392,28 +410,28 @@ def test_at_the_end_what_is_emitted_again_is_left_to_close():
     assert sorted(bench.spout.waiting) == [0, 1, 2]
 
 
-class LossyRelay(MemoryRelay):
-    """The reply to the first append is lost, and Redis is away for as long as ``away``; a repeat is recognised."""
+class LossyInboxes(MemoryInboxes):
+    """The replies to appends are lost for as long as Redis is ``away``."""
 
-    def __init__(self, lanes):
-        super().__init__(lanes)
-        self.appended = None
-        self.away = True
+    away = True
 
-    def append(self, entries):
-        if self.appended is not entries:
-            self.appended = entries
-            super().append(entries)
+    def append(self, run, sender, number, parcels):
+        effects = super().append(run, sender, number, parcels)
+        return [LocalEffect(lambda effect=effect: self._lossy(effect)) for effect in effects]
+
+    def _lossy(self, effect):
+        appended = effect.perform()
         if self.away:
             raise LedgerUnavailableError("reply lost")
+        return appended
 
 
 @pytest.mark.parametrize("timeout", [timedelta(seconds=30), None])
 def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(timeout):
-    relay = LossyRelay(1)
+    inboxes = LossyInboxes()
     ledger = MemoryLedger(replace(SPEC, message_timeout=timeout))
     settings = replace(SETTINGS, message_timeout=timeout)
-    with running(ManySpout(4), settings, ledger=ledger, relay=relay) as bench:
+    with running(ManySpout(4), settings, ledger=ledger, inboxes=inboxes) as bench:
         zero, one, two, three = received(bench, 4)
         bench.ack(zero, one)
         fail(bench, two[1])
@@ -422,7 +440,7 @@ def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(t
         kinds = [lambda: any(each.acked for each in early), lambda: any(each.failed for each in early)]
         wait_until(lambda: all(kind() for kind in kinds) and any(each.released for each in early), 5, "the outcomes")
         assert bench.spout.told == []
-        relay.away = False
+        inboxes.away = False
         told(bench, "ack all", ("message 0", "message 1"))
         told(bench, "fail", "message 2", "sink[2]: no")
         told(bench, "release", "message 3")
@@ -431,7 +449,7 @@ def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(t
 
 
 def test_what_is_done_when_the_worker_ends_is_acked_though_its_batch_was_never_sent():
-    with running(ListSpout(2), relay=LossyRelay(1)) as bench:
+    with running(ListSpout(2), inboxes=LossyInboxes()) as bench:
         bench.ack(received(bench, 2)[0])
         wait_until(lambda: bench.task._trees._early, 5, "the outcome to be there")
     assert bench.spout.told == [("ack", "message 0"), ("release", "message 1"), ("close",)]
@@ -457,18 +475,41 @@ class EndlessCareless(ListSpout):
 
 
 @pytest.mark.parametrize("spout", [Endless, EndlessCareless])
-def test_what_is_not_tracked_is_bounded_by_what_waits_in_the_relay(spout, monkeypatch):
-    monkeypatch.setattr("workers.outbox._WAITING_CHUNKS", 8)
-    monkeypatch.setattr("workers.outbox._WAITING_BYTES", 200_000)
-    with running(spout(0), replace(SETTINGS, tracked=spout is EndlessCareless)) as bench:
+def test_what_is_not_tracked_is_bounded_by_the_inboxes(spout):
+    inboxes = MemoryInboxes(Bounds(tuples=8_000, bytes=3_000_000))
+    with running(spout(0), replace(SETTINGS, tracked=spout is EndlessCareless), inboxes=inboxes) as bench:
         received(bench, 1)
-        waited = bench.relay.length()
-        wait_until(lambda: not bench.task._outbox._relay_has_room(), 5, "the relay to be full")
+        wait_until(lambda: bench.task._outbox.holds and bench.waiting() > 100, 5, "the inbox to be full")
         time.sleep(0.3)  # for many batches
-        waited = bench.relay.length()
-        assert waited <= 9
-        bench.relay.drain()
-        wait_until(lambda: bench.relay.length() > 0, 5, "the spout to go on")
+        figures = inboxes.figures([SINK])[SINK]
+        assert figures.tuples <= 8_000
+        assert figures.bytes <= 3_000_000
+        [(task, entries)] = inboxes.drain(RUN)
+        inboxes.discard(RUN, task, [entry.position for entry in entries])
+        wait_until(lambda: bench.waiting() > 0, 5, "the spout to go on")
+
+
+def test_what_was_sent_to_a_run_that_is_over_is_emitted_again_to_the_next(caplog):
+    with running(Returning(1)) as bench:
+        bench.ack(*received(bench, 1))
+        told(bench, "ack", "message 0")
+        bench.inboxes.adopt("another run", [SINK])
+        bench.spout.waiting.append(1)
+        told(bench, "release", "message 1")
+        assert [value for value, _, _ in bench.received()] == [0], "it was refused"
+        bench.attend("another run")
+        bench.ack(received(bench, 2)[1])
+        told(bench, "ack", "message 1")
+        assert bench.ledger.pending() == 0
+
+
+def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
+    with running(ListSpout(1), attended=False) as bench:
+        bench.attend("")
+        wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
+        assert bench.spout.waiting == [0]
+        bench.attend()
+        received(bench, 1)
 
 
 def test_the_spout_is_told_what_to_expect_as_the_bound_changes():
@@ -490,7 +531,7 @@ def test_nothing_is_held_for_long_without_a_driver():
     with running(ListSpout(1), replace(SETTINGS, patience=patience), attended=False) as bench:
         wait_until(lambda: bench.spout.expected[-1:] == [100], 5, "the bound")
         wait_until(lambda: bench.spout.expected[-1] == 0, 5, "the spout to be told to give all back")
-        bench.relay.attend("a run", timedelta(seconds=60))
+        bench.attend()
         wait_until(lambda: bench.spout.expected[-1] == 100, 5, "the bound again")
         received(bench, 1)
 
@@ -498,38 +539,35 @@ def test_nothing_is_held_for_long_without_a_driver():
 def test_what_times_out_while_no_driver_is_there_is_given_back_without_blame():
     with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(seconds=1))) as bench:
         received(bench, 1)
-        bench.relay.leave()
+        bench.leave()
         told(bench, "release", "message 0")
         wait_until(lambda: bench.ledger.pending() == 0, 5, "the root to be forgotten")
     assert not [what for what in bench.spout.told if what[0] == "fail"]
 
 
-class Away:
-    """A relay that takes nothing while ``away``."""
+class Away(MemoryInboxes):
+    """Takes nothing while ``away``."""
 
-    def __init__(self):
-        self.relay, self.away, self.tries = MemoryRelay(1), False, 0
+    away = False
+    tries = 0
 
-    def __getattr__(self, name):
-        return getattr(self.relay, name)
-
-    def append(self, entries):
+    def append(self, run, sender, number, parcels):
         if self.away:
             self.tries += 1
             raise LedgerUnavailableError("away")
-        self.relay.append(entries)
+        return super().append(run, sender, number, parcels)
 
 
 def test_what_is_emitted_again_while_redis_is_away_belongs_to_the_next_batch():
-    relay, spout = Away(), KeepingSpout(1)
-    with running(spout, relay=relay) as bench:
+    inboxes, spout = Away(), KeepingSpout(1)
+    with running(spout, inboxes=inboxes) as bench:
         [(_, root, _)] = received(bench, 1)
-        relay.away = True
+        inboxes.away = True
         spout.waiting.append(1)
-        wait_until(lambda: relay.tries, 5, "a batch to be held")
+        wait_until(lambda: inboxes.tries, 5, "a batch to be held")
         fail(bench, root)
         told(bench, "fail", "message 0")
-        relay.away = False
+        inboxes.away = False
         _, held, again = received(bench, 3)
         assert (held[0], again[0]) == (1, 101)
         bench.ack(again)
@@ -540,12 +578,12 @@ def test_what_is_emitted_again_while_redis_is_away_belongs_to_the_next_batch():
 
 
 def test_the_end_comes_also_for_a_spout_that_emits_again_whatever_it_is_given_back():
-    relay = Away()
-    with running(KeepingSpout(3), relay=relay) as bench:
+    inboxes = Away()
+    with running(KeepingSpout(3), inboxes=inboxes) as bench:
         received(bench, 3)
-        relay.away = True
+        inboxes.away = True
         bench.spout.waiting = [5]
-        wait_until(lambda: relay.tries, 5, "a batch to be held")
+        wait_until(lambda: inboxes.tries, 5, "a batch to be held")
     given_back = sorted(what[1] for what in bench.spout.told if what[0] == "fail")
     assert given_back == ["message 0", "message 1", "message 2", "message 5"]
     assert bench.spout.told[-1] == ("close",)
@@ -558,7 +596,7 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
             raise RuntimeError("the source is gone")
 
     bench = Bench(Broken(1), SETTINGS)
-    bench.relay.attend("a run", timedelta(seconds=60))
+    bench.attend()
     context = SpoutContext(
         topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
     )

@@ -97,7 +97,7 @@ def pump(*words, bolt=Deadly, tracked=True, copies=1):
     builder.set_bolt("deadly", bolt(), parallelism=copies).all_grouping("s")
     made = Pump(builder.build(), max_lanes=1)
     made.book = Deadly.diary
-    made.book.drain()
+    made.book.forget()
     made.roots = dict(zip(words, made.feed(*([word] for word in words), tracked=tracked), strict=True))
     return made
 

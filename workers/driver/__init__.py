@@ -3,7 +3,10 @@
 lease         the contract: which driver runs a topology, and which run the spout workers send to
 memory_lease  within one process
 redis_lease   in Redis; lua/ has its scripts
+keeper        holds the lease, and renews it
 entering      a run takes over what the one before left: inboxes, ledger, snapshots
-watch         one run from its start to its end
-driver        the process: Spark, and a new run whenever one ends by a fault
+watch         judges one run: who lacks a process, how it ended, when the next begins
+runs          one run after the other, while the lease is held
+process       the process: Redis, Spark, and the runs
+around        where the topology's code came from, and what watches the driver
 """

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from acker import Ledger
-from queues.chunk import roots_in
+from queues.chunk import decode
+from queues.errors import BadChunkError
 from queues.inbox.contract import Inboxes
 from queues.inbox.records import StaleAttemptError
 from spark_jobs.snapshots.packing import held_roots
@@ -22,6 +23,7 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
 
     In this order: what older runs still write is refused, then what they left is read, released, and
     only then deleted, so that a driver that dies in between leaves nothing out. May be repeated.
+    Raises StaleAttemptError if a later run has begun.
     """
     tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
     inboxes.adopt(run, tasks)
@@ -33,9 +35,10 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
 
 def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
     """Fail the tuples that killed processes of the earlier run, before they could be released without blame."""
-    failures = [failure for case in book.drain() for failure in case.after_death().failures]
+    failures = [failure for case in book.cases() for failure in case.after_death().failures]
     if failures:
         ledger.fail(failures)
+    book.forget()
 
 
 def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
@@ -54,7 +57,7 @@ def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
             released += ledger.release(held_roots(body_of(sealed)))
         except ValueError as error:
             log.warning(
-                "the snapshot of task %d cannot be read; what it held times out: %s", task, error,
+                "passing over the snapshot of task %d: %s; what it held times out", task, error,
                 extra={"event": "snapshot_unreadable"},
             )  # fmt: skip
         inboxes.forget_snapshot(run, task)
@@ -65,10 +68,10 @@ def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
     roots: set[int] = set()
     for payload in payloads:
         try:
-            roots.update(roots_in([payload]))
-        except ValueError as error:
+            roots.update(decode(payload).lineage.roots.tolist())
+        except BadChunkError as error:
             log.warning(
-                "an entry in the inbox of task %d cannot be read; its messages time out: %s", task, error,
+                "passing over %d bytes in the inbox of task %d: %s; what was in them times out", len(payload), task, error,
                 extra={"event": "chunk_unreadable"},
             )  # fmt: skip
     return sorted(roots)

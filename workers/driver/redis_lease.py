@@ -1,4 +1,4 @@
-"""The lease in Redis: one key, which expires by itself."""
+"""The lease in Redis: one key, which expires by itself, and one with the number of the newest run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ class RedisLease:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._key = topology_prefix(topology) + "lease"
+        self._runs = topology_prefix(topology) + "run"
         self._client = connect_topology(redis_url, topology)
-        self._take, self._leave = (self._client.register_script(_source(name)) for name in ("take_lease", "leave_lease"))
+        names = ("take_lease", "draw_run", "leave_lease")
+        self._take, self._draw, self._leave = (self._client.register_script(_source(name)) for name in names)
 
     def take(self, holder: Holder) -> bool:
         value = f"{holder.driver} {holder.run or '-'} {holder.shape or '-'}"
         lasts_ms = int(LASTS.total_seconds() * 1000)
         with translated("take the driver's lease"):
             return bool(self._take(keys=[self._key], args=[holder.driver, value, lasts_ms]))
+
+    def draw(self, driver: str) -> int | None:
+        with translated("begin a run"):
+            drawn: Any = self._draw(keys=[self._key, self._runs], args=[driver])
+        return None if drawn is None else int(drawn)
 
     def leave(self, driver: str) -> None:
         with translated("give the driver's lease up"):
@@ -35,7 +42,7 @@ class RedisLease:
             found: Any = self._client.get(self._key)
         if found is None:
             return None
-        driver, run, shape = [*found.decode().split(), "-", "-"][:3]
+        driver, run, shape = [*found.decode(errors="replace").split(), "-", "-", "-"][:3]
         return Holder(driver=driver, run=run if run != "-" else "", shape=shape if shape != "-" else "")
 
     def close(self) -> None:

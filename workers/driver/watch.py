@@ -1,20 +1,20 @@
-"""One run from its start to its end: keep the lease, see that every bolt task is attended, notice the end."""
+"""Judgements on one run: which bolt tasks lack a process, how it ended, how long to wait for the next. Pure."""
 
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from queues.inbox.records import InboxFigures
 
-log = logging.getLogger(__name__)
-
+# For the Spark tasks of a run, until each bolt task has been seen.
 START_S = 60.0
-"""How long the Spark tasks of a run may take until each bolt task has been seen."""
+# For a bolt task that was seen: Spark starts its process again in two seconds.
 UNATTENDED_S = 10.0
-"""How long a bolt task that was seen may then be without a process: Spark restarts one in two seconds."""
+# A run that lasted so long and had all its processes was no failure of the topology.
+_HEALTHY_S = 30.0
+_LONGEST_PAUSE_S = 10.0
 
 
 class Ended(enum.Enum):
@@ -25,19 +25,21 @@ class Ended(enum.Enum):
     """Its Spark job ended by itself."""
     LOST = "lost"
     """Another driver or run has the topology, or Redis lost its memory."""
+    REBALANCED = "rebalanced"
+    """An operator wants another one, on what Spark has now."""
     UNATTENDED = "unattended"
     """Bolt tasks had no process: too few slots, or executors that are gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attendance:
+class Staffing:
     """Which bolt tasks nothing attends. Pure."""
 
     never: tuple[int, ...]
     lost: tuple[int, ...]
 
     @classmethod
-    def of(cls, figures: Mapping[int, InboxFigures]) -> Attendance:
+    def of(cls, figures: Mapping[int, InboxFigures]) -> Staffing:
         """Of all bolt tasks of the run."""
         never = tuple(task for task, one in figures.items() if one.seen_s is None)
         lost = tuple(task for task, one in figures.items() if one.seen_s is not None and one.seen_s > UNATTENDED_S)
@@ -46,3 +48,18 @@ class Attendance:
     def missing(self, age_s: float) -> tuple[int, ...]:
         """The tasks that should be attended by now, in a run that began so long ago."""
         return (*self.lost, *(self.never if age_s > START_S else ()))
+
+
+def healthy(ended: Ended, lasted_s: float) -> bool:
+    """Whether the pauses between runs begin anew after this one."""
+    return ended is Ended.REBALANCED or (ended is not Ended.UNATTENDED and lasted_s > _HEALTHY_S)
+
+
+def pause_s(failures: int) -> float:
+    """Return the pause before the next run, after so many in a row that were not healthy.
+
+    >>> [pause_s(failures) for failures in (0, 1, 2, 3, 9)]
+    [0.25, 0.5, 1.0, 2.0, 10.0]
+    """
+    doubled: float = 0.25 * 2 ** min(failures, 10)
+    return min(_LONGEST_PAUSE_S, doubled)

@@ -3,16 +3,22 @@
 --
 -- KEYS   1 meta   2 entries   3 senders   4 progress   5 wake   6 snapshots
 -- ARGV   1 run   2 whether the topology has the task: 1 or 0
--- Reply  0 forgotten, 1 adopted
+-- Reply  0 forgotten, 1 adopted, 2 refused: the inbox belongs to a run with a higher number
 --
 -- Must never touch entries or snapshots: their roots are released first. Attempts go on counting, so that a process of
--- an earlier run is never taken for one of this.
+-- an earlier run is never taken for one of this. Must never give an inbox back to an earlier run: its driver may come late.
+
+local function number(run)
+  return tonumber((run or ''):match('^%d+') or 0)
+end
+
+local run, drawn, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'drawn', 'attempt'))
+if number(run) > number(ARGV[1]) then return 2 end
 
 if ARGV[2] == '0' and redis.call('XLEN', KEYS[2]) == 0 and redis.call('EXISTS', KEYS[6]) == 0 then
   redis.call('DEL', unpack(KEYS))
   return 0
 end
-local run, drawn, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'drawn', 'attempt'))
 if run == ARGV[1] then return 1 end
 for _, kind in ipairs({'kept', 'sealed'}) do
   local snapshot = redis.call('HGET', KEYS[6], kind)

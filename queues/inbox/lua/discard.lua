@@ -13,7 +13,7 @@ tuples, size = tonumber(tuples or 0), tonumber(size or 0)
 for at = 2, #ARGV do
   local entry = redis.call('XRANGE', KEYS[2], ARGV[at], ARGV[at])[1]
   if entry then
-    tuples, size = tuples - entry[2][1], size - #entry[2][2]
+    tuples, size = tuples - (tonumber(entry[2][1]) or 0), size - #entry[2][2]
     redis.call('XDEL', KEYS[2], ARGV[at])
     redis.call('HDEL', KEYS[3], ARGV[at])
   end

@@ -11,7 +11,7 @@ local found, after = {}, '0-0'
 repeat
   local entry = redis.call('XRANGE', KEYS[2], '(' .. after, '+', 'COUNT', 1)[1]
   if not entry then break end
-  after, tuples, size = entry[1], tuples - entry[2][1], size - #entry[2][2]
+  after, tuples, size = entry[1], tuples - (tonumber(entry[2][1]) or 0), size - #entry[2][2]
   if #found > 0 and (tuples < 0 or size < 0) then break end
   found[#found + 1] = entry
 until tuples <= 0 or size <= 0

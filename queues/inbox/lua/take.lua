@@ -20,7 +20,7 @@ repeat
   -- One by one: most of a long stream would be read for nothing.
   local entry = redis.call('XRANGE', KEYS[2], '(' .. after, '+', 'COUNT', 1)[1]
   if not entry then break end
-  tuples, size = tuples - entry[2][1], size - #entry[2][2]
+  tuples, size = tuples - (tonumber(entry[2][1]) or 0), size - #entry[2][2]
   if #found > 0 and (tuples < 0 or size < 0) then break end
   found[#found + 1], after = entry, entry[1]
 until tuples <= 0 or size <= 0

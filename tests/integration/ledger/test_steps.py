@@ -111,6 +111,19 @@ def test_an_older_driver_does_not_bring_its_run_back(ledger):
     assert ledger.apply(token(run="c"), updates({ROOT: A})).completed == 1
 
 
+def test_a_run_with_a_lower_number_is_over_though_it_never_began(ledger):
+    ledger.register(1, [ROOT], [A])
+    assert ledger.begin("1763800000000001")
+    assert not ledger.begin("1763800000000000")
+    assert not ledger.begin("1763800000000000-ended")
+    assert not ledger.begin("99")
+    assert ledger.apply(token(run="1763800000000001"), updates({ROOT: C})).applied is Applied.FRESH
+    assert ledger.begin("1763800000000001-ended")
+    assert not ledger.begin("1763800000000001")
+    assert ledger.begin("1763800000000002")
+    assert ledger.apply(token(run="1763800000000002"), updates({ROOT: A ^ C})).completed == 1
+
+
 def test_where_no_run_has_begun_each_has_steps_of_its_own(ledger):
     ledger.register(1, [ROOT], [A])
     assert ledger.apply(token(step=4, attempt=4, run="a"), updates({ROOT: B})).applied is Applied.FRESH

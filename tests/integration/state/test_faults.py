@@ -7,7 +7,7 @@ import pytest
 from acker import Applied, LedgerUnavailableError
 from acker.redis_client import connect
 from spark_jobs.errors import StaleTurnError, StateLayoutError
-from spark_jobs.state import RedisStateStore, Writes, draw_epoch, redis_store
+from spark_jobs.state import RedisStateStore, Writes, redis_store
 from spark_jobs.state.redis_keys import StateKeys
 from tests.proxy import Proxy
 
@@ -235,16 +235,3 @@ def test_a_server_out_of_memory_is_waited_for_and_leaves_everything_as_it_was(se
         client.config_set("maxmemory", 0)
     assert set(now(store).values()) == {b"1"}
     assert turn.commit(adding(1), "d") is Applied.FRESH
-
-
-def test_a_run_has_a_greater_number_than_all_before_it_also_when_the_clock_was_set_back(make_spec, redis_url):
-    spec = make_spec()
-    drawn = [draw_epoch(spec) for _ in range(50)]
-    assert drawn == sorted(set(drawn))
-    with connect(redis_url) as client:
-        seconds, _ = client.time()
-        assert abs(drawn[-1] / 1e6 - seconds) < 60
-        ahead = drawn[-1] + 10**15
-        client.set(f"tiercel:{{{spec.topology}:0}}:epoch", ahead)
-    assert draw_epoch(spec) == ahead + 1
-    assert draw_epoch(spec) == ahead + 2

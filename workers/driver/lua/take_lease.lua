@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take the lease of a topology, or renew it.
 --
 -- KEYS   1 the lease, a string: "DRIVER RUN SHAPE"

@@ -1,0 +1,96 @@
+"""Holds a topology's lease for one driver, and renews it on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+from acker import LedgerUnavailableError
+from acker.errors import AckerError
+from workers.driver.lease import LASTS, Holder, Lease
+
+log = logging.getLogger(__name__)
+
+_RENEW_S = LASTS.total_seconds() / 4
+
+
+class Keeper:
+    """One driver's hold on the lease. Thread-safe.
+
+    While Redis is away the lease counts as held: no other driver can take it then either, and what this
+    driver's run still does is refused as soon as another one's has begun.
+    """
+
+    def __init__(self, lease: Lease, shape: str) -> None:
+        self._lease = lease
+        # Each call to the lease that says who holds it is made under the lock: a renewal must not
+        # bring back a run that has ended, nor a lease that was given up.
+        self._lock = threading.Lock()
+        self._me = Holder(driver=secrets.token_hex(8), shape=shape)
+        self._held = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+
+    @property
+    def held(self) -> bool:
+        """Whether no other driver is known to have the lease."""
+        return self._held
+
+    def take(self) -> bool:
+        """Try to take the lease; from then on it is renewed. Raises LedgerUnavailableError."""
+        with self._lock:
+            self._take()
+            if self._held and not self._thread.is_alive():
+                self._thread.start()
+            return self._held
+
+    def draw(self) -> int | None:
+        """Draw the number of a new run; None if the lease is lost. Raises LedgerUnavailableError."""
+        with self._lock:
+            # It may have lapsed while Redis, or this process, was away.
+            self._take()
+            drawn = self._lease.draw(self._me.driver) if self._held else None
+            if drawn is None:
+                self._drop()
+            return drawn
+
+    def attend(self, run: str) -> None:
+        """Have spout workers send to this run from now on; an empty name: to none.
+
+        Where Redis does not answer the next renewal says so.
+        """
+        with self._lock, suppress(LedgerUnavailableError):
+            if self._held:
+                self._me = replace(self._me, run=run)
+                self._take()
+
+    def close(self) -> None:
+        """Give the lease up. Idempotent."""
+        with self._lock, suppress(LedgerUnavailableError):
+            self._closed.set()
+            self._drop()
+            self._lease.leave(self._me.driver)
+
+    def _take(self) -> None:
+        if self._closed.is_set() or not self._lease.take(self._me):
+            self._drop()
+        else:
+            self._held = True
+
+    def _drop(self) -> None:
+        self._held = False
+        self._me = replace(self._me, run="")
+
+    def _renew(self) -> None:
+        while not self._closed.wait(_RENEW_S):
+            with self._lock:
+                if not self._held:
+                    continue
+                try:
+                    self._take()
+                except AckerError as error:
+                    # What an operator must act on is raised where the driver's own thread meets it.
+                    log.debug("the lease is not renewed: %s", error, extra={"event": "redis_away"})

@@ -1,0 +1,258 @@
+"""The loop of a driver: one run after the other, for as long as it holds the topology's lease."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from acker import LedgerUnavailableError
+from queues.inbox.contract import Inboxes
+from queues.inbox.records import StaleAttemptError
+from spark_jobs.shape import shape_of
+from spark_jobs.spark.run import Run
+from spark_jobs.topology import Topology
+from workers.control import Control, State
+from workers.driver.keeper import Keeper
+from workers.driver.lease import Lease
+from workers.driver.watch import Ended, Staffing, healthy, pause_s
+from workers.errors import RunsFailedError
+from workers.heartbeat import Heartbeat
+from workers.patience import patiently
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_LOOK_S = 0.2
+_FIGURES_S = 1.0
+_RESERVE_S = 1.0
+# For the last steps when a run ends.
+_GRACE_S = 5.0
+# Runs in a row that failed at once: another one would fail too, and each gives back what is in flight.
+_HOPELESS = 8
+
+
+class Tasks(Protocol):
+    """The tasks of one run: ``LongTasks``, or a test's."""
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def fault(self) -> str | None: ...
+
+    def wait(self, seconds: float) -> bool: ...
+
+    def cancel(self) -> None: ...
+
+
+class Hosts(Protocol):
+    """The place where runs have their tasks: Spark."""
+
+    @property
+    def slots(self) -> int:
+        """How many hosts can run at once."""
+        ...
+
+    def start(self, run: Run) -> Tasks:
+        """Start the tasks; returns at once."""
+        ...
+
+    def silenced(self) -> AbstractContextManager[None]:
+        """Keep tasks that are cut off from printing traces."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What the runs of one topology stand on."""
+
+    topology: Topology
+    lease: Lease
+    control: Control
+    inboxes: Inboxes
+    make: Callable[[int, int], Run]
+    """Makes the run with this number, for so many slots."""
+    enter: Callable[[Run], int]
+    """Makes everything the run's, and returns how many messages were released. May be repeated.
+
+    Raises StaleAttemptError if a later run has begun.
+    """
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+
+
+class Runs:
+    """Keeps one run going. All but ``stop`` is for one thread."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._name = ground.topology.name
+        self._keeper = Keeper(ground.lease, shape_of(ground.topology))
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Thread-safe and safe in a signal handler: end the run, and everything."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Give the lease up, so that a driver in reserve takes over at once. Idempotent."""
+        self._stop.set()
+        self._keeper.close()
+
+    def wait_for_turn(self) -> bool:
+        """Wait in reserve until this driver holds the lease; False after ``stop``, or if the topology is killed."""
+        said = False
+        while not self._is_over():
+            if self._answered(self._keeper.take):
+                return not self._stop.is_set()
+            if not said and not self._stop.is_set():
+                log.info("another driver runs %s: waiting in reserve", self._name, extra={"event": "in_reserve"})
+            said = True
+            self._stop.wait(_RESERVE_S)
+        return False
+
+    def begin(self, slots: int) -> Run | None:
+        """Begin a run: what the one before left is released. None if the lease is lost, and after ``stop``."""
+        number = self._answered(self._keeper.draw)
+        if number is None:
+            return None
+        run = self._ground.make(number, slots)
+        try:
+            released = self._answered(lambda: self._ground.enter(run))
+        except StaleAttemptError as error:
+            log.warning("%s", error, extra={"event": "run_refused"})
+            return None
+        if released is None:
+            return None
+        if released:
+            log.info("released %d messages that were on their way", released, extra={"event": "messages_released"})
+        return run
+
+    def go(self, hosts: Hosts) -> None:
+        """One run after the other, until ``stop`` or ``tiercel kill``.
+
+        Raises RunsFailedError when run after run failed at once.
+        """
+        failures = 0
+        while not self._is_over():
+            if not self._keeper.held and not self.wait_for_turn():
+                return
+            began = time.monotonic()
+            ended, fault = self._one(hosts)
+            if ended is Ended.STOPPED:
+                return
+            failures = 0 if healthy(ended, time.monotonic() - began) else failures + 1
+            if ended is Ended.FAILED and failures >= _HOPELESS:
+                raise RunsFailedError(
+                    f"{failures} runs of {self._name} failed one after the other, the last one with: {fault}; "
+                    "spout workers hold still until a driver is there again"
+                )
+            if self._keeper.held:
+                rest_s = pause_s(failures)
+                log.warning("a new run begins in %.1f s", rest_s, extra={"event": "run_restarting"})
+                self._stop.wait(rest_s)
+
+    def _one(self, hosts: Hosts) -> tuple[Ended, str | None]:
+        """One run to its end, and the fault that ended it."""
+        run = self.begin(hosts.slots)
+        if run is None:
+            return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
+        tasks = hosts.start(run)
+        log.info(
+            "run %s of %s: %d bolt tasks in %d Spark tasks", run.id, self._name, sum(map(len, run.hosts)), len(run.hosts),
+            extra={"event": "run_started"},
+        )  # fmt: skip
+        try:
+            # Spout workers may send as soon as the inboxes are the run's, while Python workers still start.
+            self._keeper.attend(run.id)
+            ended = self._watched(run, tasks)
+        finally:
+            self._keeper.attend("")
+            self._finish(hosts, run, tasks)
+        if ended is Ended.FAILED:
+            log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
+        return ended, tasks.fault
+
+    def _watched(self, run: Run, tasks: Tasks) -> Ended:
+        began = time.monotonic()
+        look_at = began
+        ordered = self._rebalances(None)
+        while not self._stop.wait(_LOOK_S):
+            self._ground.heartbeat.beat()
+            now = time.monotonic()
+            if not tasks.active and tasks.fault is not None:
+                return Ended.FAILED
+            # Tasks that end without a fault were told that another run has their inboxes.
+            if not self._keeper.held or not tasks.active:
+                log.error("another driver has taken %s over", self._name, extra={"event": "run_lost"})
+                return Ended.LOST
+            if now >= look_at:
+                look_at = now + _FIGURES_S
+                if self._is_over():
+                    break
+                orders = self._rebalances(ordered)
+                if orders is not None and ordered is not None and orders > ordered:
+                    log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
+                    return Ended.REBALANCED
+                # Fewer: Redis was emptied.
+                ordered = orders
+                ended = self._looked(run, now - began)
+                if ended is not None:
+                    return ended
+        return Ended.STOPPED
+
+    def _rebalances(self, known: int | None) -> int | None:
+        with suppress(LedgerUnavailableError):
+            return self._ground.control.rebalances()
+        return known
+
+    def _looked(self, run: Run, age_s: float) -> Ended | None:
+        """Return why the run is over, as its inboxes tell; None if it is not."""
+        try:
+            figures = self._ground.inboxes.figures([task for host in run.hosts for task in host])
+        except LedgerUnavailableError:
+            return None
+        if not all(one.adopted for one in figures.values()):
+            log.error("Redis lost its memory", extra={"event": "run_lost"})
+            return Ended.LOST
+        missing = Staffing.of(figures).missing(age_s)
+        if missing:
+            named = ", ".join(str(task) for task in missing[:10])
+            log.error("no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"})
+            return Ended.UNATTENDED
+        return None
+
+    def _finish(self, hosts: Hosts, run: Run, tasks: Tasks) -> None:
+        """Have the run's tasks end, and release what they leave.
+
+        Its number is still the run's: where a later run has begun, this changes nothing.
+        """
+        with hosts.silenced():
+            with suppress(LedgerUnavailableError, StaleAttemptError):
+                self._ground.enter(replace(run, id=f"{run.id}-ended"))
+            if not tasks.wait(_GRACE_S):
+                tasks.cancel()
+                tasks.wait(_GRACE_S)
+
+    def _is_over(self) -> bool:
+        """Whether a signal or an operator ended the topology; a Redis that does not answer says nothing."""
+        if self._stop.is_set():
+            return True
+        with suppress(LedgerUnavailableError):
+            if self._ground.control.state() is State.KILLED:
+                log.info("%s was killed: ending", self._name, extra={"event": "killed"})
+                self._stop.set()
+        return self._stop.is_set()
+
+    def _answered(self, call: Callable[[], T]) -> T | None:
+        """Call until Redis answers; None after ``stop``. The driver lives meanwhile."""
+
+        def beating() -> T:
+            self._ground.heartbeat.beat()
+            return call()
+
+        return patiently(self._stop, beating)
