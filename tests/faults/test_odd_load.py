@@ -34,6 +34,8 @@ HEADERS = [
 # Share of the messages that is processed before the fault, which so strikes in the middle.
 STRUCK_AFTER = 0.2
 WITHIN_S = 200
+# A worker tells its counters twice per second.
+COUNTED_S = 3
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,8 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
     wait_until(lambda: processed() == len(mixed.keys), WITHIN_S, "every message to be processed")
     processed_s = time.monotonic() - began
     wait_until(wired.at_rest, 60, "queue, relay and ledger to be empty")
+    rested_at = time.monotonic()
+    wait_until(lambda: time.monotonic() - rested_at > COUNTED_S)
     found = Executions(wired.folder)
     counts = wired.counts() - before
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}
