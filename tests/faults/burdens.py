@@ -1,4 +1,7 @@
-"""The topologies of slow work and of odd messages. An effect is a line in a file of its process, written before the ack."""
+"""The topologies of slow work and of odd messages.
+
+An effect is a line in a file of its process, written before the ack.
+"""
 
 import hashlib
 import os
@@ -11,8 +14,8 @@ from spark_jobs import BasicBolt, TopologyBuilder
 
 SLOW = "slow"
 ODD = "odd"
+# Per tuple.
 SLOW_S = 0.5
-"""Per tuple."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
@@ -36,11 +39,11 @@ class Executions:
     def __init__(self, folder):
         self.begun = Counter()
         self.done = Counter()
+        # When each was done for the first time.
         self.first_at = {}
-        """When each was done for the first time."""
         self.last_at = 0.0
+        # The processes that are in a call of ``execute``, or were when they were killed.
         self.busy = []
-        """The processes that are in a call of ``execute``, or were when they were killed."""
         for path in folder.iterdir():
             lines = path.read_text().split("\n")
             # A line that is still being written has no end: it is left for the next look.

@@ -2,10 +2,11 @@
 
 These strike bolts that are quick and bodies that are small. The others are elsewhere:
 
-* slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``; messages that kill or hang
-  the Python process: ``test_deadly.py``;
-* faults that repeat more than twenty times, and faults that last several consumer timeouts (scaled), for which Spark is not
-  needed: ``tests/integration/test_long_faults.py``.
+* slow bolts: ``test_slow_work.py``
+* bodies of megabytes and odd headers: ``test_odd_load.py``
+* messages that kill or hang the Python process: ``test_deadly.py``
+* faults that repeat more than twenty times, and faults as long as a consumer timeout (scaled):
+  ``tests/integration/test_long_faults.py``, for Spark is not needed there
 """
 
 from __future__ import annotations

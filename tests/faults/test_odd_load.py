@@ -1,4 +1,4 @@
-"""Bodies of megabytes and odd headers in a load, while a connection breaks or a worker dies: their neighbours do not notice."""
+"""Bodies of megabytes and odd headers in a load that a fault strikes: they harm no neighbour."""
 
 import random
 import signal
@@ -20,8 +20,9 @@ pytestmark = pytest.mark.timeout(600)
 
 LARGE = 30
 LARGE_BYTES = 2 * 1024 * 1024
+# Small messages after each pair of a large and an odd one.
 SMALL = 20
-"""Small messages between two others."""
+# Those that did harm, or could: ``tests/integration/test_odd_headers.py`` has all of them.
 HEADERS = [
     "timestamp in milliseconds",
     "table 2,000 deep",
@@ -30,16 +31,18 @@ HEADERS = [
     "counts of a liar",
     "as large as a frame",
 ]
-"""Those that did harm, or could: ``tests/integration/test_odd_headers.py`` has all of them."""
+# Share of the messages that is processed before the fault, which so strikes in the middle.
 STRUCK_AFTER = 0.2
-"""Share of the messages that is processed before the fault, which so strikes in the middle."""
 WITHIN_S = 200
+# A worker tells its counters twice per second.
+COUNTED_S = 3
 
 
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory, servers):
     folder = tmp_path_factory.mktemp("effects")
-    with Wired("tests.faults.burdens:odd", ODD, folder, master="local[2]", servers=servers) as wired:
+    name = "tests.faults.burdens:odd"
+    with Wired(name, ODD, folder, master="local[2]", servers=servers) as wired:
         with Publisher(wired.rabbitmq.url) as publisher:
             publisher.publish(ODD, [b"first"])
         wait_until(lambda: Executions(folder).done, 300, "the first message to be processed")
@@ -47,16 +50,22 @@ def wired(tmp_path_factory, servers):
 
 
 class Mixed:
-    """Publishes large, odd and small messages in turn, on a thread of its own, straight to the broker."""
+    """Publishes large, odd and small messages in turn, on a thread, straight to the broker."""
 
     def __init__(self, amqp_url, prefix):
         self._url = amqp_url
         self._thread = threading.Thread(target=self._run)
         drawn = random.Random(prefix)
         self.large = [drawn.randbytes(LARGE_BYTES) for _ in range(LARGE)]
-        self.odd = [(name, f"{prefix}: {name}, {turn}".encode()) for turn in range(LARGE // len(HEADERS)) for name in HEADERS]
-        self.small = [[f"{prefix}: small {turn} {number}".encode() for number in range(SMALL)] for turn in range(LARGE)]
-        bodies = [*self.large, *(body for _, body in self.odd), *(body for turn in self.small for body in turn)]
+        names = [HEADERS[turn % len(HEADERS)] for turn in range(LARGE)]
+        self.odd = [(name, f"{prefix}: {turn} {name}".encode()) for turn, name in enumerate(names)]
+        self.small = [
+            [f"{prefix}: {turn} small {number}".encode() for number in range(SMALL)]
+            # The publisher takes one group per turn.
+            for turn in range(LARGE)
+        ]
+        bodies = [*self.large, *(body for _, body in self.odd)]
+        bodies += [body for turn in self.small for body in turn]
         self.keys = {digest(body) for body in bodies}
         assert len(self.keys) == len(bodies)
 
@@ -71,7 +80,8 @@ class Mixed:
         with plain_channel(self._url) as channel:
             for large, (name, body), small in zip(self.large, self.odd, self.small, strict=True):
                 channel.basic_publish("", ODD, large, Raw(properties()), mandatory=True)
-                channel.basic_publish("", ODD, body, Raw(properties(ODD_HEADERS[name])), mandatory=True)
+                odd = Raw(properties(ODD_HEADERS[name]))
+                channel.basic_publish("", ODD, body, odd, mandatory=True)
                 for each in small:
                     channel.basic_publish("", ODD, each, Raw(properties()), mandatory=True)
 
@@ -92,21 +102,25 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
         return len(mixed.keys.intersection(Executions(wired.folder).done))
 
     with Mixed(wired.rabbitmq.url, name) as mixed:
-        wait_until(lambda: processed() >= STRUCK_AFTER * len(mixed.keys), WITHIN_S, "the first messages")
+        enough = STRUCK_AFTER * len(mixed.keys)
+        wait_until(lambda: processed() >= enough, WITHIN_S, "the first messages")
         struck_with = processed()
         FAULTS[name](wired)
     wait_until(lambda: processed() == len(mixed.keys), WITHIN_S, "every message to be processed")
     processed_s = time.monotonic() - began
     wait_until(wired.at_rest, 60, "queue, relay and ledger to be empty")
+    rested_at = time.monotonic()
+    wait_until(lambda: time.monotonic() - rested_at > COUNTED_S)
     found = Executions(wired.folder)
     counts = wired.counts() - before
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}
     repeated = sum(found.done[key] > 1 for key in mixed.keys)
     print(  # noqa: T201
-        f"{name}: struck with {struck_with} of {len(mixed.keys)} processed, all after {processed_s:.1f} s, "
-        f"{repeated} repeated; {shown}"
+        f"{name}: struck with {struck_with} of {len(mixed.keys)} processed, "
+        f"all after {processed_s:.1f} s, {repeated} repeated; {shown}"
     )
     assert max(found.done[key] for key in mixed.keys) <= 2
-    # The queue is empty and nothing was dead-lettered: all are acked. The counters lack what a killed worker had not told yet.
+    # The queue is empty and nothing was dead-lettered: all are acked. The counters do not show
+    # that, for they lack what a killed worker had not told yet.
     assert counts["timeout"] == counts["failed"] == 0
     assert wired.dead_lettered() == 0

@@ -1,4 +1,7 @@
-"""Bolts that are slow, while a process dies: each message is acked, and what was in flight alone is executed again."""
+"""Slow bolts while processes die: all messages are acked, only those in flight are executed again.
+
+A micro-batch waits for its slowest task, so latencies are printed and nothing is said about them.
+"""
 
 import os
 import signal
@@ -15,21 +18,27 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(600)
 
 MESSAGES = 60
+# Messages that are executed before each fault, so that several are in flight.
 BEFORE = 8
-"""Messages that are executed before each fault, so that several are in flight."""
+# Generous: Spark begins anew, on a machine that may be busy.
 WITHIN_S = 200
-"""Generous: a micro-batch waits for its slowest task, and Spark begins anew on a machine that may be busy."""
 
 
 def python_worker_killed(wired):
-    """One that is in the middle of its work."""
-    os.kill(wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")[0], signal.SIGKILL)
+    """Kill one that is in the middle of its work; returns how many messages were in flight."""
+    busy = wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")
+    os.kill(busy[0], signal.SIGKILL)
     return wired.in_flight()
 
 
 def driver_killed(wired):
+    """Kill it; returns how many messages were in flight."""
     os.kill(wired.pid("driver"), signal.SIGKILL)
     return wired.in_flight()
+
+
+def done(wired):
+    return len(Executions(wired.folder).done)
 
 
 def busy_workers(wired):
@@ -40,20 +49,21 @@ def busy_workers(wired):
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory, servers):
     folder = tmp_path_factory.mktemp("effects")
-    with Wired("tests.faults.burdens:slow", SLOW, folder, master="local[2]", servers=servers) as wired:
+    name = "tests.faults.burdens:slow"
+    with Wired(name, SLOW, folder, master="local[2]", servers=servers) as wired:
         wired.spark_run()
         yield wired
 
 
 def test_slow_work_survives_a_python_worker_and_the_driver(wired):
-    """With default settings. Nothing times out: what a new run of Spark takes up again has its whole time."""
+    """Default settings. Nothing times out: what a new run takes up again has its whole time."""
     published_at = time.time()
     with Publisher(wired.rabbitmq.url) as publisher:
         publisher.publish(SLOW, (b'{"number": %d}' % number for number in range(MESSAGES)))
     in_flight = []
     for fault in (python_worker_killed, driver_killed):
-        enough = len(Executions(wired.folder).done) + BEFORE
-        wait_until(lambda enough=enough: len(Executions(wired.folder).done) >= enough, WITHIN_S, f"{enough} messages")
+        enough = done(wired) + BEFORE
+        wait_until(lambda enough=enough: done(wired) >= enough, WITHIN_S, f"{enough} messages")
         in_flight.append(fault(wired))
     struck_at = time.time()
     wait_until(lambda: wired.counts()["acked"] >= MESSAGES, WITHIN_S, "every message to be acked")

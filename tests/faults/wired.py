@@ -1,4 +1,4 @@
-"""A topology on private servers, each behind a proxy, with what a fault needs to strike it and a test to look at it."""
+"""A topology on private servers, each behind a proxy, for faults to strike and tests to look at."""
 
 from __future__ import annotations
 
@@ -26,14 +26,22 @@ from workers.config import Settings, python_path
 from workers.local import LocalRun
 from workers.processes import Child
 
+# Names the folder of the effects to the bolts.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
-"""Names the folder of the effects to the bolts."""
 
 
 class Wired(Entered):
     """A running topology of one queue and one spout."""
 
-    def __init__(self, name: str, queue: str, folder: Path, *, master: str, servers: Servers) -> None:
+    def __init__(
+        self,
+        name: str,
+        queue: str,
+        folder: Path,
+        *,
+        master: str,
+        servers: Servers,
+    ) -> None:
         """``name`` is a ``module:function``; its bolts leave their effects in ``folder``."""
         self.name = name
         self.queue = queue
@@ -60,7 +68,7 @@ class Wired(Entered):
         self.wait_for_the_queue()
 
     def dead_lettered(self) -> int:
-        """Messages in the dead-letter queue. Waits for the broker."""
+        """Count the messages in the dead-letter queue. Waits for the broker."""
 
         def found() -> list[int]:
             try:
@@ -96,7 +104,7 @@ class Wired(Entered):
         return found
 
     def spark_run(self) -> str:
-        """Which run of the driver's it is: a new one begins where Spark gave one up."""
+        """Return the id of the driver's run: a new one begins where Spark gave one up."""
         with closing(open_relay(self.redis_wire.url, self._plan)) as relay:
             return wait_until(relay.attendant, 120, "a driver")
 
@@ -115,22 +123,25 @@ class Wired(Entered):
 
     def start_again(self, name: str) -> None:
         """Start a driver or spout worker that has ended, as an operator would."""
-        arguments = ["driver", self.name] if name == "driver" else ["spout", self.name, self.spout, "--task-index", name]
+        arguments = ["driver", self.name]
+        if name != "driver":
+            arguments = ["spout", self.name, self.spout, "--task-index", name]
         argv = [sys.executable, "-m", "workers", *arguments]
-        child = Child(f"{name} again", argv, {**self._settings.as_environment(), **python_path(Path.cwd())})
+        environment = {**self._settings.as_environment(), **python_path(Path.cwd())}
+        child = Child(f"{name} again", argv, environment)
         child.start()
         self._exits.callback(child.stop, timedelta(seconds=10))
         self._successors[name] = child
 
     def wait_for_the_queue(self) -> None:
-        """Until it is declared."""
+        """Wait until it is declared."""
         wait_until(self._declared, 60, "the workers to declare the queue")
 
     def signal(self, name: str, number: int) -> None:
         os.kill(self.pid(name), number)
 
     def _wire(self, url: str) -> Any:
-        """What lies between the topology and a server, with a ``url``."""
+        """Put a proxy, or another thing with a ``url``, between the topology and a server."""
         return Proxy(url)
 
     def _declared(self) -> bool:
