@@ -54,6 +54,8 @@ class Committer:
         self._ledger = ledger
         self._wait = wait
         self._unfinished: int | None = None
+        self.took_ns = 0
+        """How long the stores took with what the last commit sent to the ledger."""
 
     def commit(self, covered: Covered, done: Done, states: TaskStates) -> Reply | None:
         """Let everything leave; returns what the ledger did, None if it was not asked.
@@ -71,7 +73,9 @@ class Committer:
                 self._conflict(done)
                 self._unfinished = step
                 return None
+        began = time.perf_counter_ns()
         replies = perform_all([*first, *appends, *applying])
+        self.took_ns = time.perf_counter_ns() - began
         _check(replies[: len(first)])
         at = len(first) + len(appends)
         different = self._appended(step, done.parcels, replies[len(first) : at])

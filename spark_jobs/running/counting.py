@@ -24,8 +24,8 @@ class Counting:
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
 
-    def step(self, task: int, done: Done, reply: Reply | None) -> None:
-        """A step is committed."""
+    def step(self, task: int, done: Done, reply: Reply | None, ledger_ns: int = 0) -> None:
+        """A step is committed; ``ledger_ns`` is how long the ledger took with it."""
         record = done.record
         counts = task_counts(record, done.sources, time.time_ns())
         errors = [
@@ -35,7 +35,7 @@ class Counting:
         with self._lock:
             self._add((record.component, task), counts)
             if reply is not None:
-                self._add((ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), 0))
+                self._add((ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), ledger_ns))
             self._errors += errors
 
     def flush(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from acker import Token
@@ -9,24 +10,34 @@ from spark_jobs.suspects.case import Case, Suspect
 
 
 class MemoryCaseBook:
-    """``CaseBook`` within one process. One thread only."""
+    """``CaseBook`` within one process. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._cases: dict[Token, Case] = {}
 
     def load(self, token: Token) -> Case:
         now = (token.run, token.step)
-        self._cases = {each: case for each, case in self._cases.items() if (each.run, each.step) == now}
-        return self._cases.get(token, Case())
+        with self._lock:
+            self._cases = {each: case for each, case in self._cases.items() if (each.run, each.step) == now}
+            return self._cases.get(token, Case())
+
+    def guilty(self, token: Token) -> frozenset[int]:
+        with self._lock:
+            of_run = [case.guilty for each, case in self._cases.items() if each.run == token.run]
+        return frozenset().union(*of_run)
 
     def begin(self, token: Token, case: Case) -> None:
-        self._cases[token] = case
+        with self._lock:
+            self._cases[token] = case
 
     def note(self, token: Token, doing: Suspect | None) -> None:
-        self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
+        with self._lock:
+            self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
 
     def drain(self) -> list[Case]:
-        cases, self._cases = self._cases, {}
+        with self._lock:
+            cases, self._cases = self._cases, {}
         return list(cases.values())
 
     def close(self) -> None:
