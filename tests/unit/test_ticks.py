@@ -265,7 +265,7 @@ def test_a_bolt_over_batches_has_its_tick_by_itself_after_the_rows_of_the_step()
         pump.feed(*([word] for word in words))
         pump.now = float(second)
         pump.run()
-    # The first bolt passes words on in the micro-batch in which the ticks come: they are in time for these.
+    # The first bolt passes words on before the task that has the tick looks at its clock: they are in time for it.
     counts = [count for _, (count,) in Told.seen]
     assert [sum(counts[at : at + 2]) for at in (0, 2, 4)] == [3, 0, 1]
     assert len(pump.acked) == 4

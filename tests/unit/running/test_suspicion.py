@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -135,6 +135,62 @@ def test_a_neighbour_that_dies_with_a_killer_is_tried_alone_and_not_blamed(pump:
     pump.run()
     assert pump.acked[-1:] == roots[:1]
     assert pump.failed.keys() == {roots[1]}
+
+
+def both_are_suspects(pump: Pump) -> None:
+    """A process dies, and the next one while it executes a tuple of each task."""
+    here, there = words_of_both(pump)
+    pump.feed([here], [there])
+    pump.send()
+    Deadly.kills |= {here, there}
+    for _ in range(2):
+        dies(pump, 2)
+        pump.book.alive = True
+        dies(pump, 3)
+        reborn(pump)
+    Deadly.kills.clear()
+
+
+def test_suspects_of_two_tasks_are_never_executed_at_once(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_are_suspects(pump)
+    inside: list[str] = []
+    most: list[int] = []
+
+    def execute(self: Deadly, tup: Any, collector: Any) -> None:  # noqa: ARG001 - as bolts are called
+        inside.append(tup["word"])
+        # Long enough for the other thread to come in, if it could.
+        threading.Event().wait(0.2)
+        most.append(len(inside))
+        inside.remove(tup["word"])
+
+    monkeypatch.setattr(Deadly, "execute", execute)
+    threads = [threading.Thread(target=pump.work, args=(task,)) for task in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == [1, 1]
+    pump.read()
+    assert not pump.failed
+
+
+def test_slow_tuples_that_are_suspected_are_acked_one_by_one(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, _ = words_of_both(pump)
+    Deadly.kills.add(here)
+    pump.feed(*([here] for _ in range(5)))
+    pump.send()
+    dies(pump, 2)
+    reborn(pump)
+
+    def execute(self: Deadly, tup: Any, collector: Any) -> None:  # noqa: ARG001 - as bolts are called
+        pump.now += 1.0
+
+    monkeypatch.setattr(Deadly, "execute", execute)
+    before = pump.ledger.pending()
+    left = []
+    while pump.attempts[2].turn():
+        left.append(before - pump.ledger.pending())
+    assert left == [1, 2, 3, 4, 5]
 
 
 def test_another_attempt_in_the_same_process_is_not_another_death(pump: Pump) -> None:
