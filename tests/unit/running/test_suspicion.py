@@ -156,7 +156,7 @@ def test_suspects_of_two_tasks_are_never_executed_at_once(pump: Pump, monkeypatc
     inside: list[str] = []
     most: list[int] = []
 
-    def execute(self: Deadly, tup: Any, collector: Any) -> None:  # noqa: ARG001 - as bolts are called
+    def execute(self: Deadly, tup: Any, collector: Any) -> None:
         inside.append(tup["word"])
         # Long enough for the other thread to come in, if it could.
         threading.Event().wait(0.2)
@@ -182,7 +182,7 @@ def test_slow_tuples_that_are_suspected_are_acked_one_by_one(pump: Pump, monkeyp
     dies(pump, 2)
     reborn(pump)
 
-    def execute(self: Deadly, tup: Any, collector: Any) -> None:  # noqa: ARG001 - as bolts are called
+    def execute(self: Deadly, tup: Any, collector: Any) -> None:
         pump.now += 1.0
 
     monkeypatch.setattr(Deadly, "execute", execute)
