@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
+from queues.chunk import Chunk, decode
 from queues.inbox.contract import Inboxes
 from queues.inbox.memory import MemoryInboxes
 from queues.inbox.records import Appended, Bounds, Parcel, Sender
 from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
+from spark_jobs.running import commit
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.placement import bolt_tasks
 from spark_jobs.running.suspicion import Suspicion
@@ -22,6 +28,29 @@ from spark_jobs.suspects.memory import MemoryCaseBook
 from spark_jobs.topology import Topology
 
 RUN = "run"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@contextmanager
+def killed_after(effects: int) -> Iterator[None]:
+    """The process dies when it has made so many of the calls of its commits; the block ends there."""
+    left = [effects]
+
+    def some(batch: Sequence[Any]) -> list[Any]:
+        replies = []
+        for effect in batch:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            replies.append(effect.perform())
+        return replies
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(commit, "perform_all", some)
+        yield
 
 
 class Source(Spout):
@@ -42,6 +71,7 @@ class Pump:
         spout: str | None = None,
         state: StateStore | None = None,
         inboxes: Inboxes | None = None,
+        book: MemoryCaseBook | None = None,
     ) -> None:
         self.topology = topology
         spec = LedgerSpec(
@@ -50,7 +80,7 @@ class Pump:
         self.ledger = MemoryLedger(spec)
         self.metrics = MemoryMetrics()
         self.state = state or MemoryStateStore()
-        self.book = MemoryCaseBook()
+        self.book = book or MemoryCaseBook()
         self.inboxes: Inboxes = inboxes or MemoryInboxes(Bounds(tuples=1 << 40, bytes=1 << 40))
         self.tasks = bolt_tasks(topology)
         self.inboxes.adopt(RUN, self.tasks)
@@ -100,11 +130,13 @@ class Pump:
 
     def append(self, task: int, parcels: Sequence[Parcel]) -> None:
         number = self._numbers[task] = self._numbers.get(task, 0) + 1
-        for effect in self.inboxes.append(RUN, Sender(task=task, attempt=1), number, parcels):
+        for effect in self.inboxes.append(self.around.run, Sender(task=task, attempt=1), number, parcels):
             assert effect.perform() is Appended.DONE
 
     def take_over(self, *tasks: int) -> None:
         """The processes of these tasks die, all by default; others begin again with what is in the inboxes."""
+        tracked = self.around.ledger
+        self.around = replace(self.around, suspicion=Suspicion(self.around.run, self.book, tracked))
         for task in tasks or self.tasks:
             self.attempts[task] = Attempt(self.around, task, threading.Event())
             self.attempts[task].recover()
@@ -124,6 +156,32 @@ class Pump:
             continue
         self.counting.flush()
         self.read()
+
+    def begin_run(self, run: str) -> None:
+        """The driver begins another run, with what is in the inboxes."""
+        self.inboxes.adopt(run, self.tasks)
+        self.ledger.begin(run)
+        self.around = replace(self.around, run=run)
+        self.take_over()
+
+    def chunks(self, component: str) -> list[Chunk]:
+        """What waits in the inboxes of a bolt's tasks, without taking it."""
+        found = dict(self.inboxes.drain(self.around.run))
+        return [decode(entry.payload) for task in self.topology.task_ids(component) for entry in found.get(task, [])]
+
+    def rows(self, component: str) -> list[tuple[Any, ...]]:
+        """The values of what waits there."""
+        return [tuple(row.values()) for chunk in self.chunks(component) for row in chunk.values.to_pylist()]
+
+    def work_at(self, component: str) -> None:
+        """Send what was fed, and let the tasks of one bolt work."""
+        self.send()
+        self.work(*self.topology.task_ids(component))
+
+    def snapshots(self) -> list[tuple[int, bytes]]:
+        """What the next run's driver finds of bolts' attributes, by task. It ends this run."""
+        self.inboxes.adopt("next", self.tasks)
+        return self.inboxes.snapshots("next")
 
     def waiting(self) -> int:
         """Tuples in all inboxes."""

@@ -64,7 +64,7 @@ class Attempt:
         self._slices = Slices(around.clock, arrow=self._bench.arrow)
         self._ticks = TickClock(task, around.tick_s(task), around.clock())
         self._ticks.count = opened.ticks
-        self._suspect = around.suspicion.of(self.sender, opened.taken)
+        self._suspect = around.suspicion.of(task, opened.taken)
         self.doing: Step | None = None
 
     @property
@@ -140,7 +140,7 @@ class Attempt:
     def _work(self) -> None:
         """Execute what waits, as much as fits into one step, and commit it."""
         self._slices.begin()
-        shares = self._pending.first(self._slices.size)
+        shares = self._suspect.shares(self._pending, self._slices.size)
         ticks = self._ticks.due(self._around.clock())
         self._commit(shares, ticks, None)
 
@@ -162,14 +162,16 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         around = self._around
+        if self._bench.stateful:
+            # A state that has begun with a step refuses the one before, which a successor must be able to repeat.
+            self._patiently(self._committer.finish)
         states = TaskStates(around.state, around.topology, number)
         step = Step(self._bench, StepOf(run=around.run, task=self.task, number=number), shares, ticks, states)
         step.record.tell_resets = partial(self._tell_resets, step)
-        watch = self._suspect.watch(step) if self._suspect.looks_at(shares) else None
         self.doing = step
         try:
             with around.counting.executing(self.task, self._bench.component):
-                done = step.execute(None if sealed or watch else self._slices.may, watch)
+                done = self._suspect.execute(shares, step, None if sealed else self._slices.may)
         finally:
             self.doing = None
         self._slices.ended(done.executed, sum(len(share.rows) for share in shares))

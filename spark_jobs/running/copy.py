@@ -13,7 +13,7 @@ from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.collector import Record
 from spark_jobs.reasons import RAISED, reason_of
 from spark_jobs.snapshots.packing import Held, Packed, pack, unpack
-from spark_jobs.snapshots.sealing import seal, unseal
+from spark_jobs.snapshots.sealing import BadSealError, seal, unseal
 from spark_jobs.topology import Topology
 from spark_jobs.tuples import OPEN
 
@@ -102,10 +102,19 @@ class WorkingCopy:
         self._digest = _digest(packed.content)
         self.held = Held()
         if self._snapshot is not None:
-            content = unseal(self._key, self._purpose, self._snapshot)
-            self.held = unpack(bolt, content)
-            self._digest = _digest(content)
+            content = self._content(self._snapshot)
+            if content is not None:
+                self.held = unpack(bolt, content)
+                self._digest = _digest(content)
         return bolt
+
+    def _content(self, snapshot: bytes) -> bytes | None:
+        """What was sealed; None, and the bolt begins anew, for what this run has not written."""
+        try:
+            return unseal(self._key, self._purpose, snapshot)
+        except BadSealError as error:
+            log.warning("%s; the bolt begins anew, and what it held times out", error, extra={"event": "snapshot_unreadable"})
+            return None
 
     def _packed(self, bolt: AnyBolt, record: Record, lineage: Lineage) -> Packed | None:
         try:

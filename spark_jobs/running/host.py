@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 
 from acker import LedgerUnavailableError
 from queues.inbox.records import StaleAttemptError
+from spark_jobs.config import Config
 from spark_jobs.running.around import Around
 from spark_jobs.running.task import BoltTask
+from spark_jobs.suspects.watchdog import Watchdog, Watched
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
 _PATIENCE_S = 10.0
 """How long the last steps may take when the run ends."""
+_PARTING_S = 1.0
+"""How long they may take when the process ends, because a bolt hangs."""
+_SHORTEST_HANG_S = 5.0
+"""Whatever the timeout: a machine that is busy with other things lets processes wait for seconds."""
+
+Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 
 
 class LostTaskError(RuntimeError):
@@ -25,9 +36,12 @@ class LostTaskError(RuntimeError):
 class Host:
     """Keeps the bolt tasks of one process at work."""
 
-    def __init__(self, around: Around, tasks: Sequence[int]) -> None:
+    def __init__(self, around: Around, tasks: Sequence[int], watching: Watching | None = None) -> None:
+        """``watching`` looks for bolts that hang, a ``Watchdog`` if the topology has a message timeout."""
         self._around = around
         self._tasks = [BoltTask(around, task) for task in tasks]
+        self._threads = [threading.Thread(target=task.run, name=f"task {task.task}", daemon=True) for task in self._tasks]
+        self._watching = watching or partial(Watchdog, hang_of(around.topology.config))
         self._stop = threading.Event()
         self._over = False
 
@@ -38,22 +52,33 @@ class Host:
 
     def run(self) -> None:
         """Work until the run is over. Raises LostTaskError when a task cannot go on in this process."""
-        threads = [threading.Thread(target=task.run, name=f"task {task.task}", daemon=True) for task in self._tasks]
-        for thread in threads:
-            thread.start()
-        try:
-            while not self._stop.wait(_BEAT_S):
-                self._beat()
-        finally:
-            for task in self._tasks:
-                task.stop()
-            for thread in threads:
-                thread.join(_PATIENCE_S)
-            self._flush()
+        suspicion = self._around.suspicion
+        lookouts = [suspicion.lookout(task.task, task.executing) for task in self._tasks]
+        with self._watching(lookouts, self._part).looking():
+            for thread in self._threads:
+                thread.start()
+            try:
+                while not self._stop.wait(_BEAT_S):
+                    self._beat()
+            finally:
+                self._end(self._tasks, _PATIENCE_S)
         lost = [task for task in self._tasks if task.error is not None]
         if lost and not self._over:
             named = ", ".join(f"{task.task}: {task.error}" for task in lost)
             raise LostTaskError(f"bolt tasks ended: {named}")
+
+    def _part(self, hanging: int) -> None:
+        """The process is about to end: the other tasks commit what they have executed."""
+        self._end([task for task in self._tasks if task.task != hanging], _PARTING_S)
+
+    def _end(self, tasks: Sequence[BoltTask], patience_s: float) -> None:
+        for task in tasks:
+            task.stop()
+        until = time.monotonic() + patience_s
+        for task, thread in zip(self._tasks, self._threads, strict=True):
+            if task in tasks:
+                thread.join(max(0.0, until - time.monotonic()))
+        self._flush()
 
     def _beat(self) -> None:
         """Say that the tasks are attended, tell the counters, and look whether the run goes on."""
@@ -88,3 +113,10 @@ class Host:
             self._around.counting.flush()
         except LedgerUnavailableError as error:
             log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})
+
+
+def hang_of(config: Config) -> timedelta | None:
+    """How long one call of a bolt may last; None: as long as it likes, for no message times out."""
+    if not config.enable_message_timeouts:
+        return None
+    return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from queues.chunk import Chunk
 from queues.inbox.records import Covered, Entry
-from spark_jobs.fold import select
+from spark_jobs.fold import row_seeds, select
 
 Rows = NDArray[np.int64]
 # Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
@@ -37,7 +38,7 @@ class Share:
 
     waiting: Waiting
     rows: Rows
-    """The first of the entry's waiting rows."""
+    """Of the entry's waiting rows: most often the first ones. Ascending."""
 
     @property
     def chunk(self) -> Chunk:
@@ -86,6 +87,16 @@ class Pending:
             shares.append(Share(waiting, waiting.rows[:most]))
             most -= len(shares[-1].rows)
         return shares
+
+    def one_of(self, identities: AbstractSet[int]) -> Share | None:
+        """The first waiting tuple that is one of these, alone."""
+        wanted = np.fromiter(identities, np.uint64)
+        for waiting in self._waiting:
+            known = row_seeds(waiting.chunk.lineage)[waiting.rows]
+            rows = waiting.rows[np.isin(known, wanted)]
+            if rows.size:
+                return Share(waiting, rows[:1])
+        return None
 
     def exactly(self, sealed: Covered) -> list[Share]:
         """The tuples of a sealed step: those that it covers, and no step before it did."""

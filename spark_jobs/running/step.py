@@ -29,6 +29,7 @@ from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds, select
 from spark_jobs.outputs import Outputs
 from spark_jobs.running.copy import WorkingCopy
 from spark_jobs.running.pending import Share
+from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.suspects.guard import Watch
 from spark_jobs.task_states import TaskStates
 from spark_jobs.topology import Topology
@@ -36,8 +37,8 @@ from spark_jobs.tuples import Tuple, tuples_of
 
 May = Callable[[], bool]
 """Says before each tuple whether the step goes on with it."""
-TaskWatch = Callable[..., Iterator[Item]]
-"""A ``Watch`` that is told the task and its record first."""
+Noting = Callable[..., Iterator[Item]]
+"""A ``Watch`` over an iterable, which may end early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +89,7 @@ class Bench:
         self.outputs = Outputs(topology, task, local)
         self.unbounded = unbounded
         self.basic = isinstance(topology.bolts[self.component].bolt, BasicBolt)
+        self.stateful = isinstance(topology.bolts[self.component].bolt, StatefulBolt)
         self.arrow = isinstance(topology.bolts[self.component].bolt, ArrowBolt)
 
 
@@ -106,38 +108,62 @@ class Step:
         self._seeds = row_seeds(self.lineage)
         bench.outputs.clear()
         self.record = self._loaded()
+        self.at_work = False
+        """Whether the bolt has been called: before that the step may wait for its turn."""
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
 
-    def execute(self, may: May | None = None, watch: TaskWatch | None = None) -> Done:
-        """Run the bolt over the input, until ``may`` says no; ``watch`` looks for a tuple that kills the process."""
+    def has(self, identities: AbstractSet[int]) -> bool:
+        """Whether one of these tuples is in the input."""
+        return bool(identities) and not identities.isdisjoint(self._seeds.tolist())
+
+    @property
+    def identity(self) -> int:
+        """Of all input of the step; of a step of one tuple, the tuple's."""
+        return int(np.bitwise_xor.reduce(self._seeds[self.record.held :], initial=np.uint64(0)))
+
+    @property
+    def all_roots(self) -> list[int]:
+        """The roots of all input of the step."""
+        return list(dict.fromkeys(root for row in range(self.record.held, len(self._seeds)) for root in self.roots(row)))
+
+    def refuse(self, reason: str) -> Done:
+        """Fail the input without executing it."""
+        self.record.abort(reason)
+        return self._done()
+
+    def execute(self, may: May | None = None, noting: Noting | None = None) -> Done:
+        """Run the bolt over the input, until ``may`` says no; ``noting`` looks for a tuple that kills the process."""
         record = self.record
         if isinstance(self._bolt, BaseException):
             fail_all(record, self._bolt, "prepare")
             return self._done()
-        self._run(self._bolt, may, watch)
+        self._run(self._bolt, may, noting)
         return self._done()
 
-    def _run(self, bolt: AnyBolt, may: May | None, watch: TaskWatch | None) -> None:
+    def _run(self, bolt: AnyBolt, may: May | None, noting: Noting | None) -> None:
         record = self.record
-        watching: Watch | None = None
-        if watch is not None:
-            watching = cast("Watch", partial(watch, self._of.task, record))
+        self.at_work = True
         if isinstance(bolt, ArrowBolt):
-            trusted = execute_arrow(bolt, cast("ArrowRecord", record), watching)
+            trusted = execute_arrow(bolt, cast("ArrowRecord", record), cast("Watch | None", noting))
         else:
-            if watching is None and may is not None:
-                watching = cast("Watch", partial(self._while_it_may, may))
+            watch = cast("Watch | None", partial(self._while_it_may, may, noting) if may else noting)
             with self._states.lent(self._of.task, bolt, record):
-                trusted = execute_bolt(bolt, record, watching)
+                trusted = execute_bolt(bolt, record, watch)
         if not trusted:
             self._states.forget(self._of.task)
             self._bench.copy.drop()
 
-    def _while_it_may(self, may: May, items: Sequence[Tuple], _flush: object) -> Iterator[Tuple]:
+    def _while_it_may(
+        self, may: May, noting: Noting | None, items: Sequence[Tuple], flush: Callable[[], bool]
+    ) -> Iterator[Item]:
         """One tuple at least; those after a no are left to a later step."""
+        some = self._until(may, items)
+        return some if noting is None else noting(some, flush)
+
+    def _until(self, may: May, items: Sequence[Tuple]) -> Iterator[Tuple]:
         for at, item in enumerate(items):
             if at and not may():
                 self._leave_out(at)

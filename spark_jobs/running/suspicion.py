@@ -1,56 +1,92 @@
-"""What a new attempt at a bolt task does where the one before it ended early."""
+"""What the bolt tasks of a process do where the process before it died, and who looks for a tuple that hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from acker import Ledger, Token
-from queues.inbox.records import Sender
-from spark_jobs.collector import Item
-from spark_jobs.running.pending import Share
-from spark_jobs.running.step import Step
+from spark_jobs.running.pending import Pending, Share
+from spark_jobs.running.step import Done, May, Step
 from spark_jobs.suspects.book import CaseBook
+from spark_jobs.suspects.case import REASON
 from spark_jobs.suspects.guard import Guard
+from spark_jobs.suspects.lookout import Lookout
+from spark_jobs.suspects.turns import Turns
+from spark_jobs.suspects.watchdog import Work
 
 
 class Suspicion:
-    """For the bolt tasks of one process."""
+    """For the bolt tasks of one process. Thread-safe.
+
+    A process that dies takes all its bolt tasks with it, and what each was executing becomes a suspect. A
+    suspect is then executed alone, without any other tuple that is watched: only its own death proves it.
+    """
 
     def __init__(self, run: str, book: CaseBook | None, ledger: Ledger | None) -> None:
         self._run = run
         self._book = book
         self._ledger = ledger
+        self._guards: dict[int, Guard] = {}
+        self.turns = Turns()
 
-    def of(self, sender: Sender, taken: str | None) -> Suspect:
-        """What to think of the input of one attempt, where the one before had taken it up to ``taken``."""
-        if self._book is None or self._ledger is None or taken is None:
-            return Suspect(None, None, "", sender.task)
-        return Suspect(self._book, self._ledger, taken, sender.task, self._run)
+    def of(self, task: int, taken: str | None) -> Suspect:
+        """What to think of the input of one task, where the attempt before had taken it up to ``taken``."""
+        return Suspect(self, task, taken)
+
+    def lookout(self, task: int, work: Callable[[], Work | None]) -> Lookout:
+        """Looks at one task for the watchdog; ``work`` returns the step that it executes."""
+        return Lookout(self._token(task), self._book, self._ledger, work)
+
+    def guard(self, task: int) -> Guard | None:
+        """The task's guard, one per process: another attempt in this process is not another death."""
+        if self._book is None or self._ledger is None:
+            return None
+        if task not in self._guards:
+            self._guards[task] = Guard(self._book, self._token(task), self._ledger)
+        return self._guards[task]
+
+    def _token(self, task: int) -> Token:
+        return Token(run=self._run, task=task, step=0)
 
 
 class Suspect:
-    """The part of one task's input that an earlier attempt had taken when it ended."""
+    """The part of one task's input that an earlier attempt had taken when it ended. One thread only."""
 
-    def __init__(self, book: CaseBook | None, ledger: Ledger | None, taken: str, task: int, run: str = "") -> None:
-        self._book = book
-        self._ledger = ledger
+    def __init__(self, suspicion: Suspicion, task: int, taken: str | None) -> None:
+        self._suspicion = suspicion
+        self._task = task
         self._taken = place(taken) if taken else None
-        self._token = Token(run=run, task=task, step=0)
 
-    def looks_at(self, shares: Sequence[Share]) -> bool:
-        """Whether these tuples are executed one by one, each noted before."""
+    def shares(self, pending: Pending, most: int) -> list[Share]:
+        """What the next step executes: a tuple that was executed when a process died comes first, and alone."""
+        guard = self._suspicion.guard(self._task) if self._taken is not None else None
+        alone = pending.one_of(guard.suspects) if guard is not None and guard.suspects else None
+        return pending.first(most) if alone is None else [alone]
+
+    def execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
+        """Execute a step of these; ``may`` is None for one that was sealed, and is repeated as a whole."""
+        guard = self._suspicion.guard(self._task) if self._looks_at(shares) else None
+        if guard is None:
+            return step.execute(may)
+        turns = self._suspicion.turns
+        known = step.has(guard.suspects)
+        with turns.alone() if known or step.identity in guard.suspects else turns.together():
+            try:
+                if may is not None or known:
+                    return step.execute(may, partial(guard.watch, step.record, step.roots))
+                if guard.repeats(step.record, step.identity, step.all_roots):
+                    return step.execute()
+                return step.refuse(REASON)
+            finally:
+                guard.rest()
+
+    def _looks_at(self, shares: Sequence[Share]) -> bool:
         if self._taken is None:
             return False
-        if not shares or place(shares[0].waiting.position) > self._taken:
+        if shares and place(shares[0].waiting.position) > self._taken:
             self._taken = None
-            return False
-        return True
-
-    def watch(self, step: Step) -> Callable[..., Iterator[Item]] | None:
-        """Notes each tuple before it is executed, and leaves out those that killed the process before."""
-        if self._book is None or self._ledger is None:
-            return None
-        return Guard(self._book, self._token, self._ledger, step.roots).watch
+        return self._taken is not None and bool(shares)
 
 
 def place(position: str) -> tuple[int, int]:

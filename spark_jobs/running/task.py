@@ -9,6 +9,7 @@ from acker import LedgerUnavailableError
 from queues.inbox.records import StaleAttemptError
 from spark_jobs.running.around import Around
 from spark_jobs.running.attempt import Attempt
+from spark_jobs.running.step import Step
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,12 @@ class BoltTask:
     def attempt(self) -> int | None:
         """The number of the attempt that is at work."""
         return self._current.sender.attempt if self._current else None
+
+    def executing(self) -> Step | None:
+        """The step whose tuples are being executed; for the watchdog's thread."""
+        current = self._current
+        step = current.doing if current else None
+        return step if step is not None and step.at_work else None
 
     def stop(self) -> None:
         """End after the step that is at work."""

@@ -1,4 +1,4 @@
-"""What is known about a Spark task whose processes died: what they were doing, and how often. Pure."""
+"""What is known about a bolt task whose processes died: what they were doing, and how often. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from acker import Failure
 
 DEATHS = 2
 """One death may be anybody's fault: an operator's kill, the kernel's choice when memory is short. Two on one tuple are not."""
+_KEPT = 100
 REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
 
 
@@ -34,19 +35,24 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What the attempts at one Spark task left behind."""
+    """What the attempts at one bolt task left behind."""
 
     doing: Suspect | None = None
     """What the latest process was doing; found by another one, it means that this was its last deed."""
     suspects: tuple[Suspect, ...] = ()
 
     def after_death(self) -> Case:
-        """The case as the next attempt begins it."""
+        """The case as the next process begins it. Of a run of months the latest suspects are kept."""
         if self.doing is None:
             return self
         before = next((each for each in self.suspects if each.same(self.doing)), self.doing)
         others = tuple(each for each in self.suspects if not each.same(self.doing))
-        return Case(suspects=(*others, replace(before, deaths=before.deaths + 1)))
+        return Case(suspects=(*others[1 - _KEPT :], replace(before, deaths=before.deaths + 1)))
+
+    @property
+    def guilty(self) -> frozenset[int]:
+        """The roots of the guilty tuples."""
+        return frozenset(root for each in self.suspects if each.guilty for root in each.roots)
 
     @property
     def failures(self) -> list[Failure]:

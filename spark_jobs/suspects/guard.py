@@ -1,8 +1,8 @@
-"""What an attempt at a Spark task does when the one before it ended early: find the tuple that kills the process."""
+"""Finds the tuple that kills the process, where the process before this one died."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -16,44 +16,62 @@ T = TypeVar("T", bound=Item)
 
 
 class Watch(Protocol):
-    """What to execute of some input, in which order, given a ``flush`` that it may call in between."""
+    """What to execute of some input, given a ``flush`` that it may call in between."""
 
     def __call__(self, items: Sequence[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 
 
 class Guard:
-    """Watches the tuples of one attempt. Each tracked tuple costs a round trip to the case book, before it is executed."""
+    """Notes each tracked tuple of one bolt task before it is executed: one round trip to the case book per tuple.
 
-    def __init__(self, book: CaseBook, token: Token, ledger: Ledger, roots: Roots) -> None:
-        """``roots`` of a row of the input. Fails at once what is guilty: should the run end, it is not released."""
-        self._book, self._token, self._roots = book, token, roots
+    One per bolt task and process; one thread at a time.
+    """
+
+    def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
+        """Open the case of the process before. Fails at once what is guilty: should the run end, it is not released."""
+        self._book = book
+        self._token = token
+        self._task = token.task
         before = book.load(token)
         self._case = before.after_death()
         if self._case != before:
             book.begin(token, self._case)
+        self.suspects = frozenset(each.seed for each in self._case.suspects if each.seed is not None)
+        """The identities of tuples that were executed when a process died."""
+        self._flushing = any(each.seed is None for each in self._case.suspects)
+        self._guilty = book.guilty(token)
         failures = self._case.failures
-        self._guilty = frozenset(failure.root for failure in failures)
         if failures:
             ledger.fail(failures)
 
-    def watch(self, task: int, record: Record, items: Sequence[T], flush: Callable[[], bool]) -> Iterator[T]:
-        """A task's input, suspects first; what only belongs to trees of the guilty fails and is left out.
+    def watch(self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]) -> Iterator[T]:
+        """The input of a step, each tuple noted before; what only belongs to trees of the guilty fails and is left out.
 
-        The caller executes an item before it asks for the next. Where a process died in ``flush``, it is called after each
-        item, so that the next death names one; after one that returned False nothing more comes.
+        ``roots`` of a row of the input. The caller executes an item before it asks for the next. Where a process
+        died in ``flush``, it is called after each item, so that the next death names one; after one that returned
+        False nothing more comes.
         """
-        suspects = {each.seed for each in self._case.suspects if each.task == task}
-        for item in sorted(items, key=lambda item: item.seed not in suspects):
-            roots = self._roots(item.row)
-            if roots and self._guilty.issuperset(roots):
+        for item in items:
+            trees = roots(item.row)
+            if trees and self._guilty.issuperset(trees):
                 record.fail(item, REASON)
                 continue
             # An untracked tuple has no message that could be delivered again or be dead-lettered.
-            self._note(Suspect(component=record.component, task=task, seed=item.seed, roots=tuple(roots)) if roots else None)
+            self._note(self._suspect(record, item.seed, trees) if trees else None)
             yield item
-            if None in suspects and not flush():
+            if self._flushing and not flush():
                 break
-        self._note(None if None in suspects else Suspect(component=record.component, task=task, seed=None))
+        self._note(None if self._flushing else self._suspect(record, None))
+
+    def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
+        """A step that was sealed is executed again, as a whole, for it must do the same work; False: leave it out.
+
+        It was executed once, so it seldom kills. One that does so twice fails as a whole.
+        """
+        if any(each.seed == identity and each.guilty for each in self._case.suspects):
+            return False
+        self._note(self._suspect(record, identity, roots) if roots else None)
+        return True
 
     def rest(self) -> None:
         """Nothing of the user's runs from here on. Best effort: a tuple that is named wrongly must kill once more anyway."""
@@ -66,3 +84,6 @@ class Guard:
         if doing != self._case.doing:
             self._book.note(self._token, doing)
             self._case = replace(self._case, doing=doing)
+
+    def _suspect(self, record: Record, seed: int | None, roots: Sequence[int] = ()) -> Suspect:
+        return Suspect(component=record.component, task=self._task, seed=seed, roots=tuple(roots))

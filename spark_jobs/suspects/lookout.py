@@ -1,48 +1,47 @@
-"""What a piece of work is doing, for the watchdog; and what becomes of a tuple that hangs."""
+"""What a bolt task is doing, for the watchdog; and what becomes of a tuple that hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from acker import Failure, Ledger, Token
-from spark_jobs.collector import Record
 from spark_jobs.suspects.book import CaseBook
 from spark_jobs.suspects.case import DEATHS, Suspect
-from spark_jobs.suspects.watchdog import Doing
+from spark_jobs.suspects.watchdog import Doing, Work
 
 
 class Lookout:
-    """Looks at one attempt at a task, from the watchdog's thread."""
+    """Looks at one bolt task, from the watchdog's thread."""
 
-    def __init__(
-        self, token: Token, book: CaseBook | None, ledger: Ledger | None, roots: Callable[[int], Sequence[int]]
-    ) -> None:
-        """``roots`` of a row of the input."""
-        self._token, self._book, self._ledger, self._roots = token, book, ledger, roots
-        self.executing: tuple[int, Record] | None = None
-        """The bolt task whose code runs, and its record."""
+    def __init__(self, token: Token, book: CaseBook | None, ledger: Ledger | None, work: Callable[[], Work | None]) -> None:
+        """``work`` returns the step that is being executed; ``token`` names the case of the task."""
+        self.task = token.task
+        self._token = token
+        self._book = book
+        self._ledger = ledger
+        self._work = work
 
     def doing(self) -> Doing | None:
         """What is being executed now."""
-        executing = self.executing
-        if executing is None:
-            return None
-        task, record = executing
-        return Doing(task, record.doing, record.signs)
+        work = self._work()
+        return None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
 
     def hung(self, doing: Doing, limit_s: float) -> None:
         """Fail the trees of the tuple that hangs, at once, and let the next attempt leave it out.
 
         Where no tuple can be named, a ``flush`` or a whole batch, the next attempt notes what it does.
         """
-        executing, item = self.executing, doing.item
-        roots = self._roots(item.row) if item else []
-        if self._ledger is None or self._book is None or executing is None or item is None or not roots:
+        item = doing.item
+        work = doing.work
+        roots = work.roots(item.row) if item and work else []
+        if self._ledger is None or self._book is None or item is None or work is None or not roots:
             return
-        component, reason = executing[1].component, f"still executing after {limit_s:.0f} s; its process was ended"
-        failures = [Failure(root=root, component=component, task=doing.task, reason=reason) for root in roots]
-        self._ledger.fail(failures)
-        guilty = Suspect(component=component, task=doing.task, seed=item.seed, roots=tuple(roots), deaths=DEATHS)
-        before = self._book.load(self._token)
-        self._book.begin(self._token, replace(before, doing=None, suspects=(*before.suspects, guilty)))
+        component = work.record.component
+        reason = f"still executing after {limit_s:.0f} s; its process was ended"
+        try:
+            self._ledger.fail([Failure(root=root, component=component, task=self.task, reason=reason) for root in roots])
+        finally:
+            guilty = Suspect(component=component, task=self.task, seed=item.seed, roots=tuple(roots), deaths=DEATHS)
+            before = self._book.load(self._token)
+            self._book.begin(self._token, replace(before, doing=None, suspects=(*before.suspects, guilty)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from acker import Token
@@ -9,27 +10,38 @@ from spark_jobs.suspects.case import Case, Suspect
 
 
 class MemoryCaseBook:
-    """``CaseBook`` within one process. One thread only."""
+    """``CaseBook`` within one process. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._cases: dict[Token, Case] = {}
 
     def load(self, token: Token) -> Case:
         now = (token.run, token.step)
-        self._cases = {each: case for each, case in self._cases.items() if (each.run, each.step) == now}
-        return self._cases.get(token, Case())
+        with self._lock:
+            self._cases = {each: case for each, case in self._cases.items() if (each.run, each.step) == now}
+            return self._cases.get(token, Case())
+
+    def guilty(self, token: Token) -> frozenset[int]:
+        with self._lock:
+            of_run = [case.guilty for each, case in self._cases.items() if each.run == token.run]
+        return frozenset().union(*of_run)
 
     def begin(self, token: Token, case: Case) -> None:
-        self._cases[token] = case
+        with self._lock:
+            self._cases[token] = case
 
     def note(self, token: Token, doing: Suspect | None) -> None:
-        self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
+        with self._lock:
+            self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
 
     def cases(self) -> list[Case]:
-        return list(self._cases.values())
+        with self._lock:
+            return list(self._cases.values())
 
     def forget(self) -> None:
-        self._cases.clear()
+        with self._lock:
+            self._cases.clear()
 
     def close(self) -> None:
         """Nothing to release."""

@@ -1,4 +1,4 @@
-"""The case book in Redis: one hash a topology; a field with the suspects of a Spark task, and one with what it is doing."""
+"""The case book in Redis: one hash per topology; a field with the suspects of a bolt task, and one with what it is doing."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ class RedisCaseBook:
             if old:
                 self._client.hdel(self._key, *old)
         return _case(cases, _field(token))
+
+    def guilty(self, token: Token) -> frozenset[int]:
+        with translated("look for suspects"):
+            cases: Any = self._client.hgetall(self._key)
+        now = f"{token.run}:"
+        fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
+        return frozenset().union(*(_case(cases, field).guilty for field in fields if field.startswith(now)))
 
     def begin(self, token: Token, case: Case) -> None:
         field = _field(token)

@@ -1,4 +1,4 @@
-"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout has failed, and blocks all others."""
+"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout has failed, and blocks its task."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from spark_jobs.collector import Item
+from spark_jobs.collector import Item, Record
 
 log = logging.getLogger(__name__)
 
@@ -22,85 +23,131 @@ _BLOCKED_AFTER = 2
 """Limits, after which even the thread that looks must be taken for blocked."""
 
 
+class Work(Protocol):
+    """A step that is being executed."""
+
+    record: Record
+
+    def roots(self, row: int, /) -> list[int]:
+        """The roots of one tuple of its input."""
+        ...
+
+
 class Doing(NamedTuple):
-    """What a thread of the user's code is in: ``execute`` of a tuple, or ``flush``."""
+    """What a thread of the user's code is in: ``execute`` of a tuple, or of a whole batch, or ``flush``."""
 
     task: int
     item: Item | None
     signs: int = 0
     """Of life."""
+    work: Work | None = None
+    """The step: the next one is another piece of work, also where the thread is in ``flush`` again."""
 
     def same(self, other: Doing | None) -> bool:
-        return other is not None and self.item is other.item and (self.task, self.signs) == (other.task, other.signs)
+        return (
+            other is not None
+            and self.item is other.item
+            and self.work is other.work
+            and (self.task, self.signs) == (other.task, other.signs)
+        )
 
 
 class Watched(Protocol):
-    """A piece of work, as the watchdog's thread sees it."""
+    """One bolt task, as the watchdog's thread sees it."""
 
     def doing(self) -> Doing | None:
         """What is being done now; None: nothing of the user's."""
         ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
-        """It did the same for ``limit_s`` seconds, and ends when this returns."""
+        """It did the same for ``limit_s`` seconds; the process ends soon after this returns."""
         ...
 
 
-def end_later(seconds: float) -> None:
-    """Unless this is called again in time, the process ends, with the tracebacks of all threads on stderr.
+@dataclass(frozen=True, slots=True)
+class Putting:
+    """How the process's end is put off: unless ``off`` is called again within its seconds, the process ends.
 
     By a thread that is not Python's: native code that holds the interpreter's lock stops every other one.
     """
+
+    off: Callable[[float], None]
+    cancel: Callable[[], None]
+
+
+def _put_off(seconds: float) -> None:
+    # With the tracebacks of all threads on stderr.
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
+IN_NATIVE_CODE = Putting(_put_off, faulthandler.cancel_dump_traceback_later)
+
+
 class Watchdog:
-    """Looks at one piece of work at a time, from a thread of its own. Costs the work nothing."""
+    """Looks at the bolt tasks of this process, from one thread of its own. Costs their work nothing."""
 
     def __init__(
         self,
-        limit: timedelta,
+        limit: timedelta | None,
+        watched: Sequence[Watched],
+        part: Callable[[int], None] = lambda task: None,  # noqa: ARG005 - for a process with one task
         die: Callable[[int], object] = os._exit,
-        end_later: Callable[[float], None] = end_later,
+        putting: Putting = IN_NATIVE_CODE,
     ) -> None:
-        self._limit_s, self._die, self._end_later = limit.total_seconds(), die, end_later
-        self._watched: Watched | None = None
-        self._thread: threading.Thread | None = None
+        """``part`` is called with the task that hangs, before the process ends: time for the other ones to finish.
+
+        Without a ``limit`` nothing is looked at.
+        """
+        self._limit_s = limit.total_seconds() if limit else 0.0
+        self._watched = watched
+        self._part = part
+        self._die = die
+        self._putting = putting
+        self._over = threading.Event()
 
     @contextmanager
-    def over(self, work: Watched) -> Iterator[None]:
-        """Look at ``work`` within the block."""
-        if self._thread is None:
-            self._end_later(_BLOCKED_AFTER * self._limit_s)
-            self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-            self._thread.start()
-        self._watched = work
+    def looking(self) -> Iterator[None]:
+        """Look within the block. Afterwards the process may live on: Spark uses it again."""
+        if not self._limit_s:
+            yield
+            return
+        self._putting.off(_BLOCKED_AFTER * self._limit_s)
+        thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        thread.start()
         try:
             yield
         finally:
-            self._watched = None
+            self._over.set()
+            thread.join()
+            self._putting.cancel()
 
     def _run(self) -> None:
         pause_s = min(_LONGEST_PAUSE_S, self._limit_s / 10)
-        seen: Doing | None = None
-        since = time.monotonic()
-        while True:
-            # Also without work: it must not begin in the gap between two looks.
-            self._end_later(_BLOCKED_AFTER * self._limit_s)
-            time.sleep(pause_s)
-            watched = self._watched
-            now = watched.doing() if watched else None
-            if watched is None or now is None or not now.same(seen):
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since >= self._limit_s:
-                self._end(watched, now)
-                return
+        seen: list[tuple[Doing | None, float]] = [(None, 0.0)] * len(self._watched)
+        while not self._over.wait(pause_s):
+            self._putting.off(_BLOCKED_AFTER * self._limit_s)
+            now = time.monotonic()
+            for at, watched in enumerate(self._watched):
+                doing = watched.doing()
+                before, since = seen[at]
+                if doing is None or not doing.same(before):
+                    seen[at] = doing, now
+                elif now - since >= self._limit_s:
+                    self._end(watched, doing)
+                    return
 
-    def _end(self, work: Watched, doing: Doing) -> None:
-        log.error("task %d hangs since %.0f s; its process ends", doing.task, self._limit_s, extra={"event": "bolt_hangs"})
+    def _end(self, watched: Watched, doing: Doing) -> None:
+        log.error(
+            "task %d has been stuck in one call for %.0f s; its message fails and its process ends", doing.task,
+            self._limit_s, extra={"event": "bolt_hangs"},
+        )  # fmt: skip
         try:
-            work.hung(doing, self._limit_s)
+            watched.hung(doing, self._limit_s)
         except Exception as error:  # noqa: BLE001 - the process must end, whatever else goes wrong
-            log.error("nobody knows of it: %s", error, extra={"event": "hang_not_told"})
+            log.error("could not record the hang in Redis: %s", error, extra={"event": "hang_not_told"})
+        try:
+            self._part(doing.task)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.error("the other tasks did not come to an end: %s", error, extra={"event": "hang_not_parted"})
         finally:
             self._die(_EXIT_CODE)

@@ -1,12 +1,13 @@
 """What ``CaseBook`` promises, held against both backends."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from acker import LedgerUnavailableError, Token
 from acker.redis_client import connect
-from spark_jobs.suspects.case import Case, Suspect
+from spark_jobs.suspects.case import DEATHS, Case, Suspect
 from spark_jobs.suspects.memory import MemoryCaseBook
 from spark_jobs.suspects.redis_book import RedisCaseBook
 
@@ -24,8 +25,8 @@ def book(request):
     made.close()
 
 
-def token(batch=1, partition=0, run="run"):
-    return Token(run=run, task=partition, step=batch)
+def token(step=1, task=0, run="run"):
+    return Token(run=run, task=task, step=step)
 
 
 def test_what_was_noted_last_is_found(book):
@@ -46,14 +47,22 @@ def test_an_attempt_that_begins_does_nothing_yet(book):
     assert book.load(token()) == Case(suspects=(SOME,))
 
 
-def test_tasks_of_one_micro_batch_have_cases_of_their_own(book):
-    book.note(token(partition=1), SOME)
-    book.note(token(partition=10), FLUSH)
-    assert book.load(token(partition=1)) == Case(doing=SOME)
-    assert book.load(token(partition=10)) == Case(doing=FLUSH)
+def test_tasks_have_cases_of_their_own(book):
+    book.note(token(task=1), SOME)
+    book.note(token(task=10), FLUSH)
+    assert book.load(token(task=1)) == Case(doing=SOME)
+    assert book.load(token(task=10)) == Case(doing=FLUSH)
 
 
-@pytest.mark.parametrize("later", [token(batch=2), token(run="other")])
+def test_what_was_proved_at_one_task_all_tasks_of_the_run_know(book):
+    book.begin(token(task=1), Case(suspects=(replace(SOME, deaths=DEATHS), FLUSH)))
+    book.begin(token(task=2), Case(suspects=(replace(SOME, roots=(8,), deaths=1),)))
+    book.note(token(task=3), replace(SOME, roots=(9,)))
+    assert book.guilty(token(task=10)) == {7, 2**63}
+    assert book.guilty(token(run="other")) == frozenset()
+
+
+@pytest.mark.parametrize("later", [token(step=2), token(run="other")])
 def test_what_is_over_is_forgotten(book, later):
     book.note(token(), SOME)
     book.note(later, FLUSH)
@@ -63,7 +72,7 @@ def test_what_is_over_is_forgotten(book, later):
 
 def test_a_driver_takes_out_all_cases(book):
     book.note(token(), SOME)
-    book.begin(token(partition=1), Case(suspects=(SOME,)))
+    book.begin(token(task=1), Case(suspects=(SOME,)))
     for _ in range(2):
         found = book.cases()
         assert len(found) == 2

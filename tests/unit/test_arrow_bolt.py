@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ import pytest
 
 from spark_jobs import ArrowBolt, ArrowCollector, BasicBolt, Bolt, Topology, TopologyBuilder, TopologyError
 from spark_jobs.testing import FeederSpout, LocalCluster, complete_topology
-from tests.pump import Pump, Source
+from tests.pump import Pump, Source, killed_after
 
 
 class Calls(ArrowBolt):
@@ -65,7 +64,7 @@ def topology(bolt: Any, *, parallelism: int = 1, stream: str = "default", fields
 
 
 def run(bolt: Any, *words: str, **options: Any) -> tuple[Pump, dict[str, int]]:
-    """Feed words, run one micro-batch; returns the roots by word."""
+    """Feed words, run until nothing moves; returns the roots by word."""
     pump = Pump(topology(bolt, **options))
     roots = pump.feed(*([word] for word in words))
     pump.run()
@@ -117,7 +116,7 @@ def test_it_is_called_once_for_each_stream_of_each_component_and_told_where_the_
     builder.set_bolt("fork", Fork(), parallelism=3).shuffle_grouping("spout")
     declarer = builder.set_bolt("bolt", Sources())
     declarer.shuffle_grouping("spout").shuffle_grouping("fork", "words").shuffle_grouping("fork", "lengths")
-    pump = Pump(builder.build(), max_lanes=3)
+    pump = Pump(builder.build())
     roots = pump.feed(*(["abc"] for _ in range(20)))
     pump.run()
     called = {source: (names, rows) for source, names, rows in Sources.seen}
@@ -315,7 +314,7 @@ class Flushing(Calls):
         self.life.append("cleanup")
 
 
-def test_what_a_flush_could_not_do_fails_every_row_and_the_next_micro_batch_has_a_fresh_copy() -> None:
+def test_what_a_flush_could_not_do_fails_every_row_and_the_next_step_has_a_fresh_copy() -> None:
     def fail_once(batch, collector):
         collector.emit({"word": ["x"]}, None)
         if Flushing.life.count("flush") == 1:
@@ -421,7 +420,8 @@ class Concatenate(ArrowBolt):
         collector.emit({"word": ["".join(batch["word"].to_pylist())]}, [list(range(batch.num_rows))])
 
 
-def test_a_retry_that_meets_its_chunks_in_another_order_does_the_same_work() -> None:
+@pytest.mark.parametrize("effects", [1, 2, 3], ids=["sealed", "appended", "acked"])
+def test_a_retry_in_another_process_does_the_same_work(effects: int) -> None:
     builder = TopologyBuilder("retried")
     builder.set_spout("spout", Source())
     builder.set_bolt("pass", Calls(emit_all), parallelism=4).fields_grouping("spout", "word")
@@ -429,15 +429,15 @@ def test_a_retry_that_meets_its_chunks_in_another_order_does_the_same_work() -> 
     builder.set_bolt("sink", Sink(), parallelism=2).shuffle_grouping("bolt")
     pump = Pump(builder.build())
     roots = pump.feed(*([word] for word in "abcdefghij"))
-    rows = pump.level(1, pump.take())
-    first = pump.level(2, rows)
-    pump.runners[1] = pump.runner(2)
-    chance = random.Random(3)
-    again = pump.level(2, rows, lambda payloads: chance.sample(payloads, len(payloads)))
-    assert again == first
-    pump.level(3, again)
-    pump.read()
+    pump.work_at("pass")
+    with killed_after(effects):
+        pump.work_at("bolt")
+    pump.take_over()
+    pump.run()
+    assert len(Sink.seen) == 1
+    assert sorted(Sink.seen[0][0]) == list("abcdefghij")
     assert sorted(pump.acked) == sorted(roots)
+    assert pump.failed == {}
 
 
 class Totals(ArrowBolt):
@@ -459,7 +459,7 @@ def test_its_attributes_go_with_it_to_another_process() -> None:
     for _ in range(3):
         pump.feed(["a"])
         pump.run()
-        pump.runners[0] = pump.runner(1)
+        pump.take_over()
     assert sorted(Sink.seen) == [("a", 1), ("a", 2), ("a", 3)]
 
 
@@ -492,7 +492,7 @@ class Shout(BasicBolt):
 
 
 class Gather(Bolt):
-    """Every two tuples of the micro-batch in one."""
+    """Every two tuples of the step in one."""
 
     output_fields = "words array<string>"
 

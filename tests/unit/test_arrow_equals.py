@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.ids import mix
-from queues.chunk import decode
+from queues.chunk import Chunk
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, Topology, TopologyBuilder
-from tests.pump import Pump, Row, Source
+from tests.pump import Pump, Source
 
 
 class ExplodeTuple(BasicBolt):
@@ -130,16 +130,15 @@ def topology(bolt: Any, groupings: tuple[str, str], between: bool) -> Topology:
     return builder.build()
 
 
-def content(rows: Iterable[Row]) -> dict[Any, list]:
+def content(chunks: Iterable[Chunk]) -> dict[Any, list]:
     """What is in the chunks, however it is cut and ordered."""
     found: dict[Any, list] = {}
-    for lane, payload in rows:
-        chunk = decode(payload)
+    for chunk in chunks:
         lineage = chunk.lineage
         for number, values in enumerate(chunk.values.to_pylist()):
             pairs = slice(lineage.offsets[number], lineage.offsets[number + 1])
             tree = sorted(zip(lineage.roots[pairs].tolist(), lineage.edges[pairs].tolist(), strict=True))
-            found.setdefault((lane, chunk.route), []).append((tuple(values.values()), tree))
+            found.setdefault(chunk.route, []).append((tuple(values.values()), tree))
     return {key: sorted(tuples) for key, tuples in sorted(found.items(), key=str)}
 
 
@@ -156,18 +155,20 @@ INPUT = st.lists(
 GROUPINGS = st.sampled_from(["shuffle", "fields", "partial_key", "all", "global", "none", "local_or_shuffle"])
 
 
-def same(pumps: list[Pump], rows: Iterable[tuple], level: int) -> None:
-    """Feed both, run both; ``level`` is that of the two bolts."""
+def same(pumps: list[Pump], rows: Iterable[tuple]) -> None:
+    """Feed both, run both bolt by bolt: what waits for the next ones is the same."""
     for pump in pumps:
         pump._roots = Numbered()  # type: ignore[assignment]
         for word, copies, action, spout, tracked in rows:
             pump.feed([word, copies, action], spout=spout, tracked=tracked)
-    taken = [pump.take() for pump in pumps]
-    for at in range(1, pumps[0].plan.levels + 1):
-        taken = [pump.level(at, one) for pump, one in zip(pumps, taken, strict=True)]
-        assert content(taken[0]) == content(taken[1]), f"after level {at} of {level}"
+    bolts = list(pumps[0].topology.bolts)
+    for at, bolt in enumerate(bolts):
+        for pump in pumps:
+            pump.work_at(bolt)
+        waiting = [[chunk for later in bolts[at + 1 :] for chunk in pump.chunks(later)] for pump in pumps]
+        assert content(waiting[0]) == content(waiting[1]), f"after {bolt}"
     for pump in pumps:
-        pump.read()
+        pump.run()
         assert pump.ledger.pending() == 0
     tuples, batches = pumps
     assert sorted(batches.acked) == sorted(tuples.acked)
@@ -185,14 +186,12 @@ def same(pumps: list[Pump], rows: Iterable[tuple], level: int) -> None:
     assert counted[0] == counted[1]
 
 
-@given(INPUT, st.tuples(GROUPINGS, GROUPINGS), st.integers(1, 3))
-def test_filter_and_explode_equal_those_of_a_basic_bolt(rows, groupings, lanes) -> None:
-    pumps = [Pump(topology(bolt, groupings, between=False), max_lanes=lanes) for bolt in (ExplodeTuple(), ExplodeBatch())]
-    same(pumps, rows, 1)
+@given(INPUT, st.tuples(GROUPINGS, GROUPINGS))
+def test_filter_and_explode_equal_those_of_a_basic_bolt(rows, groupings) -> None:
+    same([Pump(topology(bolt, groupings, between=False)) for bolt in (ExplodeTuple(), ExplodeBatch())], rows)
 
 
-@given(INPUT, GROUPINGS, st.integers(1, 3))
-def test_a_fold_equals_that_of_a_bolt(rows, grouping, lanes) -> None:
+@given(INPUT, GROUPINGS)
+def test_a_fold_equals_that_of_a_bolt(rows, grouping) -> None:
     tracked = [(word, copies, action, spout, True) for word, copies, action, spout, _ in rows]
-    pumps = [Pump(topology(bolt, (grouping, ""), between=True), max_lanes=lanes) for bolt in (FoldTuples(), FoldBatch())]
-    same(pumps, tracked, 2)
+    same([Pump(topology(bolt, (grouping, ""), between=True)) for bolt in (FoldTuples(), FoldBatch())], tracked)

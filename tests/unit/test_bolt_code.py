@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from queues.chunk import decode
 from spark_jobs import BasicBolt, Bolt, Topology, TopologyBuilder, TopologyError, TupleError
 from tests.pump import Pump, Source
 
@@ -54,7 +53,7 @@ def topology(bolt: Bolt | BasicBolt, *, then: BasicBolt | None = None, fields: s
 
 
 class Calling(BasicBolt):
-    """Calls a function for the word "bad", or in the step that is named."""
+    """Calls a function for the word "bad", or in the call that is named."""
 
     def __init__(self, call, step: str = "execute") -> None:
         self.call, self.step = call, step
@@ -99,7 +98,7 @@ def test_what_execute_raises_fails_its_tuple_and_no_other(kind: Any, raises: Any
 
 @raising
 @pytest.mark.parametrize("step", ["prepare", "flush"])
-def test_what_prepare_and_flush_raise_fails_the_tuples_of_the_micro_batch(step: str, raises: Any, reason: str) -> None:
+def test_what_prepare_and_flush_raise_fails_the_tuples_of_the_step(step: str, raises: Any, reason: str) -> None:
     pump = Pump(topology(Calling(raises, step)))
     roots = pump.feed(["a"], ["b"])
     pump.run()
@@ -326,8 +325,8 @@ def test_what_a_spout_emits_is_what_it_was_then_too() -> None:
     pump.feed([numbers, raw])
     numbers.append(2)
     raw[0] = 0
-    ((_, payload),) = pump.take()
-    assert decode(payload).values.to_pylist() == [{"numbers": [1], "raw": b"a"}]
+    pump.send()
+    assert pump.rows("bolt") == [([1], b"a")]
 
 
 class Yielding(BasicBolt):

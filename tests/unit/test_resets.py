@@ -10,7 +10,7 @@ from tests.pump import Pump, Source
 
 
 class Resets(Bolt):
-    """Resets the timeout of its tuple, and looks what the spout was told before the micro-batch ends."""
+    """Resets the timeout of its tuple, and looks what the spout was told before the step ends."""
 
     pump = None
     heard = None
@@ -42,7 +42,7 @@ def test_the_spout_is_told_while_the_bolt_still_works(pump, monkeypatch):
     assert pump.acked == [root]
 
 
-def test_not_oftener_than_once_a_second_and_the_rest_when_the_micro_batch_ends(pump):
+def test_not_oftener_than_once_a_second_and_the_rest_when_the_step_ends(pump):
     [root] = pump.feed(["short"])
     pump.run()
     assert Resets.heard == []

@@ -16,7 +16,6 @@ from spark_jobs.errors import BadStateError
 from spark_jobs.state import KeyValueState, MemoryStateStore, Writes
 from spark_jobs.state.encoding import decode_key, decode_value
 from spark_jobs.testing import FeederSpout, LocalCluster
-from spark_jobs.ticks import Ticks
 from tests.pump import Pump, Source
 
 
@@ -38,7 +37,7 @@ class Scripted(StatefulBolt):
 
 
 def scripted(*scripts: str, parallelism: int = 1) -> tuple[LocalCluster, list[str]]:
-    """Run each script as a micro-batch of its own; returns the answers and the reasons of failures."""
+    """Run each script in a step of its own; returns the answers and the reasons of failures."""
     builder = TopologyBuilder("scripted")
     feeder = FeederSpout(fields="script string")
     builder.set_spout("spout", feeder)
@@ -50,7 +49,7 @@ def scripted(*scripts: str, parallelism: int = 1) -> tuple[LocalCluster, list[st
         return cluster, [answer for [answer] in cluster.read_tuples("bolt")]
 
 
-def test_word_count_counts_from_micro_batch_to_micro_batch():
+def test_word_count_counts_from_step_to_step():
     builder = TopologyBuilder("word-count")
     feeder = FeederSpout(fields="sentence string")
     builder.set_spout("sentences", feeder)
@@ -181,7 +180,7 @@ class Early(Balances):
         self.state.put("too", "early")
 
 
-def test_a_state_used_outside_of_a_micro_batch_is_a_clear_error():
+def test_a_state_used_outside_of_a_step_is_a_clear_error():
     pump = Pump(stateful(Early()))
     [root] = pump.feed(["a", 1])
     pump.run()
@@ -205,9 +204,9 @@ def test_the_state_does_not_travel_with_its_bolt():
     pump = Pump(stateful(Sums()))
     pump.feed(["a", 1], ["b", 2], ["c", 3])
     pump.run()
-    copies = list(pump.runners[0]._instances._ready.values())
-    assert [vars(copy.bolt) for copy in copies] == [{}] * len(copies)
-    assert pump.snapshots.find(pump.topology.task_ids("bolt"), 10) == {}, "a bolt without attributes of its own was pickled"
+    copies = [attempt._bench.copy._bolt for attempt in pump.attempts.values()]
+    assert [vars(copy) for copy in copies if copy is not None] == [{}, {}]
+    assert pump.snapshots() == [], "a bolt without attributes of its own was pickled"
 
 
 # -- reading in bulk -----------------------------------------------------------------------------------------------------------
@@ -298,9 +297,8 @@ def test_a_tick_may_go_over_the_state():
     pump.feed(*(list(word) for word in "abcdefgh"))
     pump.run()
     assert entries(pump) == dict.fromkeys("abcdefgh", 1)
-    ticks = [(entry.lane % pump.plan.lanes(1), entry.payload) for entry in Ticks(pump.plan).due(10)]
-    for _ in range(2):
-        pump.level(1, ticks)
+    for pump.now in (10.0, 20.0):
+        pump.run()
         assert entries(pump) == {}
     assert pump.metrics.errors() == []
 
@@ -335,7 +333,7 @@ class Away:
 
 
 @pytest.mark.parametrize("use", [lambda state: state.get("a"), lambda state: list(state.iterate())])
-def test_a_server_that_does_not_answer_is_asked_once_and_then_the_micro_batch_is_repeated(use):
+def test_a_server_that_does_not_answer_is_asked_once_and_then_the_step_is_repeated(use):
     turn = Away()
     state = KeyValueState(turn)
     for _ in range(5):
@@ -378,7 +376,7 @@ def test_iterating_gives_each_key_once_at_the_task_that_a_fields_grouping_sends_
         # With the second half missing: what was written with another parallelism counts too.
         pump.feed(*rows[: 50 if epoch == 1 else 25])
         pump.run()
-        states = [KeyValueState(store.begin("bolt", index, 1), index, parallelism) for index in range(parallelism)]
+        states = [KeyValueState(store.begin("bolt", index, 1000), index, parallelism) for index in range(parallelism)]
         shares = [dict(state.iterate()) for state in states]
         assert all(shares)
         assert sorted(map(repr, itertools.chain(*shares))) == sorted(map(repr, entries(pump)))

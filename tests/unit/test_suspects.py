@@ -1,7 +1,5 @@
 """Who is blamed when Python processes die, decided from what the attempts at a task left behind."""
 
-from contextlib import contextmanager
-
 import pytest
 
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
@@ -73,19 +71,16 @@ class InBatches(ArrowBolt):
             Deadly.live(self, word)
 
 
-class Impatient:
-    """A watchdog that takes any death for the end of a long wait."""
-
-    @contextmanager
-    def over(self, work):
-        Deadly.diary.last_words = lambda: work.hung(work.doing(), 30)
-        yield
-        Deadly.diary.last_words = None
+def impatient(pump, task=2):
+    """A watchdog takes the next death for the end of a long wait."""
+    lookout = pump.around.suspicion.lookout(task, lambda: pump.attempts[task].doing)
+    Deadly.diary.last_words = lambda: lookout.hung(lookout.doing(), 30)
 
 
 @pytest.fixture
 def deaths():
     Deadly.diary.last_words = None
+    Deadly.diary.forget()
     Deadly.executed.clear()
     Deadly.deaths.clear()
     return Deadly.deaths
@@ -95,25 +90,25 @@ def pump(*words, bolt=Deadly, tracked=True, copies=1):
     builder = TopologyBuilder("t")
     builder.set_spout("s", Source())
     builder.set_bolt("deadly", bolt(), parallelism=copies).all_grouping("s")
-    made = Pump(builder.build(), max_lanes=1)
-    made.book = Deadly.diary
-    made.book.forget()
+    made = Pump(builder.build(), book=Deadly.diary)
     made.roots = dict(zip(words, made.feed(*([word] for word in words), tracked=tracked), strict=True))
     return made
 
 
-def attempts(pump):
-    """One task as Spark runs it, each attempt in a process of its own; returns how many died."""
-    payloads = [payload for _, payload in pump.take()]
-    for attempt in range(ATTEMPTS):
+def attempts(pump, most=ATTEMPTS):
+    """All tasks in one process after the other, until one has nothing left; returns how many died."""
+    pump.send()
+    for attempt in range(most):
         pump.book.alive = True
         try:
-            pump.runner(1).run(pump.token(1, 0), payloads, attempt)
+            if attempt:
+                pump.take_over()
+            pump.work()
         except Died:
             continue
         pump.read()
         return attempt
-    return ATTEMPTS
+    return most
 
 
 def names(pump, roots):
@@ -171,19 +166,21 @@ def test_a_killer_in_flush_is_found_by_flushing_after_each_tuple(deaths):
 def test_the_other_tuples_of_a_tree_that_has_failed_are_left_out(deaths):
     deaths["killer"] = 99
     one = pump("killer", copies=3)
-    assert attempts(one) == 3
-    assert Deadly.executed == ["killer"] * 3
+    one.send()
+    for task in one.tasks:
+        one.book.alive = True
+        with pytest.raises(Died):
+            one.work(task)
+    one.take_over()
+    assert attempts(one) == 2
+    assert Deadly.executed == ["killer"] * (3 + 2)
     assert names(one, one.failed) == {"killer"}
 
 
 def test_what_was_proved_is_failed_at_once_even_if_the_run_ends_after_that(deaths):
     deaths |= {"first": 99, "second": 99}
     one = pump("a", "first", "second")
-    payloads = [payload for _, payload in one.take()]
-    for attempt in range(4):
-        one.book.alive = True
-        with pytest.raises(Died):
-            one.runner(1).run(one.token(1, 0), payloads, attempt)
+    assert attempts(one, most=4) == 4
     one.read()
     assert names(one, one.failed) == {"first"}
 
@@ -195,19 +192,15 @@ def test_an_untracked_killer_is_not_looked_for_and_nobody_is_blamed_for_it(death
     assert attempts(one) == ATTEMPTS
     one.read()
     assert not one.failed
+    assert names(one, one.acked) in (set(), {"a"})
 
 
 def test_a_repeat_after_the_end_does_the_same_work(deaths):
     deaths["killer"] = 99
     one = pump("a", "killer")
-    payloads = [payload for _, payload in one.take()]
-    for attempt in range(6):
-        one.book.alive = True
-        try:
-            one.runner(1).run(one.token(1, 0), payloads, attempt)
-        except Died:
-            continue
-    one.read()
+    assert attempts(one) == 3
+    one.take_over()
+    one.run()
     assert names(one, one.acked) == {"a"}
     assert names(one, one.failed) == {"killer"}
 
@@ -216,13 +209,14 @@ def test_a_repeat_after_the_end_does_the_same_work(deaths):
 def test_a_tuple_that_hangs_fails_at_once_and_the_next_attempt_leaves_it_out(deaths, bolt):
     deaths["sleeper"] = 1
     one = pump("a", "sleeper", "b", bolt=bolt)
-    payloads = [payload for _, payload in one.take()]
+    one.send()
+    impatient(one)
     with pytest.raises(Died):
-        one.runner(1, watchdog=Impatient()).run(one.token(1, 0), payloads)
+        one.work()
     one.read()
     assert one.failed == {one.roots["sleeper"]: "deadly: still executing after 30 s; its process was ended"}
     one.book.alive = True
-    one.runner(1).run(one.token(1, 0), payloads, 1)
-    one.read()
+    one.take_over()
+    one.run()
     assert names(one, one.acked) == {"a", "b"}
     assert names(one, one.failed) == {"sleeper"}

@@ -6,9 +6,9 @@ import pytest
 
 from queues.chunk import decode
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
-from spark_jobs.levels import plan_topology
-from spark_jobs.ticks import Ticks
-from tests.pump import Pump, Source
+from spark_jobs.running.ticks import TickClock
+from spark_jobs.testing.ticks import Ticks
+from tests.pump import Pump, Source, killed_after
 
 
 class Pass(BasicBolt):
@@ -60,28 +60,15 @@ def windowed(bolt=None, every=1.0, **config):
     return builder.build()
 
 
-class Ticking(Pump):
-    """A pump whose next micro-batch also has ticks."""
-
-    def __init__(self, topology):
-        super().__init__(topology)
-        self.ticks = Ticks(self.plan)
-        self.due = []
-
-    def tick(self, now_s):
-        self.due += self.ticks.due(now_s)
-
-    def take(self):
-        due, self.due = self.due, []
-        return super().take() + [(entry.lane % self.plan.lanes(1), entry.payload) for entry in due]
-
-
-def targets(entries):
-    return [decode(entry.payload).route.target_task for entry in entries]
+def targets(parcels):
+    """The tasks that have a tick, in the order of the parcels."""
+    chunks = [decode(chunk) for parcel in parcels for chunk in parcel.chunks]
+    assert [chunk.route.target_task for chunk in chunks] == [parcel.target for parcel in parcels]
+    return [parcel.target for parcel in parcels]
 
 
 def test_every_task_of_a_bolt_that_wants_ticks_has_one_each_period():
-    ticks = Ticks(plan_topology(windowed(every=10), max_lanes=2), start_s=100.0)
+    ticks = Ticks(windowed(every=10), start_s=100.0)
     assert ticks.next_at == 110.0
     assert ticks.due(109.9) == []
     assert targets(ticks.due(110.0)) == [3, 4]
@@ -90,50 +77,94 @@ def test_every_task_of_a_bolt_that_wants_ticks_has_one_each_period():
 
 
 def test_a_late_call_gives_one_tick_and_the_next_is_on_time_again():
-    ticks = Ticks(plan_topology(windowed(every=10), max_lanes=2))
+    ticks = Ticks(windowed(every=10))
     assert targets(ticks.due(47.0)) == [3, 4]
     assert ticks.next_at == 50.0
 
 
 def test_the_moment_that_is_announced_is_the_moment_that_is_due():
-    ticks = Ticks(plan_topology(windowed(every=0.1), max_lanes=2), start_s=0.7)
+    ticks = Ticks(windowed(every=0.1), start_s=0.7)
     for _ in range(1_000):
         assert ticks.due(ticks.next_at)
 
 
 def test_the_topology_sets_it_for_all_bolts_and_a_bolt_for_itself():
-    plan = plan_topology(windowed(every=2, tick_tuple_freq_secs=3), max_lanes=2)
-    ticks = Ticks(plan)
-    assert plan.topology.task_ids("told") == range(5, 6), "which switches them off"
+    topology = windowed(every=2, tick_tuple_freq_secs=3)
+    ticks = Ticks(topology)
+    assert topology.task_ids("told") == range(5, 6), "which switches them off"
     assert targets(ticks.due(2)) == [3, 4]
     assert targets(ticks.due(3)) == [2]
     assert sorted(targets(ticks.due(6))) == [2, 3, 4]
 
 
 def test_without_the_setting_there_are_none():
-    ticks = Ticks(plan_topology(windowed(every=None), max_lanes=2))
+    ticks = Ticks(windowed(every=None))
     assert ticks.next_at is None
     assert ticks.due(1e9) == []
 
 
+def test_the_clock_of_a_task_ticks_once_per_period_and_never_twice_for_one():
+    clock = TickClock(7, 10.0, start_s=100.0)
+    assert clock.next_at == 110.0
+    assert clock.due(109.9) == []
+    [tick] = clock.due(110.0)
+    assert tick.route.target_task == 7
+    assert tick.values.to_pylist() == [{"rate_secs": 10.0}]
+    assert clock.due(110.0), "a tick is due until a step has executed it"
+    clock.ticked(110.5)
+    assert (clock.count, clock.next_at) == (1, 120.0)
+    assert clock.due(119.9) == []
+
+
+def test_a_clock_that_is_read_late_has_one_tick_and_the_next_is_on_time_again():
+    clock = TickClock(7, 10.0, start_s=0.0)
+    clock.ticked(47.0)
+    assert (clock.count, clock.next_at) == (1, 50.0)
+    clock.ticked(50.0)
+    assert (clock.count, clock.next_at) == (2, 60.0)
+
+
+def test_a_task_without_the_setting_has_a_clock_that_never_ticks():
+    clock = TickClock(7, None, start_s=0.0)
+    assert clock.next_at is None
+    assert clock.due(1e9) == []
+    clock.ticked(1e9)
+    assert clock.count == 0
+
+
+def test_a_tick_whose_step_was_sealed_comes_again_in_another_process_and_counts_once():
+    pump = Pump(windowed())
+    pump.feed(["one"])
+    pump.run()
+    pump.now = 1.0
+    for task in (3, 4):
+        with killed_after(1):
+            pump.work(task)
+    pump.now = 1.5
+    pump.take_over()
+    pump.run()
+    assert sum(count for _, (_, count) in Told.seen) == 1
+    assert sorted(task for _, (task, _) in Told.seen) == [3, 4]
+    assert [pump.attempts[task]._ticks.count for task in (3, 4)] == [1, 1]
+
+
 def test_a_window_emits_when_its_tick_comes_also_while_no_message_flows():
-    pump = Ticking(windowed())
+    pump = Pump(windowed())
     pump.feed(["one"], ["two"], ["three"])
     pump.run()
     assert Told.seen == []
-    pump.tick(1.0)
+    pump.now = 1.0
     pump.run()
     assert sum(count for _, (_, count) in Told.seen) == 3
     assert sorted(task for _, (task, _) in Told.seen) == [3, 4]
-    pump.tick(2.0)
+    pump.now = 2.0
     pump.run()
     assert sum(count for _, (_, count) in Told.seen[2:]) == 0
 
 
-def test_several_ticks_for_a_task_in_one_micro_batch_are_one():
-    pump = Ticking(windowed())
-    for second in range(1, 6):
-        pump.tick(second)
+def test_a_task_that_was_busy_for_several_periods_has_one_tick():
+    pump = Pump(windowed())
+    pump.now = 5.0
     pump.run()
     assert sorted(task for _, (task, _) in Told.seen) == [3, 4]
 
@@ -145,8 +176,8 @@ def test_a_tick_says_what_it_is():
         def execute(self, tup, collector):
             collector.emit([tup.source_component, tup.source_stream, tup.source_task, tup["rate_secs"]])
 
-    pump = Ticking(windowed(Describe(), every=5))
-    pump.tick(5)
+    pump = Pump(windowed(Describe(), every=5))
+    pump.now = 5.0
     pump.run()
     assert Told.seen == 2 * [("windows", ["__system", "__tick", -1, 5.0])]
 
@@ -165,10 +196,10 @@ def test_what_a_bolt_does_with_a_tick_concerns_no_message(call):
     builder = TopologyBuilder("does")
     builder.set_spout("words", Source())
     builder.set_bolt("does", Does(), config={"tick_tuple_freq_secs": 1}).shuffle_grouping("words")
-    pump = Ticking(builder.build())
+    pump = Pump(builder.build())
     if call != "raise":
         pump.feed(["a word"])
-    pump.tick(1)
+    pump.now = 1.0
     pump.run()
     assert (pump.acked, pump.failed, pump.reset) == ([], {}, [])
     assert pump.ledger.pending() == (call != "raise")
@@ -191,10 +222,10 @@ def test_what_a_bolt_held_is_settled_on_a_tick_that_comes_alone(call):
     builder = TopologyBuilder("holds")
     builder.set_spout("words", Source())
     builder.set_bolt("holds", Holds(), config={"tick_tuple_freq_secs": 1}).shuffle_grouping("words")
-    pump = Ticking(builder.build())
+    pump = Pump(builder.build())
     roots = pump.feed(["one"], ["two"])
     pump.run()
-    pump.tick(1)
+    pump.now = 1.0
     pump.run()
     told = {"ack": sorted(pump.acked), "fail": sorted(pump.failed), "reset_timeout": sorted(pump.reset)}
     assert told.pop(call) == sorted(roots)
@@ -206,11 +237,11 @@ def test_a_queue_sink_publishes_no_ticks():
     builder = TopologyBuilder("sink", Config(tick_tuple_freq_secs=1))
     builder.set_spout("words", Source())
     builder.set_bolt("sink", QueueSink("nowhere")).shuffle_grouping("words")
-    pump = Ticking(builder.build())
-    pump.runners[0]._instances._config["amqp_url"] = "amqp://127.0.0.1:1"
-    pump.tick(1)
+    pump = Pump(builder.build())
+    pump.around.config["amqp_url"] = "amqp://127.0.0.1:1"
+    pump.now = 1.0
     pump.run()
-    pump.runners[0].close()
+    pump.attempts[2].close()
     assert pump.metrics.totals()["sink"][2]["acked"] == 1
     assert pump.metrics.errors() == []
 
@@ -229,13 +260,13 @@ class ArrowWindows(ArrowBolt):
             self.count += batch.num_rows
 
 
-def test_a_bolt_over_batches_has_its_tick_by_itself_after_the_rows_of_the_micro_batch():
-    pump = Ticking(windowed(ArrowWindows()))
+def test_a_bolt_over_batches_has_its_tick_by_itself_after_the_rows_of_the_step():
+    pump = Pump(windowed(ArrowWindows()))
     for second, words in enumerate((["one", "two", "three"], [], ["four"]), start=1):
         pump.feed(*([word] for word in words))
-        pump.tick(second)
+        pump.now = float(second)
         pump.run()
-    # The first bolt passes words on in the micro-batch in which the ticks come: they are in time for these.
+    # The first bolt passes words on before the task that has the tick looks at its clock: they are in time for it.
     counts = [count for _, (count,) in Told.seen]
     assert [sum(counts[at : at + 2]) for at in (0, 2, 4)] == [3, 0, 1]
     assert len(pump.acked) == 4

@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 
 from acker import LedgerUnavailableError
-from spark_jobs.suspects.watchdog import Doing, Watchdog
+from spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
 from spark_jobs.tuples import Tuple
 from tests.waiting import wait_until
 
 LIMIT = timedelta(milliseconds=100)
+
+
+class Idle:
+    def doing(self):
+        return None
 
 
 def tup():
@@ -17,15 +23,18 @@ def tup():
 
 
 class Process:
+    """One task, and a neighbour that is idle."""
+
     def __init__(self):
-        self.codes, self.told, self.looks = [], [], 0
-        self.put_off = []
-        self.watchdog = Watchdog(LIMIT, self.codes.append, self.put_off.append)
+        self.codes, self.told, self.looks, self.parted = [], [], 0, []
+        self.put_off, self.cancelled = [], []
+        putting = Putting(self.put_off.append, lambda: self.cancelled.append(True))
+        self.watchdog = Watchdog(LIMIT, [Idle(), self], self.parted.append, self.codes.append, putting)
 
     def over(self, does):
         """``does`` gets the number of the look."""
         self.does = does
-        return self.watchdog.over(self)
+        return self.watchdog.looking()
 
     def doing(self):
         self.looks += 1
@@ -44,45 +53,60 @@ def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
         wait_until(lambda: process.codes, 10)
     assert process.told == [(same, LIMIT.total_seconds())]
     assert process.codes == [70]
+    assert process.parted == [3], "its neighbours were not given the time to finish"
 
 
-def test_the_process_ends_even_if_nobody_can_be_told():
+def test_the_process_ends_even_if_redis_is_away_and_the_neighbours_do_not_finish():
     class Lonely(Process):
         def hung(self, doing, limit_s):
             raise LedgerUnavailableError
 
     process, same = Lonely(), Doing(3, None)
+    process.watchdog._part = lambda task: 1 / 0
     with process.over(lambda _: same):
         wait_until(lambda: process.codes, 10)
 
 
-def test_other_tuples_other_tasks_and_resets_are_signs_of_life():
+def test_other_tuples_other_steps_and_resets_are_signs_of_life():
     one = tup()
-    for alive in (lambda look: Doing(3, tup()), lambda look: Doing(look, one), lambda look: Doing(3, one, look)):
+    for alive in (
+        lambda look: Doing(3, tup()),
+        lambda look: Doing(3, None, 0, object()),
+        lambda look: Doing(3, one, look),
+        lambda look: Doing(3, one) if look % 5 else None,
+    ):
         process = Process()
         with process.over(alive):
             process.is_looked_at(40)
         assert process.codes == []
 
 
-def test_as_long_as_it_can_look_it_puts_the_end_off_also_between_two_pieces_of_work():
+def test_as_long_as_it_can_look_it_puts_the_end_off_and_the_process_outlives_the_run():
     process = Process()
-    with process.over(lambda look: Doing(3, None, look)):
+    with process.over(lambda look: None):
         assert process.put_off
-    seen = len(process.put_off)
-    wait_until(lambda: len(process.put_off) > seen + 3, 10)
+        seen = len(process.put_off)
+        wait_until(lambda: len(process.put_off) > seen + 3, 10)
+        assert not process.cancelled
+    assert process.cancelled == [True]
     assert set(process.put_off) == {2 * LIMIT.total_seconds()}
+
+
+def test_without_a_message_timeout_nothing_is_looked_at():
+    before = threading.active_count()
+    with Watchdog(None, [Idle()], putting=Putting(lambda _: 1 / 0, lambda: None)).looking():
+        assert threading.active_count() == before
 
 
 BLOCKED = """
 import ctypes, datetime
-from spark_jobs.suspects.watchdog import Doing, Watchdog
+from spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
 
 class Work:
     def doing(self):
         return Doing(3, None)
 
-with Watchdog(datetime.timedelta(seconds=0.5)).over(Work()):
+with Watchdog(datetime.timedelta(seconds=0.5), [Work()]).looking():
     while True:
         ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
 """

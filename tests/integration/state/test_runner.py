@@ -1,4 +1,4 @@
-"""Retries of whole Spark tasks with a stateful bolt: what is counted, what is acked, over every store."""
+"""Repeated steps of a stateful bolt: what is counted, what is acked, over every store."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from acker import LedgerUnavailableError, MemoryLedger
+from acker import LedgerUnavailableError
 from examples.word_count import SplitSentence
 from spark_jobs import StatefulBolt, Topology, TopologyBuilder
 from spark_jobs.state.encoding import decode_key, decode_value
-from tests.pump import Pump, Source
+from tests.pump import Pump, Source, killed_after
 
 LINES = [[f"the falcon {number % 5} and the tiercel"] for number in range(40)]
 
@@ -41,11 +41,11 @@ class Last(StatefulBolt):
             raise RuntimeError("flaky")
 
 
-def word_count(count: StatefulBolt) -> Topology:
+def word_count(count: StatefulBolt, counters: int = 4) -> Topology:
     builder = TopologyBuilder("word-count")
     builder.set_spout("spout", Source("sentence string"))
     builder.set_bolt("split", SplitSentence(), parallelism=2).shuffle_grouping("spout")
-    builder.set_bolt("count", count, parallelism=4).fields_grouping("split", "word")
+    builder.set_bolt("count", count, parallelism=counters).fields_grouping("split", "word")
     return builder.build()
 
 
@@ -62,106 +62,116 @@ def expected(*lines) -> dict:
     return dict(Counter(word for [line] in lines for word in line.split()))
 
 
-class Dies:
-    """A ledger that is gone at its next calls of apply, before or after they took effect."""
-
-    def __init__(self, ledger: MemoryLedger, times: int, *, after: bool):
-        self._ledger, self._times, self._after = ledger, times, after
-        self.reset_timeout, self.fail = ledger.reset_timeout, ledger.fail
-
-    def apply(self, *args):
-        self._times -= 1
-        if self._times < 0:
-            return self._ledger.apply(*args)
-        if self._after:
-            self._ledger.apply(*args)
-        raise LedgerUnavailableError("gone")
+EFFECTS = [(effects, fresh) for effects in range(4) for fresh in (1, 2)]
 
 
-def test_a_task_that_is_repeated_after_all_was_done_counts_once_and_emits_the_same(run):
+def counting_tasks(pump: Pump) -> list[int]:
+    return list(pump.topology.task_ids("count"))
+
+
+def fed(pump: Pump, lines: int = len(LINES)) -> list[int]:
+    """Feed these lines, and let the words come to the inboxes of the counting tasks."""
+    roots = pump.feed(*LINES[:lines])
+    pump.work_at("split")
+    return roots
+
+
+def test_a_step_that_is_repeated_after_all_was_done_counts_once_and_emits_the_same(run):
     pump = Pump(word_count(Count()), state=run(1))
     for start in range(0, 40, 10):
         roots = pump.feed(*LINES[start : start + 10])
-        rows = pump.level(1, pump.take())
-        once, again, shuffled = pump.level(2, rows), pump.level(2, rows), pump.level(2, rows, lambda chunks: chunks[::-1])
-        assert once == again
-        assert len(shuffled) == len(once)
-        pump.batch += 1
-        pump.read()
+        pump.work_at("split")
+        for task in counting_tasks(pump):
+            # Sealed, written, and the acks are in the ledger; but the inbox has not forgotten its tuples.
+            with killed_after(2):
+                pump.work(task)
+        pump.take_over()
+        pump.run()
         assert set(roots) <= set(pump.acked)
+    assert not pump.failed
     found = counts(pump)
     assert found.pop(("total",)) == 240
     assert found == expected(*LINES)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the ledger heard", "after the ledger heard"])
-@pytest.mark.parametrize("fresh_process", [False, True])
-def test_a_task_that_dies_between_its_state_and_its_acks_counts_once(run, after, fresh_process):
+@pytest.mark.parametrize(("effects", "deaths"), EFFECTS)
+def test_a_process_that_dies_anywhere_around_its_state_counts_once(run, effects, deaths):
     pump = Pump(word_count(Last()), state=run(1))
-    roots = pump.feed(*LINES)
-    rows = pump.level(1, pump.take())
-    pump.runners[1]._ledger = Dies(pump.ledger, 2, after=after)
-    for _ in range(2):
-        with pytest.raises(LedgerUnavailableError):
-            pump.level(2, rows)
-    if fresh_process:
-        pump.runners[1] = pump.runner(2)
-    pump.level(2, rows)
-    pump.read()
+    roots = fed(pump)
+    for task in counting_tasks(pump):
+        with killed_after(effects):
+            pump.work(task)
+        for _ in range(deaths - 1):
+            with killed_after(effects):
+                pump.take_over(task)
+    pump.take_over()
+    pump.run()
     assert counts(pump) == expected(*LINES)
     assert sorted(pump.acked) == sorted(roots)
+    assert not pump.failed
 
 
-def test_a_repeated_task_that_does_other_work_loses_nothing_of_what_was_acked(run):
+def test_a_repeated_step_that_does_other_work_loses_nothing_of_what_was_acked(run):
     """The first attempt has ended the trees: were the second's work to replace it, their words would never be counted."""
     pump = Pump(word_count(Last()), state=run(1))
-    roots = pump.feed(*LINES)
-    rows = pump.level(1, pump.take())
-    pump.level(2, rows)
+    roots = fed(pump, 10)
+    for task in counting_tasks(pump):
+        with killed_after(2):
+            pump.work(task)
     Count.flaky.add("falcon")
-    pump.level(2, rows)
-    pump.read()
+    pump.take_over()
+    pump.run()
     assert sorted(pump.acked) == sorted(roots)
-    assert counts(pump) == expected(*LINES)
+    assert counts(pump) == expected(*LINES[:10])
 
 
-def test_a_repeated_task_that_does_other_work_before_the_ledger_heard_fails_its_trees(run):
+def test_a_repeated_step_that_does_other_work_before_the_ledger_heard_fails_its_trees(run):
     """Whether the first attempt's acks left cannot be known: its counts stay, and the messages are delivered again."""
-    pump = Pump(word_count(Last()), state=run(1), max_lanes=1)
-    roots = pump.feed(*LINES)
-    rows = pump.level(1, pump.take())
-    pump.runners[1]._ledger = Dies(pump.ledger, 1, after=False)
-    with pytest.raises(LedgerUnavailableError):
-        pump.level(2, rows)
+    pump = Pump(word_count(Last(), counters=1), state=run(1))
+    roots = fed(pump, 10)
+    with killed_after(1):
+        pump.work(*counting_tasks(pump))
     Count.flaky.add("falcon")
-    pump.level(2, rows)
-    pump.read()
+    pump.take_over()
+    pump.run()
     assert pump.failed == dict.fromkeys(roots, "__acker: a retried task did other work")
-    assert counts(pump) == expected(*LINES)
+    assert counts(pump) == expected(*LINES[:10])
 
 
 def test_an_attempt_that_never_wrote_its_state_leaves_the_next_one_free(run):
-    store = run(1)
-    pump = Pump(word_count(Last()), state=store)
-    pump.feed(*LINES)
-    rows = pump.level(1, pump.take())
-    begin = store.begin
-
-    def begin_and_die(*args):
-        begin(*args)
-        raise LedgerUnavailableError("gone")
-
-    store.begin = begin_and_die
-    with pytest.raises(LedgerUnavailableError):
-        pump.level(2, rows)
-    store.begin = begin
+    pump = Pump(word_count(Last()), state=run(1))
+    fed(pump)
+    for task in counting_tasks(pump):
+        with killed_after(0):
+            pump.work(task)
     Count.flaky.add("falcon")
-    pump.level(2, rows)
-    pump.read()
+    pump.take_over()
+    pump.run()
     assert len(pump.failed) == 40
     found = expected(*LINES)
     del found["falcon"]
     assert counts(pump) == found
+
+
+def test_a_state_that_does_not_answer_has_its_step_repeated_by_another_attempt(run):
+    """Nothing of the step has left: it is taken again."""
+    store = run(1)
+    pump = Pump(word_count(Last()), state=store)
+    roots = fed(pump)
+    begin = store.begin
+
+    def begin_and_fail(*args):
+        begin(*args)
+        raise LedgerUnavailableError("gone")
+
+    store.begin = begin_and_fail
+    with pytest.raises(LedgerUnavailableError):
+        pump.work(*counting_tasks(pump))
+    store.begin = begin
+    pump.take_over()
+    pump.run()
+    assert sorted(pump.acked) == sorted(roots)
+    assert counts(pump) == expected(*LINES)
 
 
 def test_a_later_run_with_other_parallelism_goes_on_counting(run):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from queues.chunk import Chunk, Lineage, Route, decode, encode
 from queues.inbox.records import Bounds, Parcel, Sender, StaleAttemptError
 from queues.schema import Schema
 from spark_jobs import BasicBolt, Bolt, Config, Topology, TopologyBuilder
-from spark_jobs.running import commit
 from tests.inbox_cluster import RUN, InboxCluster
-from tests.pump import Source
+from tests.pump import Source, killed_after
 
 
 class Split(BasicBolt):
@@ -72,26 +70,6 @@ def topology(bolt: Any = None, **config: Any) -> Topology:
 FIRST, LAST = 2, 3
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def kill_after(monkeypatch: pytest.MonkeyPatch, effects: int) -> None:
-    """The process dies when it has made so many of the calls of its commits."""
-    left = [effects]
-
-    def some(batch: Sequence[Any]) -> list[Any]:
-        replies = []
-        for effect in batch:
-            if not left[0]:
-                raise Killed
-            left[0] -= 1
-            replies.append(effect.perform())
-        return replies
-
-    monkeypatch.setattr(commit, "perform_all", some)
-
-
 def words_in(cluster: InboxCluster, task: int) -> list[str]:
     """What waits in an inbox, without taking it."""
     found = dict(cluster.inboxes.drain(RUN))
@@ -100,17 +78,13 @@ def words_in(cluster: InboxCluster, task: int) -> list[str]:
 
 
 @pytest.mark.parametrize("effects", range(6))
-def test_a_process_that_dies_anywhere_in_its_commit_is_repeated_and_counts_once(monkeypatch, effects: int) -> None:
+def test_a_process_that_dies_anywhere_in_its_commit_is_repeated_and_counts_once(effects: int) -> None:
     cluster = InboxCluster(topology())
     roots = cluster.emit([["a b"], ["c"], ["d e f"]])
-    with monkeypatch.context() as patched:
-        kill_after(patched, effects)
+    with killed_after(effects):
         doomed = cluster.attempt(FIRST)
-        try:
-            while doomed.turn():
-                continue
-        except Killed:
-            pass
+        while doomed.turn():
+            continue
     successor = cluster.attempt(FIRST)
     cluster.work({FIRST: successor})
     assert sorted(words_in(cluster, LAST)) == ["a", "b", "c", "d", "e", "f"]

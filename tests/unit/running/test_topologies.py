@@ -9,8 +9,7 @@ import pytest
 
 from queues.inbox.records import StaleAttemptError
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, Config, Topology, TopologyBuilder
-from spark_jobs.running import commit
-from tests.pump import Pump, Source
+from tests.pump import Pump, Source, killed_after
 
 
 class Split(BasicBolt):
@@ -419,35 +418,13 @@ class Dice(BasicBolt):
             collector.emit([f"{tup[0]}{number}"])
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def die_after(monkeypatch: pytest.MonkeyPatch, effects: int) -> None:
-    """The process dies when it has made so many of the calls of its commits."""
-    left = [effects]
-
-    def some(batch):
-        replies = []
-        for effect in batch:
-            if not left[0]:
-                raise Killed
-            left[0] -= 1
-            replies.append(effect.perform())
-        return replies
-
-    monkeypatch.setattr(commit, "perform_all", some)
-
-
-def test_a_step_that_is_repeated_and_does_other_work_fails_its_roots_and_no_other(monkeypatch) -> None:
+def test_a_step_that_is_repeated_and_does_other_work_fails_its_roots_and_no_other() -> None:
     Dice.attempts = 0
     pump = Pump(chain(Dice(), Count(), fields="word string", parallelism=1))
     retried = pump.feed(["a"])
     pump.send()
-    with monkeypatch.context() as patched:
-        die_after(patched, 2)
-        with pytest.raises(Killed):
-            pump.work(2)
+    with killed_after(2):
+        pump.work(2)
     pump.take_over(2)
     pump.run()
     assert pump.failed == dict.fromkeys(retried, "__acker: a retried task did other work")
