@@ -112,4 +112,6 @@ print(found)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == len([path for folder in FOLDERS for path in (ROOT / folder).rglob("*.lua")])
+    assert int(done.stdout) == len(
+        [path for folder in ("acker", "queues", "spark_jobs") for path in (ROOT / folder).rglob("*.lua")]
+    )
