@@ -24,7 +24,7 @@ class Parts:
         self.topology = basic()
         self.tasks = bolt_tasks(self.topology)
         self.inboxes = MemoryInboxes()
-        self.lease = MemoryLease({})
+        self.lease = MemoryLease()
         self.metrics = MemoryMetrics()
         self.spouts = {}
         self.returned = 0
