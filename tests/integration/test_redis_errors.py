@@ -366,6 +366,7 @@ def test_a_replica_that_may_not_show_old_data_makes_every_store_wait(redis):
                     check({name: calls[name]}, Expected("MASTERDOWN", RETRY, "primary runs"))
 
 
+@pytest.mark.embedded  # reaches into the server's own folder
 def test_a_server_that_cannot_save_takes_no_writes_of_any_store(redis):
     server = redis()
     with closing(connect(server.url)) as client:
@@ -440,6 +441,7 @@ def test_a_key_of_another_kind_is_refused_with_what_to_do(redis_url):
         client.delete(key)
 
 
+@pytest.mark.embedded  # a container's replica does not reach its primary at the published port
 def test_a_server_that_is_loading_makes_every_store_wait(redis):
     """A replica loads what its primary has when it begins to follow it; here slowly."""
     primary, server = redis(), redis()
