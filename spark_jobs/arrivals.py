@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from queues.chunk import Chunk, Route, decode
+from queues.chunk import Chunk, decode
 from queues.errors import BadChunkError
-from queues.schema import Schema
 from spark_jobs.levels import Plan
-from spark_jobs.system import SYSTEM, SYSTEM_STREAMS
+from spark_jobs.running.arrivals import schema_of
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ def arrival(payload: bytes, plan: Plan, level: int) -> tuple[Chunk | None, list[
         )  # fmt: skip
         return None, []
     route = chunk.route
-    known = _schema(route, plan)
+    known = schema_of(route, plan.topology)
     place = plan.places.get(route.target_task)
     if place is not None and place.level >= level and known is not None and chunk.values.schema.equals(known.arrow):
         return chunk, []
@@ -38,11 +37,3 @@ def arrival(payload: bytes, plan: Plan, level: int) -> tuple[Chunk | None, list[
         extra={"event": "chunk_foreign"},
     )  # fmt: skip
     return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
-
-
-def _schema(route: Route, plan: Plan) -> Schema | None:
-    if route.component == SYSTEM:
-        return SYSTEM_STREAMS.get(route.stream)
-    topology = plan.topology
-    component = topology.spouts.get(route.component) or topology.bolts.get(route.component)
-    return component.streams.get(route.stream) if component is not None else None

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from queues.chunk import Chunk, Lineage, Route, encode
+from queues.chunk import Chunk, Route, encode
 from queues.relay import Entry
 from spark_jobs.levels import Plan
-from spark_jobs.system import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK, is_system
+from spark_jobs.running.ticks import tick_for
+from spark_jobs.system import SYSTEM, TICK, is_system
 
 _NS = 1_000_000_000
 
@@ -78,10 +77,4 @@ def _is_tick(route: Route) -> bool:
 
 
 def _tick(plan: Plan, task: int, rate_secs: float) -> Entry:
-    none = np.empty(0, np.uint64)
-    chunk = Chunk(
-        route=Route(component=SYSTEM, stream=TICK, source_task=SYSTEM_TASK, target_task=task),
-        values=SYSTEM_STREAMS[TICK].batch([[float(rate_secs)]]),
-        lineage=Lineage(offsets=np.zeros(2, np.int32), roots=none, edges=none),
-    )
-    return Entry(lane=plan.relay_lane(task), payload=encode(chunk))
+    return Entry(lane=plan.relay_lane(task), payload=encode(tick_for(task, rate_secs)))

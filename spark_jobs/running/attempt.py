@@ -64,7 +64,6 @@ class Attempt:
         self._ticks = TickClock(task, around.tick_s(task), around.clock())
         self._ticks.count = opened.ticks
         self._suspect = around.suspicion.of(self.sender, opened.taken)
-        self.doing: Step | None = None
 
     @property
     def task(self) -> int:
@@ -162,11 +161,7 @@ class Attempt:
         step = Step(self._bench, StepOf(run=around.run, task=self.task, number=number), shares, ticks, states)
         step.record.tell_resets = partial(self._tell_resets, step)
         watch = self._suspect.watch(step) if self._suspect.looks_at(shares) else None
-        self.doing = step
-        try:
-            done = step.execute(None if sealed or watch else self._slices.may, watch)
-        finally:
-            self.doing = None
+        done = step.execute(None if sealed or watch else self._slices.may, watch)
         self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked:
