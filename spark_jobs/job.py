@@ -17,6 +17,7 @@ from spark_jobs.runner import LevelRunner
 from spark_jobs.shape import shape_of
 from spark_jobs.snapshots.redis_store import RedisSnapshots
 from spark_jobs.snapshots.sealing import new_key
+from spark_jobs.spark import run as engine
 from spark_jobs.state import RedisStateStore
 from spark_jobs.suspects.redis_book import RedisCaseBook
 from spark_jobs.suspects.watchdog import Watchdog
@@ -81,16 +82,8 @@ def open_relay(redis_url: str, plan: Plan) -> Relay:
 
 
 def ledger_spec_of(plan: Plan, redis_urls: tuple[str, ...]) -> LedgerSpec:
-    """The ledger of a planned topology, its shards spread over these servers; with ``ackers=0`` it stays empty."""
-    config = plan.topology.config
-    timeout = timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
-    return LedgerSpec(
-        topology=plan.topology.name,
-        urls=redis_urls,
-        shards=max(1, config.ackers),
-        owners=plan.topology.spout_tasks,
-        message_timeout=timeout,
-    )
+    """The ledger of a planned topology."""
+    return engine.ledger_spec_of(plan.topology, redis_urls)
 
 
 _runners: dict[tuple[str, int], LevelRunner] = {}
