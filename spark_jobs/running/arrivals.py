@@ -28,7 +28,7 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
         )  # fmt: skip
         return None, []
     route = chunk.route
-    known = _schema(route, topology)
+    known = schema_of(route, topology)
     if route.target_task == task and known is not None and chunk.values.schema.equals(known.arrow):
         return chunk, []
     log.warning(
@@ -39,7 +39,8 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
     return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
 
 
-def _schema(route: Route, topology: Topology) -> Schema | None:
+def schema_of(route: Route, topology: Topology) -> Schema | None:
+    """Return the schema of the stream that a chunk came on; None if the topology has no such stream."""
     if route.component == SYSTEM:
         return SYSTEM_STREAMS.get(route.stream)
     component = topology.spouts.get(route.component) or topology.bolts.get(route.component)

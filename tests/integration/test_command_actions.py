@@ -4,32 +4,19 @@ import json
 import os
 import pwd
 import socket
-from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
 
-from queues import QueueSpout, WorkQueue, declare_queue
-from spark_jobs import BasicBolt, TopologyBuilder
-from tests.broker import delete, put, unique
+from tests.ran import ran
 from workers.cli import app
-from workers.registry import Registry
 
 
 @pytest.fixture
 def name(amqp_url, redis_url):
     """A topology that ran, and its queue with two dead letters."""
-    name = unique("changed")
-    builder = TopologyBuilder(name)
-    builder.set_spout("lines", QueueSpout(name))
-    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
-    with closing(Registry(redis_url)) as registry:
-        registry.announce(builder.build())
-    declare_queue(amqp_url, WorkQueue(name=name))
-    put(amqp_url, f"{name}.dead", b"a", b"b")
-    yield name
-    for queue in (name, f"{name}.dead"):
-        delete(amqp_url, queue)
+    with ran(amqp_url, redis_url, "changed", b"a", b"b") as name:
+        yield name
 
 
 @pytest.fixture

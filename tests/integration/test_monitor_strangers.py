@@ -7,19 +7,16 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing
 from pathlib import Path
 
 import aiohttp
 import pytest
 import socketio
 
-from queues import QueueSpout, WorkQueue, declare_queue
-from spark_jobs import BasicBolt, TopologyBuilder
-from tests.broker import delete, put, unique, wait_ready
+from tests.broker import wait_ready
 from tests.monitors import TOKEN, monitor
+from tests.ran import ran
 from tests.strangers import ScriptedPage
-from workers.registry import Registry
 
 SECRET = b"customer 4711, card 4111 1111 1111 1111"
 EVERYWHERE = ("--host", "0.0.0.0", "--allowed-host", "monitor")
@@ -29,17 +26,8 @@ EVIL = {"Host": "evil.example:8710", "Origin": "http://evil.example:8710"}
 @pytest.fixture
 def name(amqp_url, redis_url):
     """A topology that ran, and its queue with one dead letter."""
-    name = unique("strangers")
-    builder = TopologyBuilder(name)
-    builder.set_spout("lines", QueueSpout(name))
-    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
-    with closing(Registry(redis_url)) as registry:
-        registry.announce(builder.build())
-    declare_queue(amqp_url, WorkQueue(name=name))
-    put(amqp_url, f"{name}.dead", SECRET)
-    yield name
-    for queue in (name, f"{name}.dead"):
-        delete(amqp_url, queue)
+    with ran(amqp_url, redis_url, "strangers", SECRET) as name:
+        yield name
 
 
 @pytest.fixture

@@ -1,0 +1,27 @@
+"""A topology that has run: what commands and the monitor find of it, without its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from queues import QueueSpout, WorkQueue, declare_queue
+from spark_jobs import BasicBolt, TopologyBuilder
+from tests.broker import delete, put, unique
+from workers.registry import Registry
+
+
+@contextmanager
+def ran(amqp_url: str, redis_url: str, word: str, *letters: bytes) -> Iterator[str]:
+    """Within the block there are its note and its queue, of the same name, with these dead letters."""
+    name = unique(word)
+    builder = TopologyBuilder(name)
+    builder.set_spout("lines", QueueSpout(name))
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    with closing(Registry(redis_url)) as registry:
+        registry.announce(builder.build())
+    declare_queue(amqp_url, WorkQueue(name=name))
+    put(amqp_url, f"{name}.dead", *letters)
+    yield name
+    for queue in (name, f"{name}.dead"):
+        delete(amqp_url, queue)
