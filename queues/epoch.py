@@ -63,8 +63,9 @@ class Epoch:
         self._timers: dict[int, object] = {}
         self._taking = False
         self._at_end: Callable[[], None] | None = None
-        tag = f"{settings.tag}.{number}"
-        self.subscription = Subscription(channel, settings.queue, tag, on_message=self._on_message, on_end=self.adjust)
+        self.subscription = Subscription(
+            channel, settings.queue, f"{settings.tag}.{number}", on_message=self._on_message, on_end=self.adjust
+        )
         channel.add_on_cancel_callback(self._cancelled_by_broker)
 
     @property
@@ -78,22 +79,23 @@ class Epoch:
         """The next messages, ``limit`` at most. On any thread."""
         return self._waiting.take(limit)
 
-    def adjust(self) -> None:
-        """Begin, end or change the subscription, as far as it is not what it should be."""
+    def adjust(self, *, at_once: bool = False) -> None:
+        """Begin, end or change the subscription; for a change it ends when nothing is on its way, or ``at_once``."""
         subscription = self.subscription
         if subscription.ending or not self.is_open:
             return
-        if not subscription.prefetch and self._taking and self._limit.returns_are_free:
-            # They were asked for when more of them were expected.
-            self._give_back_all(self._waiting.last(self._intake.excess))
         wanted = self._intake.wanted(subscription.prefetch) if self._taking else 0
+        now = self._settings.clock()
         if wanted == subscription.prefetch:
+            subscription.keep()
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
-        elif subscription.prefetch:
+        elif not subscription.prefetch:
+            self._book.mark()
+            subscription.begin(wanted, now)
+        elif not wanted or at_once or subscription.is_clear(self._book.unsettled, now):
             subscription.end()
-        else:
-            subscription.begin(wanted)
+            self._ack()
 
     def set_taking(self, *, taking: bool) -> None:
         """Take messages, as many as the intake wants; or take none, and give back what was not handed out."""
@@ -108,8 +110,11 @@ class Epoch:
             self._link.restart(BrokerUnavailableError(f"the subscription to queue {self._settings.queue!r} is gone"))
             return
         # They would be too old for the consumer timeout before they are processed; the next delivery is a young one.
-        self._give_back_all(self._waiting.first_while(self._is_old))
-        self.adjust()
+        old = list(self._waiting.first_while(self._is_old))
+        self._give_back_all(old)
+        # Where the prefetch is too large they would come straight back.
+        self.adjust(at_once=bool(old))
+        self.flush()
 
     def end(self, then: Callable[[], None]) -> None:
         """Cancel, settle what is finished, give back everything else, then call ``then``."""
@@ -147,13 +152,14 @@ class Epoch:
         if not self.is_open:
             return  # it comes again on the next channel
         tag = method.delivery_tag
+        now = self._settings.clock()
+        self.subscription.heard(now)
         count = delivered_before(properties.headers, redelivered=method.redelivered)
-        delivery = Delivery(self.number, tag, body, count, properties, self._settings.clock())
+        delivery = Delivery(self.number, tag, body, count, properties, now)
         self._book.open(tag)
         self._intake.arrived(len(body))
         self.counts["delivered"] += 1
-        if method.redelivered:
-            self.counts["redelivered"] += 1
+        self.counts["redelivered"] += bool(method.redelivered)
         if self._limit.deletes and self._limit.is_last_delivery(count):
             self.counts["rejected"] += 1
             self.bury(delivery, _LAST_DELIVERY.format(count))
@@ -193,11 +199,8 @@ class Epoch:
         failures = settings.failures.failed(delivery.body, delivery.properties, count)
         action = next_action(failures, settings.retry, settings.delivery_limit)
         if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
-            times = (
-                f"failed {failures + 1} times here, at last"
-                if count is None
-                else f"delivered {count + 1} times, failed at last"
-            )
+            here = f"failed {failures + 1} times here, at last"
+            times = here if count is None else f"delivered {count + 1} times, failed at last"
             self.bury(delivery, f"{times}: {reason or 'no reason given'}")
         else:
             self._hold(delivery, action.after_s)
@@ -215,7 +218,7 @@ class Epoch:
             self.give_back(delivery)
 
     def give_back(self, delivery: Delivery) -> None:
-        """To the broker, without blame as far as the broker can tell."""
+        """To the broker, without blame as far as that can tell."""
         self._channel.basic_nack(delivery.tag, requeue=True)
         self._settled(delivery, "given_back")
 
@@ -240,11 +243,15 @@ class Epoch:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
 
     def flush(self) -> None:
-        """Send the acks that are due."""
+        """Send the acks that are due, unless they wait for a change of the prefetch: then a later call sends them."""
         if self.is_open:
-            for ack in self._book.take():
-                self._channel.basic_ack(ack.tag, multiple=ack.multiple)
             self.adjust()
+            if not self.subscription.withholds_acks(self._settings.clock()):
+                self._ack()
+
+    def _ack(self) -> None:
+        for ack in self._book.take():
+            self._channel.basic_ack(ack.tag, multiple=ack.multiple)
 
     def _forget_failures(self, delivery: Delivery) -> None:
         if delivery.delivery_count != 0:
