@@ -153,7 +153,7 @@ class Epoch:
             return  # it comes again on the next channel
         tag = method.delivery_tag
         now = self._settings.clock()
-        self.subscription.heard(now)
+        self.subscription.stirred(now)
         count = delivered_before(properties.headers, redelivered=method.redelivered)
         delivery = Delivery(self.number, tag, body, count, properties, now)
         self._book.open(tag)
@@ -194,10 +194,9 @@ class Epoch:
 
     def fail(self, delivery: Delivery, reason: str) -> None:
         """It was processed without success: again later, or to the dead-letter queue."""
-        settings = self._settings
         count = delivery.delivery_count
-        failures = settings.failures.failed(delivery.body, delivery.properties, count)
-        action = next_action(failures, settings.retry, settings.delivery_limit)
+        failures = self._settings.failures.failed(delivery.body, delivery.properties, count)
+        action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
         if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
             here = f"failed {failures + 1} times here, at last"
             times = here if count is None else f"delivered {count + 1} times, failed at last"
@@ -229,8 +228,7 @@ class Epoch:
 
     def buried(self, tag: int) -> None:
         """The dead-letter queue has the copy: now the original may go."""
-        delivery = self._busy.pop(tag, None)
-        if delivery is not None:
+        if (delivery := self._busy.pop(tag, None)) is not None:
             self._book.finish(tag)
             self._intake.settled(len(delivery.body))
             self._forget_failures(delivery)
@@ -250,8 +248,10 @@ class Epoch:
                 self._ack()
 
     def _ack(self) -> None:
-        for ack in self._book.take():
+        for ack in (acks := self._book.take()):
             self._channel.basic_ack(ack.tag, multiple=ack.multiple)
+        if acks:
+            self.subscription.stirred(self._settings.clock())
 
     def _forget_failures(self, delivery: Delivery) -> None:
         if delivery.delivery_count != 0:
@@ -269,8 +269,7 @@ class Epoch:
         self._timers.pop(tag, None)
         if not self.is_open:
             return  # it stays busy, so that void settles it
-        delivery = self._busy.pop(tag, None)
-        if delivery is None:
+        if (delivery := self._busy.pop(tag, None)) is None:
             return
         if self._limit.is_last_delivery(delivery.delivery_count):
             self.bury(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
@@ -281,6 +280,7 @@ class Epoch:
         self.adjust()
 
     def _settled(self, delivery: Delivery, counter: str) -> None:
+        self.subscription.stirred(self._settings.clock())
         self._book.close(delivery.tag)
         self._intake.settled(len(delivery.body))
         self.counts[counter] += 1

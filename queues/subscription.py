@@ -36,7 +36,7 @@ class Subscription:
         self._on_end = on_end
         self._begun = 0
         self.consumer_tag: str | None = None
-        self._heard_s = 0.0
+        self._stirred_s = 0.0
         self._change_since: float | None = None
         self.prefetch = 0
         """0: there is none."""
@@ -48,9 +48,9 @@ class Subscription:
         """It is gone without a word."""
         return self.consumer_tag is not None and self.consumer_tag not in self._channel.consumer_tags
 
-    def heard(self, now: float) -> None:
-        """Note that a message came."""
-        self._heard_s = now
+    def stirred(self, now: float) -> None:
+        """Note that a message came, or that the broker was told of one that is settled and may send the next."""
+        self._stirred_s = now
 
     def keep(self) -> None:
         """Forget about a change: the prefetch is what it should be."""
@@ -60,11 +60,11 @@ class Subscription:
         """Tell whether nothing is on its way, where another prefetch is wanted.
 
         ``unsettled``: so many that came over this consumer are not settled, as far as the broker knows.
-        It may send no more, or has sent nothing for so long that it has nothing.
+        It may send no more, or could have and has not for so long that it has nothing.
         """
         if self._change_since is None:
             self._change_since = now
-        return unsettled >= self.prefetch or now - self._heard_s >= _QUIET_S
+        return unsettled >= self.prefetch or now - self._stirred_s >= _QUIET_S
 
     def withholds_acks(self, now: float) -> bool:
         """Tell whether acks wait, since each lets the broker send one more. Once per change, and briefly."""
@@ -72,7 +72,7 @@ class Subscription:
 
     def begin(self, prefetch: int, now: float) -> None:
         self.prefetch = prefetch
-        self._heard_s = now
+        self._stirred_s = now
         self._begun += 1
         tag = f"{self._tag}.{self._begun}"
         self._channel.basic_qos(prefetch_count=prefetch)

@@ -164,6 +164,22 @@ def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
     assert bench.channel._consumer.prefetch == 200
 
 
+def test_a_message_that_follows_an_ack_is_on_its_way_however_long_nothing_came():
+    bench = Bench(prefetch=30_000)
+    bench.consumer.expect(2)
+    bench.settle_down()
+    bench.put(*[b"x"] * 10)
+    bench.settle_down()
+    bench.now += 60
+    (slow,) = bench.consumer.get(1)
+    bench.consumer.ack(slow.epoch, slow.tag)
+    bench.consumer.expect(16)
+    assert bench.channel.subscribed
+    bench.channel.deliver(1)
+    assert not bench.channel.subscribed
+    assert bench.channel.endangered == 0
+
+
 def test_a_prefetch_that_is_too_large_ends_at_once_when_messages_grow_old():
     """Else what is given back would come straight back."""
     bench = Bench(prefetch=30_000)
