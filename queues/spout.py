@@ -124,10 +124,11 @@ class Spout:
         self.next_tuple(collector)
 
     def expect(self, tuples: int) -> None:
-        """Hold no more than a small multiple of this many messages; called when the bound on tuples in flight changes.
+        """Ask for no more than a small multiple of this many messages; called when the bound on tuples in flight changes.
 
-        0: nothing can be emitted for now, so hold nothing that has not been emitted; a source that lends its messages gets
-        them back. A spout that holds nothing need not listen.
+        What is held already is emitted in its turn. 0: nothing can be emitted for now, so hold nothing that has not been
+        emitted; a source that lends its messages gets them back. It is the first to be told after ``open``. A spout that
+        holds nothing need not listen.
         """
 
     def check(self) -> None:

@@ -102,6 +102,7 @@ class SpoutTask:
             self._outcomes.start()
         self._spout.open(config, context)
         try:
+            self._spout.expect(0)  # until a driver is there
             while not self._stop.is_set():
                 self._step(emitting=True)
         finally:

@@ -526,10 +526,19 @@ def test_the_spout_is_told_what_to_expect_as_the_bound_changes():
     assert len(bench.spout.threads) == 1
 
 
+def test_nothing_is_expected_before_a_driver_is_there():
+    with running(ListSpout(1), attended=False) as bench:
+        wait_until(lambda: "activate" in bench.spout.switched, 5, "the spout to be activated")
+        bench.attend()
+        received(bench, 1)
+    assert bench.spout.expected == [0, 100]
+
+
 def test_nothing_is_held_for_long_without_a_driver():
     patience = Patience(without_driver=timedelta(seconds=0.5))
-    with running(ListSpout(1), replace(SETTINGS, patience=patience), attended=False) as bench:
+    with running(ListSpout(1), replace(SETTINGS, patience=patience)) as bench:
         wait_until(lambda: bench.spout.expected[-1:] == [100], 5, "the bound")
+        bench.leave()
         wait_until(lambda: bench.spout.expected[-1] == 0, 5, "the spout to be told to give all back")
         bench.attend()
         wait_until(lambda: bench.spout.expected[-1] == 100, 5, "the bound again")
