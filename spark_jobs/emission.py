@@ -45,6 +45,10 @@ class SpoutEmitter:
         self._whole: dict[Outgoing, list[_Whole]] = {}
         self._count = 0
 
+    def follow(self, topology: Topology) -> None:
+        """Route to the tasks of this topology from now on. Only when everything was taken."""
+        self._outputs = Outputs(topology, self.task_id)
+
     def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
         """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
 

@@ -48,6 +48,7 @@ def _quick(monkeypatch):
     for name in ("_LOOK_S", "_FIGURES_S", "_RESERVE_S"):
         monkeypatch.setattr(runs, name, 0.02)
     monkeypatch.setattr(runs, "_GRACE_S", 1.0)
+    monkeypatch.setattr(runs, "_DRAIN_S", 0.5)
     monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.05)
 
 
@@ -129,8 +130,8 @@ class World:
         self.entered.append(run.id)
         return enter(run.id, run.topology, self.inboxes, self.ledger, MemoryCaseBook())
 
-    def make(self, number, slots):
-        return Run(id=str(number), topology=topology(), hosts=((BOLT,),), ledger=SPEC, epoch=number)
+    def make(self, number, slots, topology):
+        return Run(id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, epoch=number)
 
     def ground(self, **parts):
         shared = {"lease": self.lease, "control": self.control, "inboxes": self.inboxes, "enter": self.enter}
@@ -349,25 +350,25 @@ def test_a_topology_that_is_rebalanced_has_a_new_run_on_what_spark_has_then(worl
     slots = []
     make = world.make
 
-    def noting(number, wanted):
+    def noting(number, wanted, topology):
         slots.append(wanted)
-        return make(number, wanted)
+        return make(number, wanted, topology)
 
     world.make = noting
-    world.control.rebalance()
+    world.control.rebalance({})
     drive()
     run = running(world)
     time.sleep(0.2)
     assert len(world.jobs) == 1, "an order from before is none"
     world.slots = 5
-    world.control.rebalance()
+    world.control.rebalance({})
     second = running(world, after=run)
     assert sends(world, second)
     assert slots == [1, 2, 5]
     world.control.lose()
     time.sleep(0.2)
     assert world.run == second, "an emptied Redis orders nothing"
-    world.control.rebalance()
+    world.control.rebalance({})
     running(world, after=second)
 
 

@@ -49,7 +49,7 @@ def attended_by(driver):
     """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
     lease = MemoryLease()
     lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
-    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, shape=shape_of(topology()))
+    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, topology=topology())
     return outbox.may_fill(0.0)
 
 
@@ -65,7 +65,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
     inboxes.adopt("1", [2])
     lease.take(Holder(driver="old", run="1", shape=shape_of(topology())))
-    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, shape=shape_of(topology()))
+    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=topology())
     assert outbox.may_fill(0.0)
     emitter = SpoutEmitter(topology(), "numbers", 1)
     emitter.emit([1], 77, "default")

@@ -79,8 +79,6 @@ class Driver:
             if self._is_killed():
                 log.info("tiercel activate %s lets it start again", self._topology.name, extra={"event": "start_refused"})
                 return
-            with suppress(LedgerUnavailableError), closing(Registry(self._redis_url)) as registry:
-                registry.announce(self._topology)
             if not self._runs.wait_for_turn():
                 return
             # What a killed driver left behind is released before Spark starts, which takes seconds.
@@ -98,11 +96,11 @@ class Driver:
             return self._control.state() is State.KILLED
         return False
 
-    def _make(self, number: int, slots: int) -> Run:
+    def _make(self, number: int, slots: int, topology: Topology) -> Run:
         return Run(
             id=str(number),
-            topology=self._topology,
-            hosts=spread(bolt_tasks(self._topology), slots),
+            topology=topology,
+            hosts=spread(bolt_tasks(topology), slots),
             ledger=self._spec,
             epoch=number,
             amqp_url=self._amqp_url,
@@ -116,7 +114,9 @@ class Driver:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))
             client = connect_topology(self._redis_url, topology.name)
             book = stack.enter_context(closing(RedisCaseBook(client, topology.name)))
-            return enter(run.id, topology, self._ground.inboxes, ledger, book)
+            released = enter(run.id, topology, self._ground.inboxes, ledger, book)
+            stack.enter_context(closing(Registry(self._redis_url))).announce(topology)
+            return released
 
 
 class _SparkHosts:
