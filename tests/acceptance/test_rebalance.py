@@ -97,5 +97,6 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
     assert not spouts["failed"]
     assert not spouts["timeout"]
     repeats = sum(written(stack).values()) - len(published)
-    print(f"{len(published)} published, {repeats} repeated, {counted(stack)} counted")
-    assert repeats < 2 * RATE, "only what was on its way when the driver was killed"
+    assert repeats < 4 * RATE, "only what was on its way when the driver was killed"
+    # The messages of a commit may be given back after it wrote its state, if the driver is killed just then.
+    assert 0 <= counted(stack) - len(published) <= repeats + RATE
