@@ -272,3 +272,5 @@ def test_what_a_spout_emits_while_it_is_told_of_acks_goes_to_the_run_there_is_wh
 
             wait_until(on_its_way, 5, "the chain to go on")
         until_acked(spout, drivers, 101)
+    for n in range(101):
+        assert {"work": 1, "audit": 1} in drivers.executed(n), "acked, so both have seen it"
