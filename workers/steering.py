@@ -83,12 +83,25 @@ class Steering:
         self._say(f"{self._name} has ended")
         return True
 
-    def rebalance(self, change: Change) -> bool:
-        """Have the driver begin a new run with these numbers of tasks, and wait until it has; returns whether it did.
+    def check(self, change: Change) -> None:
+        """Raise UsageError if these numbers of tasks cannot be ordered: for a bolt that there is not."""
+        bolts = [bolt.name for bolt in self._note.graph.bolts]
+        spouts = [spout.name for spout in self._note.graph.spouts]
+        for name in change:
+            if name in spouts:
+                raise UsageError(
+                    f"{name!r} is a spout of {self._name}: each of its tasks is a process; change its parallelism in the code"
+                )
+            # An order for a bolt that the code has lost can be taken back.
+            if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:
+                raise UsageError(f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}")
+            if name not in bolts and change[name] is not None:
+                raise UsageError(
+                    f"{self._name} has no bolt {name!r} any more: --parallelism {name}=default takes the order for it back"
+                )
 
-        Raises UsageError for a bolt that there is not.
-        """
-        self._check_bolts(change)
+    def rebalance(self, change: Change) -> bool:
+        """Have the driver begin a new run with these numbers of tasks, and wait until it has; returns whether it did."""
         before = self._lease.holder()
         if before is None and not change:
             self._say(f"{self._name} does not run now; it is spread anew whenever it starts")
@@ -110,22 +123,6 @@ class Steering:
                 return True
         self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
         return False
-
-    def _check_bolts(self, change: Change) -> None:
-        bolts = [bolt.name for bolt in self._note.graph.bolts]
-        spouts = [spout.name for spout in self._note.graph.spouts]
-        for name in change:
-            if name in spouts:
-                raise UsageError(
-                    f"{name!r} is a spout of {self._name}: each of its tasks is a process; change its parallelism in the code"
-                )
-            # An order for a bolt that the code has lost can be taken back.
-            if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:
-                raise UsageError(f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}")
-            if name not in bolts and change[name] is not None:
-                raise UsageError(
-                    f"{self._name} has no bolt {name!r} any more: --parallelism {name}=default takes the order for it back"
-                )
 
     def _drain(self, wait_s: float) -> bool:
         """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if it was broken off."""

@@ -81,14 +81,16 @@ def rebalance(
 ) -> None:
     """Spread the bolt tasks of a topology over the executors that Spark has now; what is in flight is finished first.
 
-    A number of tasks that is ordered outlives the driver, and new code: it holds for as long as the topology has that bolt,
-    whatever parallelism its code says, until BOLT=default. Tasks of spouts are processes: start more of them.
+    A number of tasks that is ordered goes before what the code says, new code too, until BOLT=default.
+
+    Tasks of spouts are processes: start more of them.
     """
     from workers.parallelism import parse_change  # noqa: PLC0415 - next to its only use
 
     change = parse_change(parallelism or [])
     stopped = threading.Event()
     steering = _steering(topology, _settings(redis), stopped)
+    steering.check(change)
     on_signals(stopped.set)
     log_action("rebalance", topology, ", ".join(["ordered", *(parallelism or [])]), this_user())
     raise typer.Exit(0 if steering.rebalance(change) else 1)
