@@ -34,7 +34,10 @@ class TaskContext:
     targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Stream to the components that subscribe to it."""
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Every component of the topology to the ids of its tasks, ascending."""
+    """Every component of the topology to the ids of its tasks, ascending.
+
+    While a spout runs, ``tiercel rebalance`` may give bolts other tasks, and this changes: ask when you emit.
+    """
 
     def component_tasks(self, component: str) -> Sequence[int]:
         """The ids of a component's tasks, ascending, as ``emit_direct`` takes them. Raises KeyError."""

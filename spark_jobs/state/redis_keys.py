@@ -3,7 +3,8 @@
 Beside the ledger, with its hash tag and its shards; each component has, in each shard:
 
     state:COMPONENT             hash    the entries
-    state-run:COMPONENT         hash    epoch: of the newest run; shards: their number when the entries were written
+    state-run:COMPONENT         hash    epoch: of the newest run; shards: their number when the entries were written;
+                                        tasks: the highest index of a task that ever began a turn, and one
     state-turn:COMPONENT:TASK   hash    turn: "epoch batch attempt" of who may write; calls: how many writes it has done;
                                         logged: "epoch batch" that the undo log belongs to; in the task's home shard also
                                         attempts: drawn so far; sealed, digest: "epoch batch" and digest of the last commit

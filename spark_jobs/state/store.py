@@ -75,9 +75,19 @@ class StateTurn(Protocol):
 class StateStore(Protocol):
     """The states of all components of one topology, as one run uses them."""
 
+    def begin_run(self, component: str) -> None:
+        """End the turns of earlier runs: what one of them left half done is taken back.
+
+        Call it before any turn of this run. With another number of tasks a task that left something may be gone,
+        and its keys are another task's, which must not read what is taken back later. May be repeated. Raises
+        what ``begin`` raises.
+        """
+        ...
+
     def begin(self, component: str, task: int, batch: int) -> StateTurn:
         """Begin a turn of the component's task with this index, and with that end all its earlier ones.
 
+        Steps count from 1; 0 is ``begin_run``'s, where that is called.
         Raises StaleTurnError if a later run or step has begun, StateLayoutError if there are entries that were written
         with another number of shards.
         """

@@ -139,10 +139,11 @@ class Bench:
         self.metrics = MemoryMetrics()
         self.tally = Tally(self.metrics, "numbers", 1)
         self.orders = Orders(self.control, 1)
-        outbox = Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1)
+        self.topology = builder.build()
+        outbox = Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1, topology=self.topology)
         self.task = SpoutTask(
             spout=spout,
-            emitter=SpoutEmitter(builder.build(), "numbers", 1),
+            emitter=SpoutEmitter(self.topology, "numbers", 1),
             ledger=self.ledger,
             outbox=outbox,
             tally=self.tally,

@@ -44,6 +44,24 @@ def test_what_is_committed_is_there_for_the_next_micro_batch(store):
     assert now(store) == {A: b"2", B: b"2"}
 
 
+def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_committed(run):
+    first = run(1)
+    turns = [first.begin("count", task, 7) for task in range(3)]
+    turns[0].commit(put(a=b"1"), "d")
+    second = run(2)
+    for _ in range(2):
+        second.begin_run("count")
+        second.begin_run("other")
+    assert now(second) == {A: b"1"}
+    for task, turn in enumerate(turns[1:], 1):
+        with pytest.raises(StaleTurnError):
+            turn.commit(add(b=1), "d")
+        with pytest.raises(StaleTurnError):
+            first.begin("count", task, 8)
+    assert commit(second, 1, add(b=1), task=2) is Applied.FRESH
+    assert now(second) == {A: b"1", B: b"1"}
+
+
 def test_reading_nothing_costs_nothing(store):
     assert store.begin("count", 0, 0).read([]) == []
 

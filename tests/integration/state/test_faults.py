@@ -105,6 +105,30 @@ def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(mak
 
 
 @pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("calls", range(1, 4))
+def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half_done(
+    make_spec, opened, breaks_off, shards, calls
+):
+    spec = make_spec(shards=shards)
+    store = opened(1, spec)
+    breaks_off(None)
+    store.begin("count", 0, 1).commit(adding(1), "d")
+    breaks_off(calls)
+    with pytest.raises(LedgerUnavailableError):
+        store.begin("count", 3, 1).commit(adding(1), "d")
+    breaks_off(None)
+    later = opened(2, spec)
+    for _ in range(2):
+        later.begin_run("count")
+        assert now(later) == dict.fromkeys(FIELDS, b"1")
+    with pytest.raises(StaleTurnError):
+        store.begin("count", 3, 1)
+    assert later.begin("count", 0, 1).read(FIELDS) == [b"1"] * 12
+    with pytest.raises(StaleTurnError):
+        later.begin_run("count")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
 def test_a_later_run_takes_back_what_the_one_before_left_half_done(make_spec, opened, breaks_off, shards):
     spec = make_spec(shards=shards)
     store = opened(1, spec)
