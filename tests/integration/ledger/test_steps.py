@@ -175,7 +175,7 @@ def pass_hours(redis_url: str, ledger: RedisLedger) -> None:
 
 
 def test_a_step_is_known_hours_later(open_redis, redis_url):
-    """A level of a micro-batch lasts many timeouts, and the executor of the level before dies."""
+    """An executor is cut off for many timeouts, and brings its step again when it is back."""
     ledger = open_redis()
     feed = ledger.feed(1)
     ledger.register(1, [ROOT], [A])
