@@ -63,7 +63,7 @@ def _(grouping: PartialKey, stream: Stream) -> ChooseBatch:
         hashes = hashes_of(batch)
         first = hashes % count
         second = (first + np.uint64(1) + mix_array(hashes) % others) % count
-        return _split(np.where(identities >> np.uint64(63) == 1, first, second), stream.tasks)
+        return _split(np.where(identities & np.uint64(1) == 1, first, second), stream.tasks)
 
     return choose
 

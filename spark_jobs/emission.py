@@ -20,6 +20,7 @@ from spark_jobs.outputs import Outgoing, Outlet, Outputs
 from spark_jobs.topology import Topology
 
 _UNTRACKED = 0
+_LOW = (1 << 32) - 1
 _Whole = tuple[pa.RecordBatch, Ids]
 """Tuples that were emitted together, and the root of each."""
 
@@ -35,7 +36,11 @@ class Emission:
 
 
 class SpoutEmitter:
-    """Routes the tuples of one spout task. One thread only."""
+    """Routes the tuples of one spout task. One thread only.
+
+    A tuple is emitted once, whatever becomes of it, so that turns may choose here, and a shuffle is as even as it can be: the
+    upper half of an emission's identity is its turn, the lower half is well mixed.
+    """
 
     def __init__(self, topology: Topology, component: str, task_id: int) -> None:
         self.task_id = task_id
@@ -43,7 +48,8 @@ class SpoutEmitter:
         self._outputs = Outputs(topology, task_id)
         self._roots: list[int] = []
         self._whole: dict[Outgoing, list[_Whole]] = {}
-        self._count = 0
+        # By stream: one turn for all would send every second tuple to one task if two streams alternate.
+        self._turns = dict.fromkeys(self._outputs.outlets, mix(task_id) & _LOW)
 
     def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
         """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
@@ -53,8 +59,8 @@ class SpoutEmitter:
         """
         outlet = self._outputs.outlet(stream, values)
         kept = self._checked(outlet, stream, values)
-        self._count += 1
-        identity = mix(self._count if root is None else root)
+        turn = self._turns[stream] = self._turns[stream] + 1
+        identity = (turn & _LOW) << 32 | mix(turn if root is None else root) & _LOW
         chosen = [made[task] for choose, made in outlet.subscribers for task in choose(kept, identity)]
         self._record(chosen, kept, root)
         return [outgoing.target for outgoing in chosen]
@@ -72,12 +78,9 @@ class SpoutEmitter:
         outlet = self._outputs.find(stream)
         batch = self._batch(outlet, stream, rows)
         count = batch.num_rows
-        if roots is None:
-            identities = mix_array(np.arange(self._count + 1, self._count + count + 1, dtype=np.uint64))
-            given = np.full(count, _UNTRACKED, np.uint64)
-        else:
-            given = np.array(roots, np.uint64)
-            identities = mix_array(given)
+        turns = np.arange(self._turns[stream] + 1, self._turns[stream] + count + 1, dtype=np.uint64)
+        given = np.full(count, _UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
+        identities = turns << np.uint64(32) | mix_array(turns if roots is None else given) & np.uint64(_LOW)
         # All choices first: one of them may raise.
         chosen: list[tuple[Outgoing, Rows]] = []
         for choose, (_, made) in zip(outlet.batch_choosers, outlet.subscribers, strict=True):
@@ -85,7 +88,7 @@ class SpoutEmitter:
         for outgoing, mine in chosen:
             whole = (batch, given) if len(mine) == count else (batch.take(pa.array(mine)), given[mine])
             self._whole.setdefault(outgoing, []).append(whole)
-        self._count += count
+        self._turns[stream] += count
         self._roots += roots or ()
         return sum(len(mine) for _, mine in chosen)
 

@@ -1,7 +1,8 @@
 """Which tasks of a subscriber receive a tuple.
 
 A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task
-when a step is repeated, and the ledger would see other work. Which tasks share a process is fixed for the length of a run.
+when a step is repeated, and the ledger would see other work; a spout repeats nothing, so that its identities count the turns.
+Which tasks share a process is fixed for the length of a run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from spark_jobs.errors import GroupingError, TopologyError
 from spark_jobs.hashing import by_key, key_hash
 
 Choose = Callable[[Sequence[Any], int], Sequence[int]]
-"""(values, identity) to task ids, each at most once; identity is a well-mixed 64-bit number of the emission."""
+"""(values, identity) to task ids, each at most once.
+
+The identity is a 64-bit number of the emission. A bolt's is well mixed; a spout's has its turn in the upper half.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class Grouping(ABC):
 
 
 class Shuffle(Grouping):
-    """Each tuple to one task, evenly."""
+    """Each tuple to one task, evenly: a spout's in turn, a bolt's by chance."""
 
     name = "shuffle"
     by_identity = True
@@ -124,7 +128,7 @@ class PartialKey(Fields):
         def choose(values: Sequence[Any], identity: int) -> Sequence[int]:
             found = hash_of(values)
             first = found % count
-            if identity >> 63:
+            if identity & 1:
                 return single[first]
             return single[(first + 1 + mix(found) % (count - 1)) % count]
 

@@ -93,6 +93,23 @@ def watched(topology: Topology, seen: Seen) -> Topology:
     )
 
 
+def _copier(sender: Sender, target: int) -> Sender:
+    """The sender of copies: one per target, for a parcel that found no room is sent again without the others."""
+    return replace(sender, task=sender.task << 32 | target)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithCopy:
+    """The append of a parcel, after that of its copy."""
+
+    copy: Effect[Appended]
+    effect: Effect[Appended]
+
+    def perform(self) -> Appended:
+        self.copy.perform()
+        return self.effect.perform()
+
+
 class CopyingInboxes:
     """``Inboxes`` that append a copy of what travels on direct streams for the capturing bolt."""
 
@@ -102,14 +119,23 @@ class CopyingInboxes:
         self._capture = topology.task_ids(CAPTURE)[0]
 
     def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
-        copies = [copy for parcel in parcels for chunk in parcel.chunks for copy in self._copies(chunk)]
-        mine = next((parcel for parcel in parcels if parcel.target == self._capture), None)
-        others = [parcel for parcel in parcels if parcel is not mine]
-        chunks = [*(mine.chunks if mine else ()), *(chunk for chunk, _ in copies)]
-        counts = [*(mine.tuples if mine else ()), *(count for _, count in copies)]
-        if chunks:
-            others.append(Parcel(target=self._capture, chunks=chunks, tuples=counts, bounded=False))
-        return self._inboxes.append(run, sender, number, others)
+        effects = self._inboxes.append(run, sender, number, parcels)
+        return [
+            _WithCopy(self._copying(run, sender, number, copied), effect) if (copied := self._copied(parcel)) else effect
+            for parcel, effect in zip(parcels, effects, strict=True)
+        ]
+
+    def _copying(self, run: str, sender: Sender, number: int, copied: Parcel) -> Effect[Appended]:
+        parcel = replace(copied, target=self._capture)
+        [effect] = self._inboxes.append(run, _copier(sender, copied.target), number, [parcel])
+        return effect
+
+    def _copied(self, parcel: Parcel) -> Parcel | None:
+        copies = [copy for chunk in parcel.chunks for copy in self._copies(chunk)]
+        if not copies:
+            return None
+        chunks, counts = [chunk for chunk, _ in copies], [count for _, count in copies]
+        return Parcel(target=parcel.target, chunks=chunks, tuples=counts, bounded=False)
 
     def _copies(self, payload: bytes) -> list[tuple[bytes, int]]:
         chunk = decode(payload)
@@ -144,6 +170,9 @@ class CopyingInboxes:
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         self._inboxes.fence(run, sender, [*targets, self._capture])
+        if self._topology.spec(self._topology.component_of(sender.task)).direct:
+            for target in targets:
+                self._inboxes.fence(run, _copier(sender, target), [self._capture])
 
     def open(self, run: str, task: int, attempt: int) -> Inbox:
         return self._inboxes.open(run, task, attempt)

@@ -147,6 +147,28 @@ def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked:
     assert sent_by(ours) == sent_by(theirs)
 
 
+class Aside(Source):
+    """Has a second stream."""
+
+    def __init__(self) -> None:
+        self.output_streams = {"default": "word string, n long", "aside": "word string, n long"}
+
+
+def test_a_spout_shuffles_each_stream_in_turn() -> None:
+    """By chance, the busiest of four tasks would have a tenth more than its share of 600 tuples, and work longer by that."""
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Aside())
+    for bolt, stream in ("near", "default"), ("far", "aside"):
+        builder.set_bolt(bolt, Pass(), parallelism=4).shuffle_grouping("source", stream)
+    made = SpoutEmitter(builder.build(), "source", 1)
+    for number in range(50):
+        made.emit(["a", number], 2 * number + 1, "default")
+        made.emit(["a", number], 2 * number + 2, "aside")
+    made.emit_all([["a", number] for number in range(110)], list(range(1_000, 1_110)), "default")
+    counts = {parcel.target: sum(parcel.tuples) for parcel in made.take().parcels}
+    assert sorted(counts.values()) == [12, 12, 13, 13, 40, 40, 40, 40]
+
+
 def sent_by(emission) -> list:
     """What its chunks hold, in one order: tuples that came one by one follow those that came together."""
     return [(parcel.target, sum(parcel.tuples), sent(decode(one))) for parcel in emission.parcels for one in parcel.chunks]
