@@ -39,9 +39,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             continue
         path, _, anchor = target.partition("#")
         file = page.parent / path if path else page
-        if not file.exists():
-            dead.append(target)
-        elif anchor and anchor not in map(_anchor, HEADING.findall(file.read_text())):
+        if not file.exists() or (anchor and anchor not in map(_anchor, HEADING.findall(file.read_text()))):
             dead.append(target)
     assert dead == []
 
