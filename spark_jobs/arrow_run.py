@@ -57,7 +57,7 @@ class ArrowRecord(Record):
         self._received.append(_Received(chunk=chunk, first=first))
 
     def portions(self) -> Iterator[Portion]:
-        """The input, by source, a tick last. Not in the order of the chunks: a retry meets these in another one."""
+        """The input, by source, a tick last. Not in the order of the chunks: a repeated step meets these in another one."""
         sources: dict[tuple[str, str], list[_Received]] = {}
         for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
             route = received.chunk.route

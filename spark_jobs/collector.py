@@ -249,7 +249,7 @@ class OutputCollector(_Collector):
         tracked = [anchor for anchor in anchored if anchor.row not in record.untracked] if record.untracked else anchored
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
-        # A sum, because the order of the anchors may differ at a retry, and the same anchor twice must not cancel out.
+        # A sum: the order of the anchors may differ when a step is repeated, and the same anchor twice must not cancel out.
         return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:

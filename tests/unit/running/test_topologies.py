@@ -427,7 +427,7 @@ def test_a_step_that_is_repeated_and_does_other_work_fails_its_roots_and_no_othe
         pump.work(2)
     pump.take_over(2)
     pump.run()
-    assert pump.failed == dict.fromkeys(retried, "__acker: a retried task did other work")
+    assert pump.failed == dict.fromkeys(retried, "__acker: a repeated step did other work")
     others = pump.feed(["b"])
     pump.run()
     assert pump.acked == others
