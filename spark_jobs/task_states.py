@@ -23,8 +23,8 @@ from spark_jobs.topology import Topology
 class TaskStates:
     """The state of a bolt task in one step. For a bolt without a state every call does nothing."""
 
-    def __init__(self, store: StateStore | None, topology: Topology, step: int) -> None:
-        self._store, self._topology, self._step = store, topology, step
+    def __init__(self, store: StateStore | None, topology: Topology, batch: int) -> None:
+        self._store, self._topology, self._batch = store, topology, batch
         self._begun: dict[int, KeyValueState] = {}
 
     @property
@@ -45,7 +45,7 @@ class TaskStates:
             raise ValueError(f"{record.component!r} is a StatefulBolt, and there is no store for its state")
         parallelism = self._topology.spec(record.component).parallelism
         index = task_id - self._topology.task_ids(record.component)[0]
-        turn = self._store.begin(record.component, index, self._step)
+        turn = self._store.begin(record.component, index, self._batch)
         bolt.state = self._begun[task_id] = KeyValueState(turn, index, parallelism)
         bolt.key_fields = _key_fields(self._topology, record.component)
         try:

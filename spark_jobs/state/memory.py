@@ -18,7 +18,7 @@ class _Task:
     """What is known of one bolt task."""
 
     turn: tuple[int, int, int] = (0, -1, 0)
-    """Epoch, step, attempt of the turn that may write."""
+    """Epoch, batch, attempt of the turn that may write."""
     sealed: str | None = None
     """Digest of this step's commit."""
     undo: dict[bytes, bytes] = field(default_factory=dict)
@@ -40,16 +40,16 @@ class MemoryStateStore:
         self._epoch = epoch
         self._components: dict[str, _Component] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
-    def begin(self, component: str, task: int, step: int) -> MemoryStateTurn:
+    def begin(self, component: str, task: int, batch: int) -> MemoryStateTurn:
         known = self._components.setdefault(component, _Component())
         mine = known.tasks.setdefault(task, _Task())
         epoch, newest, attempt = mine.turn
-        if self._epoch < known.epoch or (self._epoch, step) < (epoch, newest):
-            raise StaleTurnError(f"a later run or step than {step} has begun with the state of {component!r}")
-        if (epoch, newest) != (self._epoch, step):
+        if self._epoch < known.epoch or (self._epoch, batch) < (epoch, newest):
+            raise StaleTurnError(f"a later run or step than {batch} has begun with the state of {component!r}")
+        if (epoch, newest) != (self._epoch, batch):
             mine.sealed, mine.undo = None, {}
         known.epoch = self._epoch
-        mine.turn = self._epoch, step, attempt + 1
+        mine.turn = self._epoch, batch, attempt + 1
         return MemoryStateTurn(known, mine)
 
     def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:

@@ -59,7 +59,7 @@ class RedisStateStore:
             connect(spec.urls[shard % len(spec.urls)], shard_prefix(spec.topology, shard)) for shard in range(spec.shards)
         ]
 
-    def begin(self, component: str, task: int, step: int) -> RedisStateTurn:
+    def begin(self, component: str, task: int, batch: int) -> RedisStateTurn:
         # The home shard first: what it knows decides what the others take back.
         first = task % self._shards
         home = _Shard(self._client_of[first], StateKeys(self._topology, first, component), task)
@@ -68,12 +68,12 @@ class RedisStateStore:
             for shard in range(self._shards)
             if shard != first
         ]
-        attempt, sealed, digest = self._begin(home, component, (step, 0), "?")
+        attempt, sealed, digest = self._begin(home, component, (batch, 0), "?")
         for _, other in others:
-            self._begin(other, component, (step, attempt), sealed)
+            self._begin(other, component, (batch, attempt), sealed)
         shards = [shard for _, shard in sorted([(first, home), *others], key=lambda pair: pair[0])]
-        final = digest if sealed == f"{self._epoch} {step}" else None
-        return RedisStateTurn(shards, first, f"{self._epoch} {step} {attempt}", final)
+        final = digest if sealed == f"{self._epoch} {batch}" else None
+        return RedisStateTurn(shards, first, f"{self._epoch} {batch} {attempt}", final)
 
     def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
         for shard, client in enumerate(self._client_of):
@@ -84,14 +84,14 @@ class RedisStateStore:
             client.close()
 
     def _begin(self, shard: _Shard, component: str, turn: tuple[int, int], sealed: str) -> tuple[int, str, str]:
-        """Returns the attempt, and "epoch step" and digest of the last commit."""
-        step, attempt = turn
+        """Returns the attempt, and "epoch batch" and digest of the last commit."""
+        batch, attempt = turn
         verdict = _MORE
         while verdict == _MORE:
-            verdict, attempt, found, digest = shard.begin(self._epoch, step, attempt, self._shards, sealed)
+            verdict, attempt, found, digest = shard.begin(self._epoch, batch, attempt, self._shards, sealed)
         if verdict == _STALE:
             raise StaleTurnError(
-                f"step {step} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
+                f"step {batch} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
             )
         if verdict == _OTHER_SHARDS:
             raise other_shards(component, attempt, self._shards)
@@ -141,10 +141,10 @@ class _Shard:
         self._client, self._keys = client, keys.of(task)
         self._entries, self._undo = keys.entries, keys.undo(task)
 
-    def begin(self, epoch: int, step: int, attempt: int, shards: int, sealed: str) -> tuple[int, int, str, str]:
-        """Verdict, attempt or number of shards, "epoch step" of the last commit, its digest."""
+    def begin(self, epoch: int, batch: int, attempt: int, shards: int, sealed: str) -> tuple[int, int, str, str]:
+        """Verdict, attempt or number of shards, "epoch batch" of the last commit, its digest."""
         with translated("begin with the state"):
-            verdict, number, found, digest = self._call("begin", [epoch, step, attempt, shards, sealed, SLICE])
+            verdict, number, found, digest = self._call("begin", [epoch, batch, attempt, shards, sealed, SLICE])
         return verdict, number, found.decode(), digest.decode()
 
     def read(self, fields: Sequence[bytes], *, through: bool) -> list[bytes | None]:
@@ -179,8 +179,8 @@ class _Shard:
 
     def write(self, turn: str, number: int, writes: Writes, digest: str | None) -> None:
         """The ``number``-th call of a turn; with a digest the last of its commit."""
-        epoch, step, _ = turn.split()
-        seal = ["", ""] if digest is None else [f"{epoch} {step}", digest]
+        epoch, batch, _ = turn.split()
+        seal = ["", ""] if digest is None else [f"{epoch} {batch}", digest]
         args: list[Any] = [epoch, turn, number, *seal, len(writes.puts), len(writes.deletes)]
         for put in writes.puts.items():
             args += put

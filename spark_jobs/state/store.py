@@ -75,7 +75,7 @@ class StateTurn(Protocol):
 class StateStore(Protocol):
     """The states of all components of one topology, as one run uses them."""
 
-    def begin(self, component: str, task: int, step: int) -> StateTurn:
+    def begin(self, component: str, task: int, batch: int) -> StateTurn:
         """Begin a turn of the component's task with this index, and with that end all its earlier ones.
 
         Raises StaleTurnError if a later run or step has begun, StateLayoutError if there are entries that were written

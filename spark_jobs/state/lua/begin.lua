@@ -1,24 +1,24 @@
 -- Begin a turn in one shard, and with that end all earlier ones. Begins with undo.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 step   3 attempt; 0 draws one, in the home shard, which is asked first   4 number of shards
---        5 "epoch step" of the last commit, as the home shard replied; "?": this is the home shard
+-- ARGV   1 epoch   2 batch   3 attempt; 0 draws one, in the home shard, which is asked first   4 number of shards
+--        5 "epoch batch" of the last commit, as the home shard replied; "?": this is the home shard
 --        6 most changes to take back in one call
 -- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun, 3 other number of shards
---        2: attempt, or the other number   3: "epoch step" of the last commit, "*" if nothing is known of it   4: its digest
+--        2: attempt, or the other number   3: "epoch batch" of the last commit, "*" if nothing is known of it   4: its digest
 --
 -- Must never take back a commit that is final, nor what this very turn has written: a repeat of this call may come late.
 
 local entries, run, turn, undo = unpack(KEYS)
-local epoch, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local epoch, batch, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local newest, shards = unpack(redis.call('HMGET', run, 'epoch', 'shards'))
 if shards and shards ~= ARGV[4] and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
 
 local known = redis.call('HGET', turn, 'turn')
-local last_epoch, last_step, last_attempt = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
-last_epoch, last_step, last_attempt = tonumber(last_epoch), tonumber(last_step), tonumber(last_attempt)
-local same = epoch == last_epoch and step == last_step
-if epoch < tonumber(newest or 0) or epoch < last_epoch or (epoch == last_epoch and step < last_step)
+local last_epoch, last_batch, last_attempt = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
+last_epoch, last_batch, last_attempt = tonumber(last_epoch), tonumber(last_batch), tonumber(last_attempt)
+local same = epoch == last_epoch and batch == last_batch
+if epoch < tonumber(newest or 0) or epoch < last_epoch or (epoch == last_epoch and batch < last_batch)
   or (same and attempt ~= 0 and attempt < last_attempt) then
   return {0, 0, '', ''}
 end
