@@ -100,7 +100,7 @@ class RedisStateStore:
             verdict, attempt, found, digest = shard.begin(self._epoch, batch, attempt, self._shards, sealed)
         if verdict == _STALE:
             raise StaleTurnError(
-                f"micro-batch {batch} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
+                f"step {batch} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
             )
         if verdict == _OTHER_SHARDS:
             raise other_shards(component, attempt, self._shards)

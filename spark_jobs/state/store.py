@@ -14,7 +14,7 @@ step begins, and promises:
 * **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is refused. Runs are
   ordered by their epoch, a number of the run, for all tasks of the component; steps by their number.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
-* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the Spark task may be repeated),
+* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the step may be repeated),
   LedgerRefusedError (a person must act). Calls that the client repeats by itself take effect once.
 * A server that lost its memory has lost its entries. Nobody is told: how safe they are is a matter of the server's persistence.
 """

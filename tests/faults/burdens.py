@@ -86,7 +86,7 @@ def slow():
 
 
 def odd():
-    """Whole bodies, over two levels."""
+    """Whole bodies, through two bolts."""
     builder = TopologyBuilder("odd-load")
     builder.set_spout("bodies", QueueSpout(ODD, fields="body binary"))
     builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("bodies")

@@ -1,7 +1,7 @@
 """The topology of the fault tests: numbered messages, a fan-out of ten, a fields grouping, and effects that survive.
 
 An effect is a line in a file of the process that had it, written before the ack: no server that a test kills can lose it.
-Faults that must strike at one moment of a micro-batch are ordered by a file, and carried out by the bolt that is there then.
+Faults that must strike at one moment of a step are ordered by a file, and carried out by the bolt that is there then.
 """
 
 import os
@@ -29,13 +29,13 @@ EFFECTS = "TIERCEL_TEST_EFFECTS"
 class Order:
     """A fault that one bolt task carries out, once, as soon as it gets there."""
 
-    IN_THE_FIRST_LEVEL = "in-the-first-level"
+    IN_THE_FIRST_BOLT = "in-the-first-bolt"
     AFTER_THE_ACKS = "after-the-acks"
-    IN_THE_SECOND_LEVEL = "in-the-second-level"
+    IN_THE_SECOND_BOLT = "in-the-second-bolt"
     OTHER_WORK = "other-work"
     THEN_KILL = "then-kill"
-    LATE_IN_THE_SECOND_LEVEL = "late-in-the-second-level"
-    """When the level's other task has ended."""
+    LATE_IN_THE_SECOND_BOLT = "late-in-the-second-bolt"
+    """When what the first bolt sent is committed long since."""
     UNSTEADY = "unsteady"
     """Not carried out once, but as long as it stands: what is emitted hangs on the process."""
     RAISE = "raise"
@@ -81,13 +81,13 @@ class FanOut(BasicBolt):
 
     def flush(self, collector):
         self.raising, self.unsteady = Order.stands(Order.RAISE), Order.stands(Order.UNSTEADY)
-        if Order.taken(Order.IN_THE_FIRST_LEVEL):
+        if Order.taken(Order.IN_THE_FIRST_BOLT):
             kill_the_executor()
         if Order.taken(Order.AFTER_THE_ACKS):
             threading.Timer(0.1, kill_the_executor).start()
         if self.other and Order.taken(Order.THEN_KILL):
             threading.Timer(0.1, kill_the_executor).start()
-        # From the next micro-batch on it emits to buckets that hang on the process, as a bolt does that is not deterministic.
+        # From the next step on it emits to buckets that hang on the process, as a bolt does that is not deterministic.
         self.other = Order.taken(Order.OTHER_WORK)
 
 
@@ -99,9 +99,9 @@ class Record(BasicBolt):
         self.lines.append(f"{tup['number']} {tup['part']}\n")
 
     def flush(self, collector):
-        if Order.taken(Order.IN_THE_SECOND_LEVEL):
+        if Order.taken(Order.IN_THE_SECOND_BOLT):
             kill_the_executor()
-        if Order.taken(Order.LATE_IN_THE_SECOND_LEVEL):
+        if Order.taken(Order.LATE_IN_THE_SECOND_BOLT):
             time.sleep(2)
             kill_the_executor()
         path = Path(os.environ[EFFECTS]) / str(os.getpid())

@@ -57,7 +57,7 @@ class Stack(Wired):
             lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before, PROCESSED_WITHIN_S,
             f"{name}: every message to be processed or dead-lettered",
         )  # fmt: skip
-        wait_until(self.at_rest, PROCESSED_WITHIN_S, f"{name}: queue, relay and ledger to be empty")
+        wait_until(self.at_rest, PROCESSED_WITHIN_S, f"{name}: queue, inboxes and ledger to be empty")
         shown = Shown(
             fault=name,
             published=len(load.published),

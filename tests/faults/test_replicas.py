@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acker.layout import shard_prefix, topology_prefix
+from acker.layout import shard_prefix
 from compose import EmbeddedRedis
 from queues import Publisher
 from tests.broker import plain_channel, unique
@@ -68,17 +68,18 @@ def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """First the primary of the ledger's shard, then that of the relay."""
+    """First the primary of the ledger's shard, then that of a bolt task's inbox."""
     with started(tmp_path_factory, redis=ClusteredRedis) as stack:
         cluster: ClusteredRedis = stack.redis
-        for what, key in (("ledger", shard_prefix(numbered.NAME, 0)), ("relay", topology_prefix(numbered.NAME))):
+        inbox = f"tiercel:{{{numbered.NAME}:inbox:{numbered.SPOUTS + 1}}}:entries"
+        for what, key in (("the ledger", shard_prefix(numbered.NAME, 0)), ("an inbox", inbox)):
             primary = cluster.primary_of(key)
 
             def killed(key: str = key, primary: EmbeddedRedis = primary) -> None:
                 primary.kill()
                 wait_until(lambda: cluster.primary_of(key) is not primary, 60, "the cluster to promote a replica")
 
-            assert stack.survives(f"Redis Cluster: primary of the {what} killed", killed).dead_lettered == 0
+            assert stack.survives(f"Redis Cluster: primary of {what} killed", killed).dead_lettered == 0
             primary.start()
             # Both may be on one server, and the next one to die must have a replica again.
             wait_until(lambda old=primary: old.synced, 60, "the old primary to follow the new one")

@@ -38,7 +38,7 @@ redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
 local this = ARGV[1] .. ' ' .. ARGV[2]
 if sealed == '*' or logged == sealed then
-  -- A final commit. Its log is needed as long as attempts at the same micro-batch may come.
+  -- A final commit. Its log is needed as long as attempts at the same step may come.
   if logged ~= this then redis.call('UNLINK', undo) end
 else
   local changes = redis.call('HRANDFIELD', undo, ARGV[6], 'WITHVALUES')

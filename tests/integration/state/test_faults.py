@@ -148,13 +148,13 @@ def test_a_final_commit_is_never_taken_back_by_those_that_come_later(make_spec, 
     breaks_off(None)
     for epoch in (1, 2, 3):
         store = opened(epoch, spec)
-        for batch in range(3):
+        for step in range(3):
             # Some begin and come to nothing, in all shards or only in the first.
-            store.begin("count", 0, batch)
+            store.begin("count", 0, step)
             store._begin(
-                redis_store._Shard(store._client_of[0], StateKeys(spec.topology, 0, "count"), 0), "count", (batch, 0), "?"
+                redis_store._Shard(store._client_of[0], StateKeys(spec.topology, 0, "count"), 0), "count", (step, 0), "?"
             )
-            assert store.begin("count", 0, batch).commit(adding(1), "d") is Applied.FRESH
+            assert store.begin("count", 0, step).commit(adding(1), "d") is Applied.FRESH
     assert now(store) == dict.fromkeys(FIELDS, b"9")
 
 
@@ -216,7 +216,7 @@ def test_several_servers_hold_a_share_each(redis_url, server, make_spec, opened)
         assert 0 < client.hlen(theirs) < 12
 
 
-def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_micro_batch_is_repeated(server, make_spec, opened):
+def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_step_is_repeated(server, make_spec, opened):
     store = opened(spec=make_spec(urls=(server.url,)))
     store.begin("count", 0, 0).commit(adding(1), "d")
     turn = store.begin("count", 0, 1)
