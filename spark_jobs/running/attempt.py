@@ -178,6 +178,7 @@ class Attempt:
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked:
             self._leave(covered, done, states, began_ns)
+            self._slices.committed()
         self._step = number
         if done.ticked:
             self._ticks.ticked(around.clock())
