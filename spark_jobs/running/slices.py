@@ -70,7 +70,7 @@ class Slices:
             self.size = max(1, executed // 2)
         elif executed < offered:
             self.size = max(1, executed)
-        elif executed >= self.size:
+        elif executed >= self.size and took_s <= _STEP_S:
             self.size = min(2 * self.size, self._largest)
 
     def committed(self) -> None:
