@@ -5,6 +5,9 @@ from pathlib import Path
 
 from tests.waiting import wait_until
 
+# On the command line of the process that Spark forks its Python workers from, and so on theirs.
+_DAEMON = b"spark_jobs.spark.python_daemon"
+
 
 def kill(child, number) -> None:
     pid = child.pid
@@ -14,24 +17,14 @@ def kill(child, number) -> None:
 
 
 def python_workers(driver: int) -> list[int]:
-    """Processes below the driver that were forked from PySpark's daemon."""
-    daemons = _below(driver, b"pyspark.daemon")
+    """Return the processes below the driver that run bolt tasks: those forked from an executor's daemon."""
+    daemons = _below(driver, _DAEMON)
     return sorted(pid for pid, parent in daemons.items() if parent in daemons)
 
 
-def stage_workers(driver: int) -> list[int]:
-    """Those of them that run the bolts."""
-    return sorted(set(python_workers(driver)).intersection(_below(driver, b"\0pyspark.worker\0")))
-
-
-def planners(driver: int) -> list[int]:
-    """Processes below the driver in which Spark asks the relay's source for offsets: one a query."""
-    return sorted(_below(driver, b"python_streaming_source_runner"))
-
-
 def python_processes(driver: int) -> list[int]:
-    """PySpark's daemon below the driver, and what was forked from it."""
-    return sorted(_below(driver, b"pyspark.daemon"))
+    """Return the executors' daemons below the driver, and what was forked from them."""
+    return sorted(_below(driver, _DAEMON))
 
 
 def spark_jvms(driver: int) -> list[int]:

@@ -1,4 +1,7 @@
-"""The topologies of slow work and of odd messages. An effect is a line in a file of its process, written before the ack."""
+"""The topologies of slow work, of odd messages, and of an executor that vanishes.
+
+An effect is a line in a file of its process, written before the ack.
+"""
 
 import hashlib
 import os
@@ -7,10 +10,15 @@ from collections import Counter
 from pathlib import Path
 
 from queues import QueueSpout
-from spark_jobs import BasicBolt, TopologyBuilder
+from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
 
 SLOW = "slow"
 ODD = "odd"
+VANISHED = "vanished"
+HOLD_S = 3.0
+"""How long the tuple lasts in which an executor vanishes."""
+SPARK_GIVES_UP_S = 20
+"""After so long without a word, Spark takes an executor for lost."""
 SLOW_S = 0.5
 """Per tuple."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
@@ -77,6 +85,26 @@ class Digest(BasicBolt):
         write_effect(digest(tup["body"]))
 
 
+def hold_order(folder):
+    """While this file is there, the next tuple takes it away and lasts."""
+    return folder.with_name(folder.name + "-hold")
+
+
+class Tally(StatefulBolt):
+    """Counts each number in its state."""
+
+    def execute(self, tup, collector):
+        write_effect(tup["number"], BEGUN)
+        try:
+            hold_order(Path(os.environ[EFFECTS])).unlink()
+        except FileNotFoundError:
+            pass
+        else:
+            time.sleep(HOLD_S)
+        self.state.increment(tup["number"])
+        write_effect(tup["number"])
+
+
 def slow():
     """All settings are the default ones."""
     builder = TopologyBuilder("slow-work")
@@ -86,9 +114,22 @@ def slow():
 
 
 def odd():
-    """Whole bodies, over two levels."""
+    """Whole bodies, through two bolts."""
     builder = TopologyBuilder("odd-load")
     builder.set_spout("bodies", QueueSpout(ODD, fields="body binary"))
     builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("bodies")
     builder.set_bolt("digest", Digest(), parallelism=2).shuffle_grouping("pass")
+    return builder.build()
+
+
+def vanished():
+    """Nothing times out, and Spark gives a lost executor up sooner than by default. One bolt task per executor."""
+    spark_options = {
+        "spark.network.timeout": f"{SPARK_GIVES_UP_S}s",
+        "spark.network.timeoutInterval": "5s",
+        "spark.executor.heartbeatInterval": "5s",
+    }
+    builder = TopologyBuilder("vanished", Config(message_timeout_secs=300, spark_options=spark_options))
+    builder.set_spout("numbers", QueueSpout(VANISHED, fields="number long", format="json"))
+    builder.set_bolt("tally", Tally(), parallelism=2).fields_grouping("numbers", "number")
     return builder.build()

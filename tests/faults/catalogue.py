@@ -17,7 +17,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from acker.redis_client import connect
-from tests.children import kill, stage_workers
+from tests.children import kill, python_workers
 from tests.faults.numbered import Order
 from tests.faults.stack import Stack
 from tests.waiting import wait_until
@@ -144,7 +144,7 @@ def ended_and_started(name: str) -> Fault:
 
 def python_worker_killed(stack: Stack) -> None:
     # In the soak the driver may just have been started again.
-    workers = wait_until(lambda: stage_workers(stack.pid("driver")), 120, "Spark's Python workers")
+    workers = wait_until(lambda: python_workers(stack.pid("driver")), 120, "Spark's Python workers")
     os.kill(workers[-1], signal.SIGKILL)
 
 

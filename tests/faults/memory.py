@@ -7,15 +7,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 
-from tests.children import family, planners, spark_jvms, stage_workers
+from tests.children import family, python_workers, spark_jvms
 from tests.entered import Looking
 from tests.faults.stack import Stack
 from tests.jvm_memory import needed_bytes
 from tests.memory_bound import resident_bytes
 
 _SERVERS = ("RabbitMQ", "Redis")
-_JVM, _WORKER, _PLANNER = "Spark's JVM, after a collection", "Spark: Python worker", "Spark: Python planner"
-ROLES = frozenset({*_SERVERS, "driver", _JVM, _WORKER, _PLANNER, "spout worker 0", "spout worker 1"})
+_JVM, _WORKER = "Spark's JVM, after a collection", "Spark: Python worker"
+ROLES = frozenset({*_SERVERS, "driver", _JVM, _WORKER, "spout worker 0", "spout worker 1"})
 """All that a topology consists of."""
 _LOOK_S = 2.0
 _COLLECT_S = 10.0
@@ -99,8 +99,7 @@ class Memory(Looking):
         found = [*zip(_SERVERS, (stack.rabbitmq.pid, stack.redis.pid), strict=True), ("driver", driver)]
         found += [(f"spout worker {name}", stack.child(name).pid) for name in ("0", "1")]
         if driver is not None:
-            found += [(_WORKER, pid) for pid in stage_workers(driver)]
-            found += [(_PLANNER, pid) for pid in planners(driver)]
+            found += [(_WORKER, pid) for pid in python_workers(driver)]
         return [(role, pid) for role, pid in found if pid]
 
 

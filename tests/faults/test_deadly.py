@@ -104,7 +104,7 @@ def die_alone(stack, deaths):
 @pytest.mark.parametrize(
     "deaths",
     [["exit", "exit"], ["segfault", "killed"], ["flush"]],
-    ids=["the first level exits", "the second level is killed", "while flushing"],
+    ids=["the first bolt exits", "the second bolt is killed", "while flushing"],
 )
 def test_deadly_messages_die_alone(stack, deaths):
     for reason in die_alone(stack, deaths):

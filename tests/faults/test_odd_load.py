@@ -97,7 +97,7 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
         FAULTS[name](wired)
     wait_until(lambda: processed() == len(mixed.keys), WITHIN_S, "every message to be processed")
     processed_s = time.monotonic() - began
-    wait_until(wired.at_rest, 60, "queue, relay and ledger to be empty")
+    wait_until(wired.at_rest, 60, "queue, inboxes and ledger to be empty")
     found = Executions(wired.folder)
     counts = wired.counts() - before
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}

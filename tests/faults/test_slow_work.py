@@ -7,7 +7,7 @@ import time
 import pytest
 
 from queues import Publisher
-from tests.children import stage_workers
+from tests.children import python_workers
 from tests.faults.burdens import SLOW, Executions
 from tests.faults.wired import Wired
 from tests.waiting import wait_until
@@ -18,7 +18,7 @@ MESSAGES = 60
 BEFORE = 8
 """Messages that are executed before each fault, so that several are in flight."""
 WITHIN_S = 200
-"""Generous: a micro-batch waits for its slowest task, and Spark begins anew on a machine that may be busy."""
+"""Generous: Spark begins anew on a machine that may be busy."""
 
 
 def python_worker_killed(wired):
@@ -33,7 +33,7 @@ def driver_killed(wired):
 
 
 def busy_workers(wired):
-    workers = stage_workers(wired.pid("driver"))
+    workers = python_workers(wired.pid("driver"))
     return [pid for pid in Executions(wired.folder).busy if pid in workers]
 
 
@@ -57,7 +57,7 @@ def test_slow_work_survives_a_python_worker_and_the_driver(wired):
         in_flight.append(fault(wired))
     struck_at = time.time()
     wait_until(lambda: wired.counts()["acked"] >= MESSAGES, WITHIN_S, "every message to be acked")
-    wait_until(wired.at_rest, 60, "queue, relay and ledger to be empty")
+    wait_until(wired.at_rest, 60, "queue, inboxes and ledger to be empty")
     found = Executions(wired.folder)
     counts = wired.counts()
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}

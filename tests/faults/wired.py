@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from importlib import import_module
@@ -13,16 +14,20 @@ from typing import Any
 
 import pytest
 
-from acker import LedgerUnavailableError, RedisMetrics, open_ledger
+from acker import LedgerSpec, LedgerUnavailableError, RedisMetrics, open_ledger
 from queues.depths import depths
 from queues.errors import QueuesError
-from spark_jobs.job import ledger_spec_of, open_relay
-from spark_jobs.levels import plan_topology
+from queues.inbox.records import InboxFigures
+from spark_jobs.running.placement import bolt_tasks
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.spark.stores import open_inboxes
 from tests.entered import Entered
 from tests.proxy import Proxy
 from tests.servers import Servers
 from tests.waiting import wait_until
 from workers.config import Settings, python_path
+from workers.driver.redis_lease import RedisLease
+from workers.driver.watch import UNATTENDED_S
 from workers.local import LocalRun
 from workers.processes import Child
 
@@ -43,7 +48,7 @@ class Wired(Entered):
         module, _, function = name.partition(":")
         self.topology = getattr(import_module(module), function)()
         (self.spout,) = self.topology.spouts
-        self._plan = plan_topology(self.topology, max_lanes=1_000)
+        self._bolt_tasks = bolt_tasks(self.topology)
         self._successors: dict[str, Child] = {}
 
     def _enter(self, exits: ExitStack) -> None:
@@ -73,10 +78,9 @@ class Wired(Entered):
         return wait_until(found, 60, "the broker to tell its dead letters")[0]
 
     def at_rest(self) -> bool:
-        """Tell if queue, relay and ledger are empty."""
+        """Tell if queue, inboxes and ledger are empty."""
         try:
-            with closing(open_relay(self.redis_wire.url, self._plan)) as relay:
-                left = relay.length() + self.in_flight()
+            left = sum(one.tuples for one in self._inboxes().values()) + self.in_flight()
             depth = depths(self.rabbitmq.url, [self.queue], self.rabbitmq.management_url)[0]
         except (LedgerUnavailableError, QueuesError):
             return False
@@ -84,7 +88,7 @@ class Wired(Entered):
 
     def in_flight(self) -> int:
         """Count the trees that the ledger waits for. Raises LedgerUnavailableError."""
-        with closing(open_ledger(ledger_spec_of(self._plan, (self.redis_wire.url,)))) as ledger:
+        with closing(open_ledger(self._ledger)) as ledger:
             return ledger.pending()
 
     def counts(self) -> Counter[str]:
@@ -96,9 +100,17 @@ class Wired(Entered):
         return found
 
     def spark_run(self) -> str:
-        """Which run of the driver's it is: a new one begins where Spark gave one up."""
-        with closing(open_relay(self.redis_wire.url, self._plan)) as relay:
-            return wait_until(relay.attendant, 120, "a driver")
+        """The driver's run, once a process attends each bolt task: a new run begins where the driver gave one up."""
+
+        def attended() -> str:
+            with closing(RedisLease(self.redis_wire.url, self.topology.name)) as lease:
+                holder = lease.holder()
+            if holder is None or not holder.run:
+                return ""
+            seen = [one.seen_s if one.adopted else None for one in self._inboxes().values()]
+            return holder.run if all(age is not None and age < UNATTENDED_S for age in seen) else ""
+
+        return wait_until(attended, 120, "a driver, and a process for each bolt task")
 
     def pid(self, name: str) -> int:
         return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
@@ -128,6 +140,15 @@ class Wired(Entered):
 
     def signal(self, name: str, number: int) -> None:
         os.kill(self.pid(name), number)
+
+    @property
+    def _ledger(self) -> LedgerSpec:
+        return ledger_spec_of(self.topology, (self.redis_wire.url,))
+
+    def _inboxes(self) -> Mapping[int, InboxFigures]:
+        """The inbox of each bolt task. Raises LedgerUnavailableError."""
+        with closing(open_inboxes(self._ledger)) as inboxes:
+            return inboxes.figures(self._bolt_tasks)
 
     def _wire(self, url: str) -> Any:
         """What lies between the topology and a server, with a ``url``."""

@@ -1,0 +1,69 @@
+"""The machine's clock jumps, by an hour and back again, for Redis, Spark and all of tiercel's processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compose import EmbeddedRedis
+from compose.guard import Launch
+from compose.install import install_missing
+from tests.faults.stack import Stack
+from tests.servers import Servers
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
+
+_HOUR_S = 3600
+
+
+class Clock:
+    """The clock of the processes that are started with ``environment``; their monotonic clocks go on."""
+
+    def __init__(self, file: Path) -> None:
+        install_missing("faketime")
+        (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+        self._file = file
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            # Otherwise each process would keep a semaphore, and leave it behind when it is killed.
+            "FAKETIME_DISABLE_SHM": "1",
+        }
+        self.set(0)
+
+    def set(self, ahead_s: int) -> None:
+        """Put it so far before the machine's own."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{ahead_s:+d}s\n")
+        new.replace(self._file)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path / "clock")
+
+
+@pytest.fixture
+def clocked(tmp_path_factory: pytest.TempPathFactory, servers: Servers, clock: Clock) -> Iterator[Stack]:
+    class ClockedRedis(EmbeddedRedis):
+        def _launch(self) -> Launch:
+            launch = super()._launch()
+            return replace(launch, env={**(launch.env or os.environ), **clock.environment})
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in clock.environment.items():
+            patch.setenv(name, value)
+        on_it = replace(servers, redis=ClockedRedis)
+        with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=on_it, rate=100) as stack:
+            yield stack
+
+
+def test_the_clock_jumps(clocked: Stack, clock: Clock) -> None:
+    clocked.survives("clock: an hour ahead", lambda: clock.set(_HOUR_S))
+    clocked.survives("clock: two hours back", lambda: clock.set(-_HOUR_S))
