@@ -19,7 +19,7 @@ from spark_jobs.topology import Topology
 from workers.control import Control, State
 from workers.driver.keeper import Keeper
 from workers.driver.lease import Lease
-from workers.driver.watch import Ended, Staffing, healthy, pause_s
+from workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
 from workers.errors import RunsFailedError
 from workers.heartbeat import Heartbeat
 from workers.patience import patiently
@@ -181,6 +181,7 @@ class Runs:
         began = time.monotonic()
         look_at = began
         ordered = self._rebalances(None)
+        absences = Absences()
         while not self._stop.wait(_LOOK_S):
             self._ground.heartbeat.beat()
             now = time.monotonic()
@@ -200,7 +201,7 @@ class Runs:
                     return Ended.REBALANCED
                 # Fewer: Redis was emptied.
                 ordered = orders
-                ended = self._looked(run, now - began)
+                ended = self._looked(run, now - began, absences)
                 if ended is not None:
                     return ended
         return Ended.STOPPED
@@ -210,16 +211,17 @@ class Runs:
             return self._ground.control.rebalances()
         return known
 
-    def _looked(self, run: Run, age_s: float) -> Ended | None:
+    def _looked(self, run: Run, age_s: float, absences: Absences) -> Ended | None:
         """Return why the run is over, as its inboxes tell; None if it is not."""
         try:
             figures = self._ground.inboxes.figures([task for host in run.hosts for task in host])
         except LedgerUnavailableError:
+            absences.looked(())
             return None
         if not all(one.adopted for one in figures.values()):
             log.error("Redis lost its memory", extra={"event": "run_lost"})
             return Ended.LOST
-        missing = Staffing.of(figures).missing(age_s)
+        missing = absences.looked(Staffing.of(figures).missing(age_s))
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
             log.error("no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"})
