@@ -32,15 +32,13 @@ class Clock:
             "FAKETIME_TIMESTAMP_FILE": str(file),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # Otherwise each process would keep a semaphore, and leave it behind when it is killed.
-            "FAKETIME_DISABLE_SHM": "1",
         }
         self.set(0)
 
     def set(self, ahead_s: int) -> None:
         """Put it so far before the machine's own."""
         new = self._file.with_suffix(".new")
-        new.write_text(f"{ahead_s:+d}s\n")
+        new.write_text(f"{ahead_s:+d}\n")
         new.replace(self._file)
 
 
@@ -56,12 +54,16 @@ def clocked(tmp_path_factory: pytest.TempPathFactory, servers: Servers, clock: C
             launch = super()._launch()
             return replace(launch, env={**(launch.env or os.environ), **clock.environment})
 
+    before = set(Path("/dev/shm").glob("*faketime*"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
         on_it = replace(servers, redis=ClockedRedis)
         with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=on_it, rate=100) as stack:
             yield stack
+    # What processes that were killed leave behind.
+    for left in set(Path("/dev/shm").glob("*faketime*")) - before:
+        left.unlink(missing_ok=True)
 
 
 def test_the_clock_jumps(clocked: Stack, clock: Clock) -> None:
