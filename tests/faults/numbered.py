@@ -39,6 +39,9 @@ class Order:
     SECOND_BOLT = "second-bolt"
     OTHER_WORK = "other-work"
     THEN_KILL = "then-kill"
+    """When a step that did other work has sent its effects."""
+    HOLD = "hold"
+    """No order: the second bolt commits nothing until the first one has repeated that step, whose trees so are open."""
     LATE_IN_THE_SECOND_BOLT = "late-in-the-second-bolt"
     """When the bolt's other task has done many steps meanwhile."""
     STRUCK = "struck"
@@ -105,10 +108,11 @@ def die_once_committed(task: int, what: str) -> None:
 
 class FanOut(BasicBolt):
     output_fields = "number long, part long, bucket string"
-    transient = frozenset({"lines", "task"})
+    transient = frozenset({"lines", "task", "steps"})
 
     def prepare(self, config, context):
         self.task = context.task_id
+        self.steps = 0
         self.lines = Lines(first_folder(Path(os.environ[EFFECTS])), self.task)
         self.raising = self.other = self.unsteady = False
 
@@ -128,9 +132,20 @@ class FanOut(BasicBolt):
         if what := Order.taken(Order.ONCE_COMMITTED):
             die_once_committed(self.task, what)
         if self.other and (what := Order.taken(Order.THEN_KILL)):
+            (Order.place(Path(os.environ[EFFECTS])) / Order.HOLD).write_text(f"{self.task} {os.getpid()}")
             die_once_committed(self.task, what)
+        self.steps += 1
+        self.let_go()
         # From the next step on it emits to buckets that hang on the process, as a bolt does that is not deterministic.
         self.other = bool(Order.taken(Order.OTHER_WORK))
+
+    def let_go(self):
+        """The first step of a new process may be the one that is repeated. At the end of the second it is committed."""
+        held = Order.place(Path(os.environ[EFFECTS])) / Order.HOLD
+        if self.steps >= 2 and held.exists():
+            task, process = map(int, held.read_text().split())
+            if task == self.task and process != os.getpid():
+                held.unlink()
 
 
 class Record(BasicBolt):
@@ -149,6 +164,8 @@ class Record(BasicBolt):
         if what := Order.taken(Order.LATE_IN_THE_SECOND_BOLT):
             time.sleep(_LATE_S)
             die(what)
+        while Order.stands(Order.HOLD):
+            time.sleep(0.01)
 
 
 def topology():

@@ -68,10 +68,12 @@ def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """First the primary of the ledger's shard, then that of the relay."""
+    """The primary of the ledger's shard, then that of the lease, then that of an inbox."""
     with started(tmp_path_factory, redis=ClusteredRedis) as stack:
         cluster: ClusteredRedis = stack.redis
-        for what, key in (("ledger", shard_prefix(numbered.NAME, 0)), ("relay", topology_prefix(numbered.NAME))):
+        inbox = f"tiercel:{{{numbered.NAME}:inbox:{stack.bolt_tasks[-1]}}}:"
+        keys = {"ledger": shard_prefix(numbered.NAME, 0), "lease": topology_prefix(numbered.NAME), "inbox": inbox}
+        for what, key in keys.items():
             primary = cluster.primary_of(key)
 
             def killed(key: str = key, primary: EmbeddedRedis = primary) -> None:

@@ -48,7 +48,7 @@ class Wired(Entered):
         module, _, function = name.partition(":")
         self.topology = getattr(import_module(module), function)()
         (self.spout,) = self.topology.spouts
-        self._bolt_tasks = bolt_tasks(self.topology)
+        self.bolt_tasks = bolt_tasks(self.topology)
         self._successors: dict[str, Child] = {}
 
     def _enter(self, exits: ExitStack) -> None:
@@ -148,7 +148,7 @@ class Wired(Entered):
     def _inboxes(self) -> Mapping[int, InboxFigures]:
         """The inbox of each bolt task. Raises LedgerUnavailableError."""
         with closing(open_inboxes(self._ledger)) as inboxes:
-            return inboxes.figures(self._bolt_tasks)
+            return inboxes.figures(self.bolt_tasks)
 
     def _wire(self, url: str) -> Any:
         """What lies between the topology and a server, with a ``url``."""
