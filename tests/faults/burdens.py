@@ -17,8 +17,6 @@ ODD = "odd"
 VANISHED = "vanished"
 HOLD_S = 3.0
 """How long the tuple lasts in which an executor vanishes."""
-SPARK_GIVES_UP_S = 20
-"""After so long without a word, Spark takes an executor for lost."""
 SLOW_S = 0.5
 """Per tuple."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
@@ -122,14 +120,15 @@ def odd():
     return builder.build()
 
 
-def vanished():
-    """Nothing times out, and Spark gives a lost executor up sooner than by default. One bolt task per executor."""
-    spark_options = {
-        "spark.network.timeout": f"{SPARK_GIVES_UP_S}s",
-        "spark.network.timeoutInterval": "5s",
-        "spark.executor.heartbeatInterval": "5s",
-    }
-    builder = TopologyBuilder("vanished", Config(message_timeout_secs=300, spark_options=spark_options))
+def vanished(spark_options=None):
+    """Nothing times out. One bolt task per executor."""
+    builder = TopologyBuilder("vanished", Config(message_timeout_secs=300, spark_options=spark_options or {}))
     builder.set_spout("numbers", QueueSpout(VANISHED, fields="number long", format="json"))
     builder.set_bolt("tally", Tally(), parallelism=2).fields_grouping("numbers", "number")
     return builder.build()
+
+
+def given_up():
+    """Spark takes an executor for lost after twenty seconds without a word, and not after two minutes."""
+    silence = {"spark.network.timeout": "20s", "spark.network.timeoutInterval": "5s", "spark.executor.heartbeatInterval": "5s"}
+    return vanished(silence)
