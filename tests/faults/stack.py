@@ -61,7 +61,7 @@ class Stack(Wired):
             lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before, PROCESSED_WITHIN_S,
             f"{name}: every message to be processed or dead-lettered",
         )  # fmt: skip
-        wait_until(self.at_rest, PROCESSED_WITHIN_S, f"{name}: queue, inboxes and ledger to be empty")
+        self.rests(PROCESSED_WITHIN_S, name)
         self.published = load.published
         shown = Shown(
             fault=name,

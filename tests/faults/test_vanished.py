@@ -87,7 +87,7 @@ def vanish(wired, come_back):
         assert effects_of(wired, worker) == wrote
         come_back(worker, stopped)
     wait_until(lambda: len(Executions(wired.folder).done) == len(load.published), WITHIN_S, "every message")
-    wait_until(wired.at_rest, 60, "queue, inboxes and ledger to be empty")
+    wired.rests(60)
     found = Executions(wired.folder)
     counts = wired.counts()
     last_s = found.last_at - stopped_at

@@ -77,14 +77,30 @@ class Wired(Entered):
 
         return wait_until(found, 60, "the broker to tell its dead letters")[0]
 
-    def at_rest(self) -> bool:
-        """Tell if queue, inboxes and ledger are empty."""
+    def rests(self, within_s: float, name: str = "") -> None:
+        """Wait until queue, inboxes and ledger are empty."""
+        left = ""
+
+        def empty() -> bool:
+            nonlocal left
+            left = self._left()
+            return not left
+
         try:
-            left = sum(one.tuples for one in self._inboxes().values()) + self.in_flight()
+            wait_until(empty, within_s)
+        except AssertionError:
+            raise AssertionError(f"{name}: not empty within {within_s} s: {left}") from None
+
+    def _left(self) -> str:
+        """What is in the queue, the inboxes and the ledger; empty if they are."""
+        try:
+            waiting = {task: one.tuples for task, one in self._inboxes().items() if one.tuples}
+            in_flight = self.in_flight()
             depth = depths(self.rabbitmq.url, [self.queue], self.rabbitmq.management_url)[0]
-        except (LedgerUnavailableError, QueuesError):
-            return False
-        return not (left or depth.ready or depth.unacked or depth.delayed)
+        except (LedgerUnavailableError, QueuesError) as error:
+            return str(error)
+        left = waiting or in_flight or depth.ready or depth.unacked or depth.delayed
+        return f"tuples by task {waiting}, {in_flight} trees, {depth}" if left else ""
 
     def in_flight(self) -> int:
         """Count the trees that the ledger waits for. Raises LedgerUnavailableError."""
