@@ -189,7 +189,7 @@ class Runs:
                 return Ended.FAILED
             # Tasks that end without a fault were told that another run has their inboxes.
             if not self._keeper.held or not tasks.active:
-                log.error("another driver has taken %s over", self._name, extra={"event": "run_lost"})
+                log.error("another driver has taken %s over, or Redis lost its memory", self._name, extra={"event": "run_lost"})
                 return Ended.LOST
             if now >= look_at:
                 look_at = now + _FIGURES_S
