@@ -102,7 +102,7 @@ def vanish(wired, come_back):
 
 
 def test_an_executor_vanishes_for_a_minute_and_comes_back(tmp_path, servers):
-    """The others go on, and what the old attempt does afterwards is refused."""
+    """What the old attempt does afterwards is refused. Meanwhile its task waits for a slot, which Spark takes for busy."""
     with started("vanished", tmp_path / "effects", servers) as wired:
 
         def come_back(worker, stopped):
