@@ -1,16 +1,16 @@
-"""The machine's clock jumps, by an hour and back again, for Redis, Spark and all of tiercel's processes."""
+"""The machine's clock jumps, by an hour and back again, for Spark and all of tiercel's processes.
+
+Not for the servers: Redis' allocator does not start with a clock that is not the machine's. What a jump of its clock does to
+the driver's judgement is in ``tests/unit/test_runs.py``.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compose import EmbeddedRedis
-from compose.guard import Launch
 from compose.install import install_missing
 from tests.faults.stack import Stack
 from tests.servers import Servers
@@ -49,17 +49,11 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def clocked(tmp_path_factory: pytest.TempPathFactory, servers: Servers, clock: Clock) -> Iterator[Stack]:
-    class ClockedRedis(EmbeddedRedis):
-        def _launch(self) -> Launch:
-            launch = super()._launch()
-            return replace(launch, env={**(launch.env or os.environ), **clock.environment})
-
     before = set(Path("/dev/shm").glob("*faketime*"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
-        on_it = replace(servers, redis=ClockedRedis)
-        with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=on_it, rate=100) as stack:
+        with Stack(tmp_path_factory.mktemp("effects"), master="local[2]", servers=servers, rate=100) as stack:
             yield stack
     # What processes that were killed leave behind.
     for left in set(Path("/dev/shm").glob("*faketime*")) - before:
