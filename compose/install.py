@@ -84,7 +84,6 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "chromium": lambda: find_system_program("chromium"),
     "prometheus": lambda: find_system_program("promtool"),
     "docker-compose": lambda: find_system_program("docker-compose"),
-    "faketime": lambda: find_system_program("faketime"),
 }
 
 # For each thing the Debian packages that bring it, the first that this release knows is taken.
@@ -99,7 +98,6 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "chromium": ("chromium",),
     "prometheus": ("prometheus",),
     "docker-compose": ("docker-compose",),
-    "faketime": ("faketime",),
 }
 
 
