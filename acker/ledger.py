@@ -64,10 +64,10 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Updates:
-    """What one Spark task does to the trees of its input: parallel arrays, one entry a root, sorted by root.
+    """Updates of one step to the trees of its input: parallel arrays, one entry per root, sorted by root.
 
-    ``roots`` names *every* root of the task's input, also those whose ``xors`` entry is 0 (tuples held, nothing emitted):
-    a retry that does other work must be able to fail all of them.
+    ``roots`` names *every* root of the step's input, also those whose ``xors`` entry is 0 (tuples held, nothing emitted):
+    a repeat that does other work must be able to fail all of them.
     """
 
     roots: Ids
@@ -185,7 +185,7 @@ class Ledger(Protocol):
         * Same step, same digest: what took effect before is not applied again. What an attempt that
           died halfway left undone is applied now.
         * Same step, another digest: all roots named in this call are failed, as component "__acker",
-          with the reason "a retried task did other work", also where the earlier attempt died halfway.
+          with the reason "a repeated step did other work", also where the earlier attempt died halfway.
         * A step that is older than one that the task has applied, an attempt that is older than one
           that the ledger has heard of (here or by ``fence``), another run than the current one (see
           ``begin``): STALE, nothing is applied.

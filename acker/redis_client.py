@@ -74,7 +74,7 @@ def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(se
     ValueError without one. With Sentinels or a cluster it follows the primary when that changes.
 
     The clients of one process share their connections to a server. So a connection that went dead without a word costs a
-    process one timeout, and not one for the ledger, one for the relay, one for the counters.
+    process one timeout, and not one for the ledger, one for the inboxes, one for the counters.
 
     No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call may take effect more than
     once on its way to one reply; whoever uses this must be able to bear that. ``rediss://`` is TLS, and the certificate must

@@ -17,7 +17,7 @@ LIFETIMES = 4
 """Message timeouts for which entries and feeds are kept."""
 LEDGER_COMPONENT = "__acker"
 """The component under which the ledger itself fails roots; Storm's name for it."""
-OTHER_WORK = "a retried task did other work"
+OTHER_WORK = "a repeated step did other work"
 
 
 def conflict_of(root: int) -> Failure:

@@ -1,6 +1,6 @@
 """Word count over whole record batches, without a Python loop: from the queue ``sentences`` to the queue ``word-counts``.
 
-Each message there is ``{"word": "falcon", "n": 3}``: what one micro-batch counted. Whoever reads the queue adds them up.
+Each message there is ``{"word": "falcon", "n": 3}``: what one step counted. A reader of the queue adds them up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A chunk: the tuples that one task emits to one other task on one stream, as one Arrow record batch with their ids.
 
-On the wire (relay entries, Spark shuffle rows) it is an Arrow IPC stream of one batch: the stream's typed columns, then
+On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed columns, then
 ``__roots`` and ``__edges`` (list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
 """
 

@@ -124,7 +124,7 @@ class Consumer:
         self._link.call(lambda: self._set_paused(paused=False))
 
     def expect(self, tuples: int) -> None:
-        """Hold about twice as many messages from now on; 0: none but those that ``get`` has handed out."""
+        """Ask for about twice as many messages from now on; 0: hold none but those that ``get`` has handed out."""
         self._link.call(lambda: self._set_expected(tuples))
 
     def stop(self, grace: timedelta) -> bool:

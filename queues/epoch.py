@@ -63,8 +63,9 @@ class Epoch:
         self._timers: dict[int, object] = {}
         self._taking = False
         self._at_end: Callable[[], None] | None = None
-        tag = f"{settings.tag}.{number}"
-        self.subscription = Subscription(channel, settings.queue, tag, on_message=self._on_message, on_end=self.adjust)
+        self.subscription = Subscription(
+            channel, settings.queue, f"{settings.tag}.{number}", on_message=self._on_message, on_end=self.adjust
+        )
         channel.add_on_cancel_callback(self._cancelled_by_broker)
 
     @property
@@ -78,22 +79,23 @@ class Epoch:
         """The next messages, ``limit`` at most. On any thread."""
         return self._waiting.take(limit)
 
-    def adjust(self) -> None:
-        """Begin, end or change the subscription, as far as it is not what it should be."""
+    def adjust(self, *, at_once: bool = False) -> None:
+        """Begin, end or change the subscription; for a change it ends when nothing is on its way, or ``at_once``."""
         subscription = self.subscription
         if subscription.ending or not self.is_open:
             return
-        if not subscription.prefetch and self._taking and self._limit.returns_are_free:
-            # They were asked for when more of them were expected.
-            self._give_back_all(self._waiting.last(self._intake.excess))
         wanted = self._intake.wanted(subscription.prefetch) if self._taking else 0
+        now = self._settings.clock()
         if wanted == subscription.prefetch:
+            subscription.keep()
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
-        elif subscription.prefetch:
+        elif not subscription.prefetch:
+            self._book.mark()
+            subscription.begin(wanted, now)
+        elif not wanted or at_once or subscription.is_clear(wanted, self._book.unsettled, now):
             subscription.end()
-        else:
-            subscription.begin(wanted)
+            self._ack()
 
     def set_taking(self, *, taking: bool) -> None:
         """Take messages, as many as the intake wants; or take none, and give back what was not handed out."""
@@ -108,8 +110,11 @@ class Epoch:
             self._link.restart(BrokerUnavailableError(f"the subscription to queue {self._settings.queue!r} is gone"))
             return
         # They would be too old for the consumer timeout before they are processed; the next delivery is a young one.
-        self._give_back_all(self._waiting.first_while(self._is_old))
-        self.adjust()
+        old = list(self._waiting.first_while(self._is_old))
+        self._give_back_all(old)
+        # Where the prefetch is too large they would come straight back.
+        self.adjust(at_once=bool(old))
+        self.flush()
 
     def end(self, then: Callable[[], None]) -> None:
         """Cancel, settle what is finished, give back everything else, then call ``then``."""
@@ -147,13 +152,14 @@ class Epoch:
         if not self.is_open:
             return  # it comes again on the next channel
         tag = method.delivery_tag
+        now = self._settings.clock()
+        self.subscription.stirred(now)
         count = delivered_before(properties.headers, redelivered=method.redelivered)
-        delivery = Delivery(self.number, tag, body, count, properties, self._settings.clock())
+        delivery = Delivery(self.number, tag, body, count, properties, now)
         self._book.open(tag)
         self._intake.arrived(len(body))
         self.counts["delivered"] += 1
-        if method.redelivered:
-            self.counts["redelivered"] += 1
+        self.counts["redelivered"] += bool(method.redelivered)
         if self._limit.deletes and self._limit.is_last_delivery(count):
             self.counts["rejected"] += 1
             self.bury(delivery, _LAST_DELIVERY.format(count))
@@ -188,16 +194,12 @@ class Epoch:
 
     def fail(self, delivery: Delivery, reason: str) -> None:
         """It was processed without success: again later, or to the dead-letter queue."""
-        settings = self._settings
         count = delivery.delivery_count
-        failures = settings.failures.failed(delivery.body, delivery.properties, count)
-        action = next_action(failures, settings.retry, settings.delivery_limit)
+        failures = self._settings.failures.failed(delivery.body, delivery.properties, count)
+        action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
         if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
-            times = (
-                f"failed {failures + 1} times here, at last"
-                if count is None
-                else f"delivered {count + 1} times, failed at last"
-            )
+            here = f"failed {failures + 1} times here, at last"
+            times = here if count is None else f"delivered {count + 1} times, failed at last"
             self.bury(delivery, f"{times}: {reason or 'no reason given'}")
         else:
             self._hold(delivery, action.after_s)
@@ -215,7 +217,7 @@ class Epoch:
             self.give_back(delivery)
 
     def give_back(self, delivery: Delivery) -> None:
-        """To the broker, without blame as far as the broker can tell."""
+        """To the broker, without blame as far as that can tell."""
         self._channel.basic_nack(delivery.tag, requeue=True)
         self._settled(delivery, "given_back")
 
@@ -226,8 +228,7 @@ class Epoch:
 
     def buried(self, tag: int) -> None:
         """The dead-letter queue has the copy: now the original may go."""
-        delivery = self._busy.pop(tag, None)
-        if delivery is not None:
+        if (delivery := self._busy.pop(tag, None)) is not None:
             self._book.finish(tag)
             self._intake.settled(len(delivery.body))
             self._forget_failures(delivery)
@@ -240,11 +241,17 @@ class Epoch:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
 
     def flush(self) -> None:
-        """Send the acks that are due."""
+        """Send the acks that are due, unless they wait for a change of the prefetch: then a later call sends them."""
         if self.is_open:
-            for ack in self._book.take():
-                self._channel.basic_ack(ack.tag, multiple=ack.multiple)
             self.adjust()
+            if not self.subscription.withholds_acks(self._settings.clock()):
+                self._ack()
+
+    def _ack(self) -> None:
+        for ack in (acks := self._book.take()):
+            self._channel.basic_ack(ack.tag, multiple=ack.multiple)
+        if acks:
+            self.subscription.stirred(self._settings.clock())
 
     def _forget_failures(self, delivery: Delivery) -> None:
         if delivery.delivery_count != 0:
@@ -262,8 +269,7 @@ class Epoch:
         self._timers.pop(tag, None)
         if not self.is_open:
             return  # it stays busy, so that void settles it
-        delivery = self._busy.pop(tag, None)
-        if delivery is None:
+        if (delivery := self._busy.pop(tag, None)) is None:
             return
         if self._limit.is_last_delivery(delivery.delivery_count):
             self.bury(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
@@ -274,6 +280,7 @@ class Epoch:
         self.adjust()
 
     def _settled(self, delivery: Delivery, counter: str) -> None:
+        self.subscription.stirred(self._settings.clock())
         self._book.close(delivery.tag)
         self._intake.settled(len(delivery.body))
         self.counts[counter] += 1

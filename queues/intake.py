@@ -14,8 +14,9 @@ class Intake:
     """Decides the prefetch of the one consumer of a channel. Not thread-safe.
 
     It is small at first, because what waits in the queue may be large; it grows when messages turn out to be small; it is
-    0 (no consumer) while too many bytes are held, or more messages than are expected. Messages that are on their way when it
-    shrinks still come. It outlives the channel: what was held on one that is gone must be settled here too.
+    0 (no consumer) while too many bytes are held, or more messages than are expected. What is held when it shrinks is held
+    on, and nothing is asked for until it has become less. It outlives the channel: what was held on one that is gone must be
+    settled here too.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -40,11 +41,6 @@ class Intake:
     def count(self) -> int:
         """Messages held."""
         return self._count
-
-    @property
-    def excess(self) -> int:
-        """Messages held above what is expected."""
-        return max(0, self._count - self._limit)
 
     def expect(self, tuples: int) -> None:
         """So many tuples are in flight at most, and a small multiple of that is held. 0: nothing is to be taken."""

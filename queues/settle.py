@@ -27,19 +27,33 @@ class SettleBook:
         """Every tag below is settled, or acked by the next ``take``."""
         self._open: set[int] = set()
         self._finished: list[int] = []
+        self._mark = 0
+        self._unsettled = 0
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that came after the last ``mark`` and that the broker does not know to be settled."""
+        return self._unsettled
+
+    def mark(self) -> None:
+        """Begin to count ``unsettled`` anew, with the next message that comes."""
+        self._mark = self._last
+        self._unsettled = 0
 
     def open(self, tag: int) -> None:
         """A message came. Tags rise; what is left out was never delivered and counts as settled."""
         self._last = tag
         self._open.add(tag)
+        self._unsettled += 1
 
     def finish(self, tag: int) -> bool:
         """Ack it with the next ``take``; False if it is not open."""
-        if not self.close(tag):
+        if tag not in self._open:
             return False
+        self._open.remove(tag)
         self._finished.append(tag)
         return True
 
@@ -48,13 +62,16 @@ class SettleBook:
         if tag not in self._open:
             return False
         self._open.remove(tag)
+        self._unsettled -= tag > self._mark
         return True
 
     def take(self) -> list[Ack]:
         """The acks to send now, in this order; each finished tag is covered exactly once."""
         if not self._finished:
             return []
-        finished, self._finished = self._finished, []
+        finished = self._finished
+        self._finished = []
+        self._unsettled -= sum([tag > self._mark for tag in finished])
         low = self._low
         # It only rises: in the life of a channel each tag is looked at once.
         while low <= self._last and low not in self._open:

@@ -34,7 +34,10 @@ class TaskContext:
     targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Stream to the components that subscribe to it."""
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Every component of the topology to the ids of its tasks, ascending."""
+    """Every component of the topology to the ids of its tasks, ascending.
+
+    While a spout runs, ``tiercel rebalance`` may give bolts other tasks, and this changes: ask when you emit.
+    """
 
     def component_tasks(self, component: str) -> Sequence[int]:
         """The ids of a component's tasks, ascending, as ``emit_direct`` takes them. Raises KeyError."""
@@ -124,10 +127,11 @@ class Spout:
         self.next_tuple(collector)
 
     def expect(self, tuples: int) -> None:
-        """Hold no more than a small multiple of this many messages; called when the bound on tuples in flight changes.
+        """Ask for no more than a small multiple of this many messages; called when the bound on tuples in flight changes.
 
-        0: nothing can be emitted for now, so hold nothing that has not been emitted; a source that lends its messages gets
-        them back. A spout that holds nothing need not listen.
+        What is held already is emitted in its turn. 0: nothing can be emitted for now, so hold nothing that has not been
+        emitted; a source that lends its messages gets them back. It is the first to be told after ``open``. A spout that
+        holds nothing need not listen.
         """
 
     def check(self) -> None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+# A broker that has a message and may send it does so in milliseconds.
+_QUIET_S = 0.25
+_WITHHOLD_S = 0.5
+
 
 class Subscription:
-    """A consumer of the broker's, or none. All of it runs on the I/O thread.
+    """A consumer of the broker's, or none. All of it runs on the I/O thread; times are monotonic seconds.
 
     Quorum queues know no other way to a new prefetch than a new consumer. What came over one that ended
-    stays open on the channel.
+    stays open on the channel. What is on its way to one that is cancelled, a quorum queue takes back, and
+    it counts that as a return. So a change waits until nothing is on its way (``is_clear``). Where more
+    is wanted acks are withheld for a moment, so that the broker soon has sent all that it may. Less is
+    wanted where little comes, and withheld acks would only be late.
     """
 
     def __init__(
@@ -30,6 +37,9 @@ class Subscription:
         self._on_end = on_end
         self._begun = 0
         self.consumer_tag: str | None = None
+        self._stirred_s = 0.0
+        self._change_since: float | None = None
+        self._grows = False
         self.prefetch = 0
         """0: there is none."""
         self.ending = False
@@ -40,8 +50,32 @@ class Subscription:
         """It is gone without a word."""
         return self.consumer_tag is not None and self.consumer_tag not in self._channel.consumer_tags
 
-    def begin(self, prefetch: int) -> None:
+    def stirred(self, now: float) -> None:
+        """Note that a message came, or that the broker was told of one that is settled and may send the next."""
+        self._stirred_s = now
+
+    def keep(self) -> None:
+        """Forget about a change: the prefetch is what it should be."""
+        self._change_since = None
+
+    def is_clear(self, wanted: int, unsettled: int, now: float) -> bool:
+        """Tell whether nothing is on its way, where another prefetch is wanted.
+
+        ``unsettled``: so many that came over this consumer are not settled, as far as the broker knows.
+        It may send no more, or could have and has not for so long that it has nothing.
+        """
+        if self._change_since is None:
+            self._change_since = now
+        self._grows = wanted > self.prefetch
+        return unsettled >= self.prefetch or now - self._stirred_s >= _QUIET_S
+
+    def withholds_acks(self, now: float) -> bool:
+        """Tell whether acks wait, since each lets the broker send one more. Once per change, and briefly."""
+        return self._grows and self._change_since is not None and now - self._change_since < _WITHHOLD_S
+
+    def begin(self, prefetch: int, now: float) -> None:
         self.prefetch = prefetch
+        self._stirred_s = now
         self._begun += 1
         tag = f"{self._tag}.{self._begun}"
         self._channel.basic_qos(prefetch_count=prefetch)
@@ -49,6 +83,7 @@ class Subscription:
 
     def end(self) -> None:
         self.ending = True
+        self._change_since = None
         tag = self.consumer_tag
         self.consumer_tag = None
         self._channel.basic_cancel(tag, callback=self._ended)

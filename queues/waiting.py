@@ -61,14 +61,6 @@ class Waiting:
             except IndexError:
                 continue
 
-    def last(self, count: int) -> Iterator[Delivery]:
-        """Take out as many of those that came last."""
-        try:
-            for _ in range(count):
-                yield self._fresh.pop()
-        except IndexError:
-            return
-
     def clear(self) -> None:
         self._again.clear()
         self._fresh.clear()

@@ -30,7 +30,6 @@ state            what the state of a StatefulBolt is, and the stores that keep i
 task_states      what a step does around a state
 snapshots        what outlives the process of a bolt
 suspects         who ended the process, or hangs in it
-patience         waiting for Redis within a Spark task
 garbage          how seldom it is collected
 spark            all that knows Spark
 shipping         code for executors that lack it

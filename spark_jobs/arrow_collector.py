@@ -33,7 +33,7 @@ class Portion:
     tasks: NDArray[np.int32]
     """The task that emitted each row."""
     rows: Rows
-    """Where each row stands in the level's input."""
+    """Where each row stands in the step's input."""
 
     def halves(self) -> tuple[Portion, Portion]:
         """The first and the second half of at least two rows."""
@@ -62,20 +62,20 @@ class Sent:
     target: int
     values: pa.RecordBatch
     anchors: Anchors
-    """Rows of the level's input."""
+    """Rows of the step's input."""
 
 
 class ArrowCollector(_Collector):
     """For one call of ``execute``, or for ``flush``; what it was told counts only if the call returns."""
 
     def __init__(self, record: Record, seeds: Ids, portion: Portion) -> None:
-        """``seeds`` are the identities of the level's input, as the tuples of other bolts have them."""
+        """``seeds`` are the identities of the step's input, as the tuples of other bolts have them."""
         super().__init__(record)
         self.sent: list[Sent] = []
         self.emissions: list[Anchors] = []
         """Of each call of emit, what its rows are anchored to."""
         self.failed: dict[int, str] = {}
-        """Row of the level's input to why."""
+        """Row of the step's input to why."""
         self.emitted = 0
         self.transferred = 0
         self.closed = False

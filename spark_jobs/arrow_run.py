@@ -1,4 +1,4 @@
-"""Runs an ``ArrowBolt`` over its input of one micro-batch; what of it leaves."""
+"""Runs an ``ArrowBolt`` over the input of one step, and says what of it leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class _Received:
     chunk: Chunk
     first: int
-    """The row of its first tuple in the level's input."""
+    """The row of its first tuple in the step's input."""
 
     @property
     def rows(self) -> Rows:
@@ -41,23 +41,23 @@ class _Received:
 
 
 class ArrowRecord(Record):
-    """What one task of an ``ArrowBolt`` did with its input in one micro-batch; it has rows and no tuples."""
+    """Record of what one task of an ``ArrowBolt`` did in one step; it has rows and no tuples."""
 
     def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int, seeds: Ids) -> None:
         super().__init__(component, outputs, untracked, salt)
         self.seeds = seeds
-        """The identity of each tuple of the level's input."""
+        """The identity of each tuple of the step's input."""
         self.sent: list[Sent] = []
         self.emissions: list[Anchors] = []
         self._received: list[_Received] = []
         self._calls: list[tuple[Rows, int]] = []
 
     def receive(self, chunk: Chunk, first: int) -> None:
-        """A chunk of the input, whose first tuple is row ``first`` of the level's input."""
+        """A chunk of the input, whose first tuple is row ``first`` of the step's input."""
         self._received.append(_Received(chunk=chunk, first=first))
 
     def portions(self) -> Iterator[Portion]:
-        """The input, by source, a tick last. Not in the order of the chunks: a retry meets these in another one."""
+        """The input, by source, a tick last. Not in the order of the chunks: a repeated step meets these in another one."""
         sources: dict[tuple[str, str], list[_Received]] = {}
         for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
             route = received.chunk.route

@@ -34,20 +34,20 @@ class Item(Protocol):
 
 
 class Record:
-    """What one bolt task did with its input in one micro-batch."""
+    """Record of what one bolt task did in one step."""
 
     def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int] = frozenset(), salt: int = 0) -> None:
         self.component, self.outputs = component, outputs
         self.untracked = untracked
         """Rows of tuples that are in no tree."""
         self.salt = salt
-        """Differs from micro-batch to micro-batch."""
+        """Differs from step to step."""
         self.tuples: list[Tuple] = []
         """The tuples that the task holds from before, then its input."""
         self.held = 0
         """How many it holds from before."""
         self.aborted = False
-        """Nothing of what it did counts: it is again what it was before the micro-batch."""
+        """Nothing of what it did counts: it is again what it was before the step."""
         self.reasons: dict[int, str] = {}
         """Row of each failed tuple to why."""
         self.doing: Item | None = None
@@ -134,7 +134,7 @@ class _Collector:
         self._record.report(reason_of(error))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a collector is handed in and never stored: it is another one in each micro-batch")
+        raise TypeError("a collector is handed in and never stored: it is another one in each step")
 
 
 class BasicCollector(_Collector):
@@ -249,7 +249,7 @@ class OutputCollector(_Collector):
         tracked = [anchor for anchor in anchored if anchor.row not in record.untracked] if record.untracked else anchored
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
-        # A sum, because the order of the anchors may differ at a retry, and the same anchor twice must not cancel out.
+        # A sum: the order of the anchors may differ when a step is repeated, and the same anchor twice must not cancel out.
         return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:

@@ -27,14 +27,14 @@ class Config:
     ackers: int = 1
     """Shards of the ledger. 0: nothing is tracked, a spout tuple is acked as soon as it is on its way."""
     max_spout_pending: int | None = None
-    """Spout tuples in flight a spout task. None: the bound follows the complete latency."""
+    """Spout tuples in flight per spout task. None: the bound follows what can be finished in time."""
     tick_tuple_freq_secs: float | None = None
     """Each bolt task gets a tick (``tup.is_tick``) that often, also while no message flows; five times a second at most, and
     once per step. Set it for the topology, or for one bolt: ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``."""
     shutdown_grace_secs: float = 10.0
     """How long a spout worker that is asked to end waits for what is in flight before it gives it back."""
     spark_options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the Spark session, such as ``{"spark.driver.memory": "2g"}``."""
+    """Further options of the Spark context, such as ``{"spark.driver.memory": "2g"}``."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Settings of your own; they stand beside these in what ``prepare`` and ``open`` are given."""
 

@@ -51,6 +51,10 @@ class SpoutEmitter:
         # By stream: one turn for all would send every second tuple to one task if two streams alternate.
         self._turns = dict.fromkeys(self._outputs.outlets, mix(task_id) & _LOW)
 
+    def follow(self, topology: Topology) -> None:
+        """Route to the tasks of this topology from now on. Only when everything was taken."""
+        self._outputs = Outputs(topology, self.task_id)
+
     def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
         """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
 

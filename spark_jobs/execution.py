@@ -1,4 +1,4 @@
-"""Runs one bolt over its input of one micro-batch. What a bolt raises fails tuples, never the Spark task."""
+"""Runs one bolt over the input of one step. What a bolt raises fails tuples, never the Spark task."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ class Fields(Grouping):
 class PartialKey(Fields):
     """Equal values of these fields to one of two tasks, half of them to each.
 
-    Storm takes the task that the emitter has used less so far. Such a counter would choose another task at a retry, so here
-    the tuple's identity decides; over many tuples the two are used equally.
+    Storm takes the task that the emitter has used less so far. Such a counter would choose another task when a step is
+    repeated, so here the tuple's identity decides; over many tuples the two are used equally.
     """
 
     name = "partial_key"
@@ -168,8 +168,8 @@ class Direct(Grouping):
 class CustomGrouping(Protocol):
     """A grouping of your own; any object with these two methods will do. Each emitting task works on a copy of its own.
 
-    Choose by the values alone. A choice that a retried task would not repeat (a counter, a clock, ``hash``) loses nothing,
-    but the ledger sees that the retry did other work, and has its messages delivered again.
+    Choose by the values alone. A choice that a repeated step would not repeat (a counter, a clock, ``hash``) loses nothing,
+    but the ledger sees that it did other work, and has its messages delivered again.
     """
 
     def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from queues.schema import Schema
 from spark_jobs.topology import Topology
 
 _FORMAT = 1
-"""Of what lies in Redis: chunks, keys of the ledger, of the relay and of states. Raise it when one of them changes."""
+"""Of what lies in Redis: chunks, keys of the ledger, of inboxes and of states. Raise it when one of them changes."""
 
 
 def shape_of(topology: Topology) -> str:

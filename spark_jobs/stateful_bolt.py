@@ -15,7 +15,7 @@ class StatefulBolt(BasicBolt):
     """A ``BasicBolt`` with a map in Redis, ``self.state``: counts, latest values, what was seen before.
 
     Guarantee: what ``execute`` and ``flush`` write leaves in bulk after ``flush`` and before any ack of the step, and
-    counts once however often Spark repeats the task. The writes of a tuple whose ``execute`` raises are forgotten; if
+    counts once however often the step is repeated. The writes of a tuple whose ``execute`` raises are forgotten; if
     ``flush`` raises, all of the step are. A *message* that is delivered again, because something else in its tree
     failed, is a new tuple and counts again: at least once, as Storm's. Where that must not be, keep in the state what
     identifies a message.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -104,6 +104,19 @@ class Topology:
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
         return SpoutContext(**shared, wake=wake, count=count)
+
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """The number of tasks of each bolt."""
+        return {bolt: spec.parallelism for bolt, spec in self.bolts.items()}
+
+    def with_parallelism(self, numbers: Mapping[str, int]) -> Topology:
+        """Return the topology with other numbers of tasks. Bolts that it does not have are passed over.
+
+        Tasks of spouts keep their ids, those of bolts may have others.
+        """
+        bolts = {bolt: replace(spec, parallelism=numbers.get(bolt, spec.parallelism)) for bolt, spec in self.bolts.items()}
+        return replace(self, bolts=bolts)
 
     @property
     def spout_tasks(self) -> int:

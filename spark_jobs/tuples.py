@@ -34,11 +34,11 @@ class Tuple:
         self.values = values
         self.origin = origin
         self.row = row
-        """Its number in the task's input in this micro-batch: the collector's business."""
+        """Its number in the input of the step: the collector's business."""
         self.seed = seed
         """A well-mixed number of its identity, the same in each attempt at the task if the tuple is tracked."""
         self.record = record
-        """The micro-batch of the task that has it."""
+        """That of the step which has it: ``collector.Record``."""
         self.emitted = 0
         """Emissions anchored to it so far."""
         self.state = OPEN
@@ -89,7 +89,7 @@ class Tuple:
 
 
 def tuples_of(chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None) -> list[Tuple]:
-    """The tuples of a chunk, whose rows begin with ``first`` in a micro-batch whose rows have these seeds."""
+    """Return the tuples of a chunk, whose rows begin with ``first`` in a step whose rows have these seeds."""
     route = chunk.route
     origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
     columns = [column.to_pylist() for column in chunk.values.columns]

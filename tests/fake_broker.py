@@ -29,6 +29,9 @@ class Message:
 class FakeChannel:
     """One channel; ``queue`` holds what is ready."""
 
+    endangered = 0
+    """Messages that may have been on their way to a consumer when it was cancelled: a quorum queue takes those back."""
+
     def __init__(self, queue):
         self.is_open, self.consumer_tags, self._cancelled = True, [], set()
         self.queue, self.unacked, self.closing = queue, {}, False
@@ -51,6 +54,7 @@ class FakeChannel:
 
     def basic_cancel(self, _tag, callback):
         self._must_be_open()
+        self.endangered += min(self._consumer.prefetch - len(self._consumer.open), len(self.queue))
         self._cancel_ok, self.consumer_tags = callback, []
 
     def basic_ack(self, tag, multiple):
@@ -213,11 +217,21 @@ class Bench:
         self.channel.unacked, self.channel._consumer = {}, None
 
     def settle_down(self):
-        """Until the broker has nothing to say any more."""
-        while True:
-            self.channel.answer_cancel()
-            if not self.channel.deliver(1) and self.channel._cancel_ok is None:
-                return
+        """Until the broker has nothing to say any more, and the consumer saw that for a second."""
+        for quiet_s in (1.0, 0.0):
+            while True:
+                self.channel.answer_cancel()
+                if not self.channel.deliver(1) and self.channel._cancel_ok is None:
+                    break
+            if quiet_s and self.channel.is_open:
+                self.now += quiet_s
+                self.consumer._epoch.check()
+
+    @property
+    def withheld(self):
+        """Acks that wait for a change of the prefetch."""
+        epoch = self.consumer._epoch
+        return 0 if epoch is None else len(epoch._book._finished)
 
     @property
     def intake(self):

@@ -1,6 +1,6 @@
 """Makes up whole runs for the property tests: tuple trees, repeated tasks, lost and repeated calls.
 
-A *task* (level, partition) is attempted one or several times. An attempt reads the outputs of some attempts of the level
+A *task* (bolt, partition) is attempted one or several times. An attempt reads the outputs of some attempts of the bolt
 before, and acks, fails or holds what it reads, and emits children, anchored to one or several tuples. Its ``work`` is what it
 tells the ledger. What should come of it all is computed here with sets of tuples, not with XOR.
 """
@@ -15,7 +15,7 @@ from acker import Failure, Token
 from acker.ids import edge, mix, seed
 from tests.ledgers import token, updates
 
-LEVELS, PARTITIONS = 3, 2
+BOLTS, PARTITIONS = 3, 2
 Name = int
 
 
@@ -59,7 +59,7 @@ class Attempt:
 
 @dataclass
 class Run:
-    """``attempts[level, partition]``: in the order in which they ran; the last one survives."""
+    """``attempts[bolt, partition]``: in the order in which they ran; the last one survives."""
 
     roots: list[int]
     spout: list[Copy]
@@ -85,27 +85,27 @@ def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run
     ]
     run = Run(ids, spout, {})
     salt = random.getrandbits(32)
-    for level in range(LEVELS):
+    for bolt in range(BOLTS):
         for partition in range(PARTITIONS):
-            attempts = run.attempts[level, partition] = []
+            attempts = run.attempts[bolt, partition] = []
             for _ in range(random.choice((1, 1, 2, 3))):
-                read = _input(random, run, level, partition)
+                read = _input(random, run, bolt, partition)
                 own_salt = random.getrandbits(32) if random.random() < temper else salt
-                attempts.append(_attempt(token(PARTITIONS * level + partition, step=step), read, salt, own_salt))
+                attempts.append(_attempt(token(PARTITIONS * bolt + partition, step=step), read, salt, own_salt))
             # The surviving attempt reads what survived.
-            read = _input(None, run, level, partition)
+            read = _input(None, run, bolt, partition)
             if {tup.name for tup in attempts[-1].read} != {tup.name for tup in read}:
                 attempts.append(_attempt(attempts[-1].token, read, salt, salt))
     return run
 
 
-def _input(random: Random | None, run: Run, level: int, partition: int) -> list[Copy]:
+def _input(random: Random | None, run: Run, bolt: int, partition: int) -> list[Copy]:
     """What reaches a partition; with ``random`` also from attempts that did not survive."""
-    if level == 0:
+    if bolt == 0:
         return [tup for tup in run.spout if tup.partition == partition]
     read = []
     for source in range(PARTITIONS):
-        attempts = run.attempts[level - 1, source]
+        attempts = run.attempts[bolt - 1, source]
         chosen = random.choice(attempts) if random is not None else attempts[-1]
         read += [tup for tup in chosen.emitted if tup.partition == partition]
     return read
@@ -119,7 +119,7 @@ def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attemp
             attempt.xors.setdefault(root, 0)
         other_work = Random(f"{own_salt} {tup.name}").random() < 0.3
         choice = Random(f"{own_salt if other_work else salt} {tup.name}")
-        for position in range(0 if token.task >= PARTITIONS * (LEVELS - 1) else choice.choice((0, 1, 1, 2))):
+        for position in range(0 if token.task >= PARTITIONS * (BOLTS - 1) else choice.choice((0, 1, 1, 2))):
             others = [other for other in attempt.read if other is not tup and choice.random() < 0.3]
             _emit(attempt, [tup, *others], position + (choice.getrandbits(16) << 8 if choice.random() < 0.1 else 0))
         verdict = choice.random()

@@ -9,6 +9,7 @@ spout_task     its loop
 filling        from the spout into batches             processes        children that are restarted and end with us
 collector      what its spout emits with               addresses        finds the private servers of tiercel run
 outbox         into the ledger and the inboxes
+arrangement    with how many tasks the driver runs each bolt
 trees          what is in flight, and how it settles
 holding        how many messages the spout may hold
 patience       while Redis is away                     pace           how often it sends, how long it rests
@@ -20,7 +21,8 @@ orders         whether it may emit                      heartbeat      for healt
 claims         the contract: who runs which task        spout_worker   takes a task that is free, and keeps it
 redis_claims   in Redis
 control        the contract: active, deactivated, killed
-redis_control  in Redis                                steering         what activate, deactivate and kill do
+parallelism    numbers of tasks that an operator orders
+redis_control  in Redis                                steering         what activate, deactivate, rebalance and kill do
 jvm_output     Spark's stderr as log records
 progress       what tiercel run says                   unreadable     things in Redis that are passed over
 tally          what is counted                         logs, redaction  readable lines or JSON, without passwords

@@ -11,6 +11,7 @@ from acker import RootIds
 from queues import MsgId
 from spark_jobs.emission import Emission, SpoutEmitter
 from spark_jobs.reasons import reason_of
+from spark_jobs.topology import Topology
 from workers.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,12 @@ class TaskCollector:
     def tracked(self) -> int:
         """Tracked tuples emitted since ``take``."""
         return self._emitted.tracked
+
+    def follow(self, topology: Topology) -> Emitted:
+        """Emit to the tasks of this topology from now on; returns what was meant for others, and goes nowhere."""
+        _, emitted = self.take()
+        self._emitter.follow(topology)
+        return emitted
 
     def take(self) -> tuple[Emission, Emitted]:
         """Everything since the last call: encoded, and as it was emitted."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
+
+from workers.parallelism import Change
 
 PRESENCE = timedelta(seconds=10)
 """A task that said nothing for so long is not there."""
@@ -40,6 +42,19 @@ class Presence:
     """How long the oldest of them is in flight; 0 if there is none."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rebalance:
+    """The last order to rebalance."""
+
+    number: int = 0
+    """Orders so far; 0: there was none."""
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    """Bolt to its number of tasks: what this order and those before it left."""
+
+
+NO_REBALANCE = Rebalance()
+
+
 class Control(Protocol):
     """One topology's. Best effort and small: whoever reads keeps what it read last while this is away.
 
@@ -54,12 +69,19 @@ class Control(Protocol):
         """What was said last; None if nothing was, or if it is lost."""
         ...
 
-    def rebalance(self) -> None:
-        """Have the driver begin a new run, on what Spark has now."""
+    def rebalance(self, change: Change) -> None:
+        """Have the driver begin a new run, on what Spark has now, and with these numbers of tasks from now on.
+
+        Bolts that are not named keep the number that was ordered before; None takes it back. A bolt may be
+        one that the topology does not have, or not yet. Atomic; a repeat is another order of the same.
+        """
         ...
 
-    def rebalances(self) -> int:
-        """How often that was ordered; fewer than before if Redis was emptied."""
+    def rebalanced(self, known: Rebalance) -> Rebalance:
+        """Return the last order to rebalance.
+
+        If there is none, ``known`` is it from now on: a Redis that was emptied learns it from the driver.
+        """
         ...
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
@@ -90,7 +112,7 @@ class MemoryControl:
         self._lock = threading.Lock()
         self._order: tuple[State, float] | None = None
         self._present: dict[int, tuple[Presence, float]] = {}
-        self._rebalances = 0
+        self._rebalance = NO_REBALANCE
 
     def order(self, state: State) -> None:
         with self._lock:
@@ -103,13 +125,18 @@ class MemoryControl:
                 return None
             return self._order[0]
 
-    def rebalance(self) -> None:
+    def rebalance(self, change: Change) -> None:
         with self._lock:
-            self._rebalances += 1
+            before = self._rebalance
+            numbers = {**before.parallelism, **change}
+            left = {bolt: number for bolt, number in numbers.items() if number is not None}
+            self._rebalance = Rebalance(number=before.number + 1, parallelism=left)
 
-    def rebalances(self) -> int:
+    def rebalanced(self, known: Rebalance) -> Rebalance:
         with self._lock:
-            return self._rebalances
+            if not self._rebalance.number:
+                self._rebalance = known
+            return self._rebalance
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         found = self.state()
@@ -133,7 +160,7 @@ class MemoryControl:
         """Forget everything, as a Redis that restarts empty does."""
         with self._lock:
             self._order = None
-            self._rebalances = 0
+            self._rebalance = NO_REBALANCE
             self._present.clear()
 
     def close(self) -> None:

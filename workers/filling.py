@@ -6,6 +6,7 @@ import time
 
 from queues import Spout
 from queues.spout import overrides_last
+from spark_jobs.topology import Topology
 from workers.admission import Admission
 from workers.collector import Emitted, TaskCollector
 from workers.outbox import Outbox, Sent
@@ -49,6 +50,15 @@ class Filling:
         """Tuples that are not in flight yet."""
         return len(self._outgoing.tuples) + len(self._collector)
 
+    def follow(self, topology: Topology) -> None:
+        """Emit to the tasks of this topology from now on.
+
+        What the spout emitted to other tasks since the last batch is given back, and emitted again.
+        """
+        for _, msg_id in self._collector.follow(topology).tuples:
+            if msg_id is not None:
+                self._spout.release(msg_id)
+
     def fill(self, now: float) -> bool:
         """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached.
 
@@ -83,7 +93,8 @@ class Filling:
         emitted = self._outgoing
         self._outgoing = Emitted()
         # The timeout begins here: whatever waited for Redis until now had not been emitted.
-        now = time.monotonic()
+        began, now = now, time.monotonic()
+        self._pace.sent(now - began)
         wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
         if sent is Sent.REFUSED:
             self._trees.not_sent()

@@ -18,19 +18,23 @@ class Patience:
 
 
 class Holding:
-    """Decides what ``Spout.expect`` is told. One thread; times are seconds on one monotonic clock."""
+    """Decides what ``Spout.expect`` is told. One thread; times are seconds on one monotonic clock.
+
+    The spout was told 0 when it was opened: it takes nothing before a driver is there, however long
+    Spark takes to start, so that nothing has to be given back.
+    """
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._told: int | None = None
-        self._idle_since: float | None = None
+        self._told = 0
+        self._idle_since: float | None = float("-inf")
 
     def look(self, now: float, *, bound: int, active: bool, attendance: Attendance) -> int | None:
         """Return what the spout should be told now; None if it knows. ``bound`` on the tuples in flight."""
         wanted = bound if active and self._is_worth_holding(attendance, now) else 0
         told = self._told
         # Each change may cost a round trip to the broker, so that small ones are left out.
-        if told is not None and (wanted == 0) == (told == 0) and told / 2 <= wanted <= told:
+        if (wanted == 0) == (told == 0) and told / 2 <= wanted <= told:
             return None
         self._told = wanted
         return wanted

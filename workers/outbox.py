@@ -12,6 +12,8 @@ from acker.effects import perform_all
 from queues.inbox.contract import Inboxes
 from queues.inbox.records import Appended, Parcel, Sender
 from spark_jobs.emission import Emission
+from spark_jobs.topology import Topology
+from workers.arrangement import Arrangement
 from workers.driver.lease import Holder, Lease
 
 log = logging.getLogger(__name__)
@@ -43,15 +45,15 @@ class Sent(enum.Enum):
 class Outbox:
     """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
 
-    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, shape: str = "") -> None:
-        """``owner`` is the spout task's id; ``shape`` of the topology, see ``shape_of``: a driver of another one is none."""
+    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology) -> None:
+        """``owner`` is the spout task's id; a driver of another version of the topology is none."""
         self._ledger = ledger
         self._inboxes = inboxes
         self._lease = lease
         self._owner = owner
         # Drawn for each worker: what an earlier one of this task appended has nothing to do with this one's numbers.
         self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
-        self._shape = shape
+        self._arrangement = Arrangement(topology)
         self._batch: Emission | None = None
         self._parcels: Sequence[Parcel] = ()
         """Those of the batch that no inbox has taken yet."""
@@ -64,6 +66,11 @@ class Outbox:
         self._attendance: Attendance | None = None
         self._stranger = ""
         self._look_at = 0.0
+
+    @property
+    def topology(self) -> Topology:
+        """The topology by which the next batch must be emitted: it changes in ``look``, with the run."""
+        return self._arrangement.topology
 
     def look(self, now: float) -> Attendance:
         """Tell whether a driver is there to take what is sent; asks Redis twice per second at most."""
@@ -151,13 +158,15 @@ class Outbox:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
+        # Together: what was emitted for other numbers of tasks must never reach the run that has these.
         if self._batch is None:
             self._run = holder.run
+            self._arrangement.follow(holder)
         return Attendance.DRIVER
 
     def _understood(self, holder: Holder) -> bool:
         """Tell whether the driver reads what would be sent."""
-        if not (holder.shape and self._shape) or holder.shape == self._shape:
+        if self._arrangement.understands(holder):
             return True
         if holder.driver != self._stranger:
             self._stranger = holder.driver

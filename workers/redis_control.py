@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import resources
 from typing import Any
 
 from acker.layout import topology_prefix
 from acker.redis_client import connect_topology
 from acker.redis_errors import translated
-from workers.control import KILL_LASTS, PRESENCE, Presence, State
+from workers.control import KILL_LASTS, PRESENCE, Presence, Rebalance, State
+from workers.parallelism import Change, number_of
 from workers.unreadable import Unreadable
 
 _STRANGE = (ValueError, TypeError, RecursionError)
@@ -21,8 +23,10 @@ class RedisControl:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._key = topology_prefix(topology) + "control"
-        self._rebalances = f"{self._key}:rebalances"
+        self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
         self._client = connect_topology(redis_url, topology)
+        self._rebalance = self._client.register_script(_source("rebalance"))
+        self._rebalanced = self._client.register_script(_source("rebalanced"))
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
@@ -34,15 +38,23 @@ class RedisControl:
             found: Any = self._client.get(self._key)
         return self._state(found)
 
-    def rebalance(self) -> None:
+    def rebalance(self, change: Change) -> None:
+        pairs = [part for bolt, number in change.items() for part in (bolt, number or "")]
         with translated("control the topology"):
-            self._client.incr(self._rebalances)
+            self._rebalance(keys=self._rebalances, args=pairs)
 
-    def rebalances(self) -> int:
+    def rebalanced(self, known: Rebalance) -> Rebalance:
+        pairs = [part for pair in known.parallelism.items() for part in pair]
         with translated("look for an order to rebalance"):
-            found: Any = self._client.get(self._rebalances)
+            count, *found = self._rebalanced(keys=self._rebalances, args=[known.number, *pairs])
+        numbers = {}
+        for bolt, number in zip(found[::2], found[1::2], strict=True):
+            try:
+                numbers[bolt.decode()] = number_of(number.decode())
+            except ValueError as error:
+                self._unreadable.pass_over(f"the number of tasks of {bolt!r:.50} ({self._rebalances[1]})", number, error)
         # What another version wrote is no order.
-        return int(found) if found is not None and found.isdigit() else 0
+        return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
@@ -85,6 +97,10 @@ class RedisControl:
 
     def _task(self, task_id: int) -> str:
         return f"{self._key}:{task_id}"
+
+
+def _source(name: str) -> str:
+    return resources.files("workers").joinpath("lua", f"{name}.lua").read_text()
 
 
 def _presence(said: bytes) -> Presence:

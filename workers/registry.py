@@ -44,12 +44,21 @@ class Registry:
         self._unreadable = Unreadable("use the version of tiercel that wrote it, or start that topology again with this one")
 
     def announce(self, topology: Topology) -> None:
-        """There is this topology, with these queues. Idempotent."""
-        note = json.dumps([topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))])
-        queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
+        """Note that this is how the driver runs the topology, and its queues. Idempotent."""
         with translated("note the topology"):
-            self._topologies.hset(_TOPOLOGIES, topology.name, note)
-            if queues:
+            self._topologies.hset(_TOPOLOGIES, topology.name, _packed(topology))
+        self._announce_queues(topology)
+
+    def announce_new(self, topology: Topology) -> None:
+        """As ``announce``, but what a driver has noted stays: the numbers of tasks in it may be an operator's."""
+        with translated("note the topology"):
+            self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
+        self._announce_queues(topology)
+
+    def _announce_queues(self, topology: Topology) -> None:
+        queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
+        if queues:
+            with translated("note the queues"):
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def topologies(self) -> dict[str, TopologyNote]:
@@ -105,6 +114,10 @@ def topology_named(redis_url: str, name: str) -> TopologyNote:
         there = f"there are {', '.join(known)}" if known else "none has run here yet"
         raise UsageError(f"there is no topology {name!r}; {there}")
     return known[name]
+
+
+def _packed(topology: Topology) -> str:
+    return json.dumps([topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))])
 
 
 def _note(name: str, said: bytes) -> TopologyNote:

@@ -10,7 +10,6 @@ from datetime import timedelta
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.garbage import spare_the_collector
-from spark_jobs.shape import shape_of
 from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.spark.stores import open_inboxes
 from spark_jobs.topology import SpoutSpec, Topology
@@ -71,7 +70,7 @@ class SpoutProcess:
         self.task.run(self._config, context)
 
     def _announce(self) -> None:
-        self._registry.announce(self._topology)
+        self._registry.announce_new(self._topology)
 
     def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
         config = self._topology.config_of(self._component)
@@ -86,7 +85,7 @@ class SpoutProcess:
                 inboxes=open_inboxes(ledger_spec),
                 lease=RedisLease(redis_urls[0], self._topology.name),
                 owner=self._task_id,
-                shape=shape_of(self._topology),
+                topology=self._topology,
             ),
             tally=self._tally,
             orders=self._orders,

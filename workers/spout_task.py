@@ -6,16 +6,18 @@ only hand things over: the outcome reader its outcomes, a spout's own threads th
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from acker import Ledger, RootIds
 from queues import Spout, SpoutContext
 from spark_jobs.emission import SpoutEmitter
+from spark_jobs.topology import Topology
 from workers.admission import Admission
 from workers.collector import TaskCollector
 from workers.filling import BATCH_TUPLES, Filling
@@ -27,6 +29,8 @@ from workers.pace import Pace
 from workers.patience import patiently
 from workers.tally import Tally
 from workers.trees import Trees
+
+log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
 
@@ -61,6 +65,8 @@ class SpoutTask:
         self._spout = spout
         self._ledger = ledger
         self._outbox = outbox
+        self._topology = outbox.topology
+        self._tasks: dict[str, Sequence[int]] = {}
         self._tally = tally
         self._orders = orders
         self._settings = settings
@@ -100,8 +106,11 @@ class SpoutTask:
             if self._outcomes is None:
                 return
             self._outcomes.start()
-        self._spout.open(config, context)
+        # One mapping for good: a spout that asks it when it emits finds the tasks of the driver's run.
+        self._tasks.update(context.tasks)
+        self._spout.open(config, replace(context, tasks=self._tasks))
         try:
+            self._spout.expect(0)  # until a driver is there
             while not self._stop.is_set():
                 self._step(emitting=True)
         finally:
@@ -112,6 +121,7 @@ class SpoutTask:
         now = time.monotonic()
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
+        self._follow(self._outbox.topology)
         # What times out while no driver is there to execute it has done nothing wrong.
         worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
@@ -129,6 +139,16 @@ class SpoutTask:
         else:
             self._wake.wait(self._pace.rest_s(now))
             self._wake.clear()
+
+    def _follow(self, topology: Topology) -> None:
+        """Emit to the tasks that bolts have in the driver's run."""
+        if topology is self._topology:
+            return
+        self._topology = topology
+        said = ", ".join(f"{bolt}: {number}" for bolt, number in topology.parallelism.items())
+        log.info("the driver runs these numbers of tasks: %s", said, extra={"event": "parallelism_changed"})
+        self._tasks.update({each: topology.task_ids(each) for each in (*topology.spouts, *topology.bolts)})
+        self._filling.follow(topology)
 
     def _check(self, now: float) -> None:
         self._spout.check()

@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from workers.control import KILL_LASTS, Control, Presence, State
-from workers.driver.lease import Lease
+from workers.control import KILL_LASTS, NO_REBALANCE, Control, Presence, State
+from workers.driver.lease import Holder, Lease
 from workers.driver.redis_lease import RedisLease
+from workers.errors import UsageError
+from workers.parallelism import Change
 from workers.redis_control import RedisControl
 from workers.registry import TopologyNote, topology_named
 
@@ -16,6 +18,10 @@ _LOOK_S = 0.25
 _SAY_S = 1.0
 _ANSWER_S = 5.0
 _BEGIN_S = 30.0
+_NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
+_NOT_WANTED = (
+    "begun a new run, but without these numbers of tasks: its driver has other code, or an older tiercel; start it again"
+)
 _STANDS_S = 2.5
 """Spout workers ask once a second, and those in reserve too, whom nobody counts: ``kill`` stands for that long at least."""
 
@@ -77,21 +83,45 @@ class Steering:
         self._say(f"{self._name} has ended")
         return True
 
-    def rebalance(self) -> bool:
-        """Have the driver begin a new run, and wait until it has; returns whether it did."""
+    def check(self, change: Change) -> None:
+        """Raise UsageError if these numbers of tasks cannot be ordered: for a bolt that there is not."""
+        bolts = [bolt.name for bolt in self._note.graph.bolts]
+        spouts = [spout.name for spout in self._note.graph.spouts]
+        for name in change:
+            if name in spouts:
+                raise UsageError(
+                    f"{name!r} is a spout of {self._name}: each of its tasks is a process; change its parallelism in the code"
+                )
+            # An order for a bolt that the code has lost can be taken back.
+            if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:
+                raise UsageError(f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}")
+            if name not in bolts and change[name] is not None:
+                raise UsageError(
+                    f"{self._name} has no bolt {name!r} any more: --parallelism {name}=default takes the order for it back"
+                )
+
+    def rebalance(self, change: Change) -> bool:
+        """Have the driver begin a new run with these numbers of tasks, and wait until it has; returns whether it did."""
         before = self._lease.holder()
-        if before is None:
+        if before is None and not change:
             self._say(f"{self._name} does not run now; it is spread anew whenever it starts")
             return True
-        self._control.rebalance()
-        self._say(f"{self._name}: a new run begins; what is in flight is emitted again")
+        self._control.rebalance(change)
+        if before is None:
+            self._say(f"{self._name} does not run now; it will start with {_wanted(change)}")
+            return True
+        self._say(f"{self._name}: a new run begins; what is in flight is finished, or else emitted again")
         deadline = time.monotonic() + _BEGIN_S
+        began: Holder | None = None
         while time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
             holder = self._lease.holder()
-            if holder is not None and holder.run and holder.run != before.run:
-                self._say(f"{self._name} has begun a new run")
+            if holder is None or not holder.run or holder.run == before.run:
+                continue
+            began = holder
+            if all(number in (None, began.parallelism.get(bolt)) for bolt, number in change.items()):
+                self._say(f"{self._name} has begun a new run{_found(began, change)}")
                 return True
-        self._say(f"{self._name} has not begun a new run yet: the log of its driver says why")
+        self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
         return False
 
     def _drain(self, wait_s: float) -> bool:
@@ -124,6 +154,16 @@ class Steering:
         """What still runs."""
         driver = ["the driver"] if self._lease.holder() is not None else []
         return driver + [f"spout task {task_id}" for task_id in self._present()]
+
+
+def _wanted(change: Change) -> str:
+    said = [f"{bolt}={'default' if number is None else number}" for bolt, number in change.items()]
+    return ", ".join(said)
+
+
+def _found(holder: Holder, change: Change) -> str:
+    found = [f"{bolt}={holder.parallelism[bolt]}" for bolt in change if bolt in holder.parallelism]
+    return f" with {', '.join(found)}" if found else ""
 
 
 def _listed(task_ids: Iterable[int]) -> str:

@@ -66,13 +66,34 @@ def deactivate(topology: Name, *, redis: Redis = None) -> None:
     log_action("deactivate", topology, "ordered", this_user())
 
 
-def rebalance(topology: Name, *, redis: Redis = None) -> None:
-    """Spread the bolt tasks of a topology over the executors that Spark has now; what is in flight is emitted again."""
+def rebalance(
+    topology: Name,
+    *,
+    parallelism: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BOLT=N",
+            help="give a bolt so many tasks, until it is ordered otherwise; BOLT=default: as many as its code says;"
+            " repeat it for more bolts",
+        ),
+    ] = None,
+    redis: Redis = None,
+) -> None:
+    """Spread the bolt tasks of a topology over the executors that Spark has now; what is in flight is finished first.
+
+    A number of tasks that is ordered goes before what the code says, new code too, until BOLT=default.
+
+    Tasks of spouts are processes: start more of them.
+    """
+    from workers.parallelism import parse_change  # noqa: PLC0415 - next to its only use
+
+    change = parse_change(parallelism or [])
     stopped = threading.Event()
     steering = _steering(topology, _settings(redis), stopped)
+    steering.check(change)
     on_signals(stopped.set)
-    log_action("rebalance", topology, "ordered", this_user())
-    raise typer.Exit(0 if steering.rebalance() else 1)
+    log_action("rebalance", topology, ", ".join(["ordered", *(parallelism or [])]), this_user())
+    raise typer.Exit(0 if steering.rebalance(change) else 1)
 
 
 def kill(

@@ -5,7 +5,7 @@ For each commit, in this order:
 1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
 2. the states of stateful bolts are written;
 3. what was emitted is appended to the inboxes of its targets, and the trees are updated in the ledger;
-4. the inbox forgets the tuples: with the next commit, or before the task waits for new ones.
+4. the inbox forgets the tuples: with the next commit, or when the task takes new ones.
 
 Where all of this is on one server, 1 and 3 are one round trip. An attempt that dies after 1 is repeated
 by the next one over exactly the same tuples.
@@ -53,7 +53,8 @@ class Committer:
         self._inboxes = inboxes
         self._ledger = ledger
         self._wait = wait
-        self._unfinished: int | None = None
+        self.unfinished: int | None = None
+        """The last step, until it is finished."""
         self.took_ns = 0
         """How long the stores took with what the last commit sent to the ledger."""
 
@@ -71,7 +72,7 @@ class Committer:
             first = []
             if not states.commit(done.updates, done.failures):
                 self._conflict(done)
-                self._unfinished = step
+                self.unfinished = step
                 return None
         began = time.perf_counter_ns()
         replies = perform_all([*first, *appends, *applying])
@@ -82,16 +83,16 @@ class Committer:
         reply = self._total(replies[at:])
         if different:
             self._conflict(done)
-        self._unfinished = step
+        self.unfinished = step
         return reply
 
     def finish(self) -> None:
         """Forget what the last step covered, if that has not been done."""
         _check(perform_all(self._finishing()))
-        self._unfinished = None
+        self.unfinished = None
 
     def _finishing(self) -> list[Effect[bool]]:
-        return [] if self._unfinished is None else [self._inbox.finish(self._unfinished)]
+        return [] if self.unfinished is None else [self._inbox.finish(self.unfinished)]
 
     def _applying(self, step: int, done: Done) -> Sequence[Effect[Reply]]:
         if self._ledger is None or not (len(done.updates.roots) or done.failures):
@@ -135,4 +136,5 @@ def _check(replies: Sequence[bool]) -> None:
 
 
 def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
-    return len({id(getattr(effect, "batch", None)) for effect in effects}) == 1
+    # Stores have an object of their own for a server; these are equal.
+    return len({getattr(effect, "batch", None) for effect in effects}) == 1

@@ -49,9 +49,9 @@ class Packed:
 
 
 def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None) -> Packed:
-    """Take a snapshot of a copy, without its attributes ``local``, after the micro-batch that ``record`` is of.
+    """Take a snapshot of a copy, without its attributes ``local``, after the step that ``record`` is of.
 
-    ``lineage`` is of all input of the micro-batch. A tuple is held if it is open and can be reached from the attributes:
+    ``lineage`` is of all input of the step. A tuple is held if it is open and can be reached from the attributes:
     nothing else can ever be acked. Raises what a user's pickling raises if it cannot be put down to single attributes.
     """
     attributes = {name: value for name, value in vars(bolt).items() if name not in local and name not in bolt.transient}

@@ -1,4 +1,4 @@
-"""The state of stateful bolts: a map a component, written with the micro-batch and exactly once under Spark's retries.
+"""The state of stateful bolts: one map per component, written with each step, and once however often a step is repeated.
 
 key_value    what a bolt uses: get, put, delete, increment, iterate
 encoding     keys and values as readable bytes                         undo      how a commit is taken back

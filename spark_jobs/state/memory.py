@@ -40,6 +40,11 @@ class MemoryStateStore:
         self._epoch = epoch
         self._components: dict[str, _Component] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
+    def begin_run(self, component: str) -> None:
+        # A commit is done at once here; later attempts of earlier runs are refused all the same.
+        for task in list(self._components.setdefault(component, _Component()).tasks):
+            self.begin(component, task, 0)
+
     def begin(self, component: str, task: int, batch: int) -> MemoryStateTurn:
         known = self._components.setdefault(component, _Component())
         mine = known.tasks.setdefault(task, _Task())

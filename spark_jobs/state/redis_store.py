@@ -59,6 +59,15 @@ class RedisStateStore:
             connect(spec.urls[shard % len(spec.urls)], shard_prefix(spec.topology, shard)) for shard in range(spec.shards)
         ]
 
+    def begin_run(self, component: str) -> None:
+        tasks = 0
+        for shard, client in enumerate(self._client_of):
+            with translated("look at the state"):
+                found: Any = client.hget(StateKeys(self._topology, shard, component).run, "tasks")
+            tasks = max(tasks, int(found or 0))
+        for task in range(tasks):
+            self.begin(component, task, 0)
+
     def begin(self, component: str, task: int, batch: int) -> RedisStateTurn:
         # The home shard first: what it knows decides what the others take back.
         first = task % self._shards
@@ -91,7 +100,7 @@ class RedisStateStore:
             verdict, attempt, found, digest = shard.begin(self._epoch, batch, attempt, self._shards, sealed)
         if verdict == _STALE:
             raise StaleTurnError(
-                f"micro-batch {batch} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
+                f"step {batch} of run {self._epoch} comes too late: a later one uses the state of {component!r}"
             )
         if verdict == _OTHER_SHARDS:
             raise other_shards(component, attempt, self._shards)
@@ -138,13 +147,14 @@ class _Shard:
     """What one bolt task does in one shard, a method a call."""
 
     def __init__(self, client: redis.Redis, keys: StateKeys, task: int) -> None:
-        self._client, self._keys = client, keys.of(task)
+        self._client, self._keys, self._task = client, keys.of(task), task
         self._entries, self._undo = keys.entries, keys.undo(task)
 
     def begin(self, epoch: int, batch: int, attempt: int, shards: int, sealed: str) -> tuple[int, int, str, str]:
         """Verdict, attempt or number of shards, "epoch batch" of the last commit, its digest."""
         with translated("begin with the state"):
-            verdict, number, found, digest = self._call("begin", [epoch, batch, attempt, shards, sealed, SLICE])
+            args = [epoch, batch, attempt, shards, sealed, SLICE, self._task]
+            verdict, number, found, digest = self._call("begin", args)
         return verdict, number, found.decode(), digest.decode()
 
     def read(self, fields: Sequence[bytes], *, through: bool) -> list[bytes | None]:

@@ -14,7 +14,7 @@ step begins, and promises:
 * **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is refused. Runs are
   ordered by their epoch, a number of the run, for all tasks of the component; steps by their number.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
-* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the Spark task may be repeated),
+* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the step may be repeated),
   LedgerRefusedError (a person must act). Calls that the client repeats by itself take effect once.
 * A server that lost its memory has lost its entries. Nobody is told: how safe they are is a matter of the server's persistence.
 """
@@ -75,9 +75,19 @@ class StateTurn(Protocol):
 class StateStore(Protocol):
     """The states of all components of one topology, as one run uses them."""
 
+    def begin_run(self, component: str) -> None:
+        """End the turns of earlier runs: what one of them left half done is taken back.
+
+        Call it before any turn of this run. With another number of tasks a task that left something may be gone,
+        and its keys are another task's, which must not read what is taken back later. May be repeated. Raises
+        what ``begin`` raises.
+        """
+        ...
+
     def begin(self, component: str, task: int, batch: int) -> StateTurn:
         """Begin a turn of the component's task with this index, and with that end all its earlier ones.
 
+        Steps count from 1; 0 is ``begin_run``'s, where that is called.
         Raises StaleTurnError if a later run or step has begun, StateLayoutError if there are entries that were written
         with another number of shards.
         """

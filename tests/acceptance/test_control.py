@@ -28,7 +28,7 @@ class Listen(Bolt):
 
     def execute(self, tup, collector):
         if tup.is_tick:
-            collector.emit(["first level ticks"])
+            collector.emit(["first bolt ticks"])
             collector.ack(tup)
         else:
             print("heard", tup["line"])
@@ -38,7 +38,7 @@ class Listen(Bolt):
 
 class Print(Bolt):
     def execute(self, tup, collector):
-        print("second level ticks" if tup.is_tick else tup["said"])
+        print("second bolt ticks" if tup.is_tick else tup["said"])
         collector.ack(tup)
 
 
@@ -97,8 +97,8 @@ def errors_in(log):
 def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
     log, again = tmp_path / "log", tmp_path / "again"
     with stage.running(log) as process:
-        says(log, "first level ticks", 180)
-        says(log, "second level ticks")
+        says(log, "first bolt ticks", 180)
+        says(log, "second bolt ticks")
         stage.publish(b"one")
         says(log, "heard one")
 

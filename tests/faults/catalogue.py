@@ -222,7 +222,7 @@ _FAIL_TASKS = {
     "Redis: connections half-open",
     "Redis: a reply lost every 0.1 s for 4 s",
 }
-"""Spark ends the Python worker of a task that failed, and begins a new one."""
+"""A run may be over after these, and the tasks of the next one may be in other Python workers."""
 
 _DRAWN = FAULTS.keys() - _TOO_LONG
 SOAK = [

@@ -1,6 +1,7 @@
 """Messages that kill the Python process end in the dead-letter queue, alone: nobody else fails, none is lost."""
 
 import json
+import re
 import time
 from contextlib import contextmanager
 
@@ -19,6 +20,9 @@ pytestmark = pytest.mark.timeout(1200)
 MESSAGES = 1_000
 WITHIN_S = 400
 """Generous: each death takes a new Python worker, which takes long on a machine that is busy."""
+OTHER_RETURNS = 2
+"""Deliveries beyond a message's own failures. RabbitMQ counts each return, tiercel buries by what it saw fail.
+None is expected; a broker that was silent for a moment may have taken a message back when the prefetch changed."""
 PYTHON_MEMORY = 1024**3
 """What Spark's Python processes may have together, where the kernel bounds them."""
 
@@ -96,8 +100,11 @@ def die_alone(stack, deaths):
     dead = stack.dead()
     assert set(dead) == deadly_ones
     print(f"{deaths}: the harmless after {processed:.1f} s, dead after {ended:.1f} s")  # noqa: T201
+    failures = deadly.DELIVERY_LIMIT + 1
     for reason in dead.values():
-        assert f"delivered {deadly.DELIVERY_LIMIT + 1} times" in reason
+        delivered = re.search(r"delivered (\d+) times", reason)
+        assert delivered, reason
+        assert failures <= int(delivered[1]) <= failures + OTHER_RETURNS, reason
     return list(dead.values())
 
 

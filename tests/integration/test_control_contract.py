@@ -6,7 +6,7 @@ import pytest
 
 from acker import LedgerUnavailableError
 from acker.redis_client import connect
-from workers.control import MemoryControl, Presence, State
+from workers.control import NO_REBALANCE, MemoryControl, Presence, Rebalance, State
 from workers.redis_control import RedisControl
 
 WORKING, RESTING = Presence(active=True, pending=7, oldest_s=1.25), Presence(active=False, pending=0)
@@ -109,11 +109,44 @@ def test_a_redis_that_is_away_is_an_error_that_passes(redis):
             call()
 
 
-def test_orders_to_rebalance_are_counted_until_redis_is_emptied(control):
-    assert control.rebalances() == 0
-    control.rebalance()
-    control.rebalance()
-    assert control.rebalances() == 2
+def test_orders_to_rebalance_are_counted(control):
+    assert control.rebalanced(NO_REBALANCE) == NO_REBALANCE
+    control.rebalance({})
+    control.rebalance({})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=2)
     assert control.present(range(1, 3)) == {}
+
+
+def test_a_number_of_tasks_that_was_ordered_stays_until_it_is_ordered_otherwise(control):
+    control.rebalance({"split words, all=": 2, "count": 4})
+    control.rebalance({})
+    control.rebalance({"count": 3, "gone": None})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=3, parallelism={"split words, all=": 2, "count": 3})
+    control.rebalance({"split words, all=": None})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=4, parallelism={"count": 3})
+    control.rebalance({"count": None})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=5)
+
+
+def test_a_redis_that_was_emptied_learns_the_order_from_the_driver_and_from_no_driver_that_knows_of_none(control):
+    control.rebalance({"count": 4})
+    known = control.rebalanced(NO_REBALANCE)
     control.lose()
-    assert control.rebalances() == 0
+    assert control.rebalanced(NO_REBALANCE) == NO_REBALANCE
+    assert control.rebalanced(known) == known
+    assert control.rebalanced(NO_REBALANCE) == known
+
+
+def test_an_order_to_an_emptied_redis_is_not_overwritten_by_what_the_driver_knows(control):
+    known = Rebalance(number=7, parallelism={"count": 4, "split": 2})
+    control.rebalance({"count": 1})
+    assert control.rebalanced(known) == Rebalance(number=1, parallelism={"count": 1})
+
+
+@pytest.mark.parametrize("strange", [b"0", b"many", b"-1", b"\xff", b"99999999999"])
+def test_a_number_of_tasks_that_is_none_is_passed_over(redis_url, strange, caplog):
+    control = RedisControl(redis_url, f"control-{uuid.uuid4().hex}")
+    control.rebalance({"count": 4})
+    connect(redis_url).hset(f"{control._key}:parallelism", "split", strange)
+    assert control.rebalanced(NO_REBALANCE).parallelism == {"count": 4}
+    assert "the number of tasks of b'split'" in caplog.text

@@ -11,7 +11,7 @@ from workers.driver.lease import LASTS, Holder
 from workers.driver.memory_lease import MemoryLease
 from workers.driver.redis_lease import RedisLease
 
-A, B = Holder(driver="a", run="17", shape="abc"), Holder(driver="b")
+A, B = Holder(driver="a", run="17", shape="abc", parallelism={"count": 4, "split words, all=": 2}), Holder(driver="b")
 
 
 class Memory:
@@ -117,7 +117,12 @@ def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
     [
         (b"a", Holder(driver="a")),
         (b"a 17", Holder(driver="a", run="17")),
+        (b"a 17 abc", Holder(driver="a", run="17", shape="abc")),
         (b"a - abc more of a newer version", Holder(driver="a", shape="abc")),
+        (
+            b"a 17 abc count=4,split=many,=,%ff=1,sum=0 more",
+            Holder(driver="a", run="17", shape="abc", parallelism={"count": 4}),
+        ),
         (b"", Holder(driver="-")),
         (b"\xff\n1 2", Holder(driver="\ufffd", run="1", shape="2")),
     ],

@@ -13,12 +13,14 @@ from queues.inbox.records import Appended, StaleAttemptError
 from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
 from spark_jobs.errors import StateLayoutError
 from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import RedisStateStore, Writes
+from spark_jobs.state import RedisStateStore, Writes, redis_store
 from tests.chunks import chunk
 from tests.inboxes import parcel, put
 from tests.ledgers import ROOT, A, token, updates
 from tests.pump import Source
 from workers.driver.process import Driver
+from workers.redis_control import RedisControl
+from workers.registry import known_topologies, topology_named
 
 BOLT = 2
 
@@ -54,6 +56,37 @@ def drive(redis_url, name):
     yield driver
     for one in made:
         one._runs.close()
+
+
+def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_the_monitor_knows(drive, name, redis_url):
+    with closing(RedisControl(redis_url, name)) as control:
+        control.rebalance({"count": 3, "gone": 2})
+        driver = drive()
+        assert name not in known_topologies(redis_url), "a driver in reserve leaves the note to the one that works"
+        run = driver._runs.begin(2)
+        assert run.topology.parallelism == {"count": 3}
+        assert run.hosts == ((2, 4), (3,))
+        assert topology_named(redis_url, name).graph.bolt_tasks == [2, 3, 4]
+        control.rebalance({"count": None})
+        driver._runs.begin(2)
+        assert topology_named(redis_url, name).graph.bolt_tasks == [2]
+
+
+def test_what_a_task_that_is_gone_left_half_done_in_a_state_is_taken_back(drive, name, redis_url, monkeypatch):
+    spec = ledger_spec_of(topology(name, bolt=Count()), (redis_url,))
+    fields = [b"%d" % number for number in range(5)]
+    with closing(RedisStateStore(spec, epoch=1)) as store:
+        store.begin("count", 0, 1).commit(Writes(increments=dict.fromkeys(fields, 1)), "d")
+        turn = store.begin("count", 3, 1)
+        monkeypatch.setattr(redis_store, "SLICE", 3)
+        write = redis_store._Shard.write
+        monkeypatch.setattr(
+            redis_store._Shard, "write", lambda self, turn, number, *rest: number == 1 and write(self, turn, number, *rest)
+        )
+        turn.commit(Writes(increments=dict.fromkeys(fields, 1)), "d")
+        assert set(dict(store.entries("count")).values()) == {b"1", b"2"}
+        drive(bolt=Count())._runs.begin(1)
+        assert set(dict(store.entries("count")).values()) == {b"1"}
 
 
 def test_tasks_of_the_run_before_change_nothing_once_a_run_begins(drive):

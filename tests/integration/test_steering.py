@@ -1,8 +1,9 @@
 """``tiercel activate``, ``deactivate`` and ``kill`` against Redis, with spout tasks and a driver that are there or not."""
 
 import threading
+import time
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from queues import QueueSpout
 from spark_jobs import BasicBolt, Config, TopologyBuilder
 from tests.waiting import wait_until
 from workers.cli import app
-from workers.control import Presence, State
+from workers.control import NO_REBALANCE, Presence, State
 from workers.driver.lease import Holder
 from workers.driver.redis_lease import RedisLease
 from workers.redis_control import RedisControl
@@ -48,11 +49,12 @@ class Workers:
         self.stopped = threading.Event()
         self.stubborn = False
         self.run = "17"
+        self.numbers = {"sink": 1}
         self._state = State.ACTIVE
 
     def work(self):
         while not self.stopped.wait(0.02):
-            self.lease.take(Holder(driver="driver", run=self.run))
+            self.lease.take(Holder(driver="driver", run=self.run, parallelism=self.numbers))
             active = self._state is State.ACTIVE
             for task in (1, 2):
                 self._state = self.control.report(task, Presence(active=active, pending=self.pending), State.ACTIVE)
@@ -131,7 +133,7 @@ def test_rebalance_waits_until_a_new_run_has_begun(tiercel, name, workers, redis
         wait_until(running.lease.holder)
 
         def begin():
-            wait_until(running.control.rebalances)
+            wait_until(lambda: running.control.rebalanced(NO_REBALANCE).number)
             running.run = "18"
 
         driver = threading.Thread(target=begin)
@@ -140,7 +142,7 @@ def test_rebalance_waits_until_a_new_run_has_begun(tiercel, name, workers, redis
         driver.join()
     assert code == 0
     assert said.splitlines() == [
-        f"{name}: a new run begins; what is in flight is emitted again",
+        f"{name}: a new run begins; what is in flight is finished, or else emitted again",
         f"{name} has begun a new run",
     ]
 
@@ -152,6 +154,95 @@ def test_rebalance_says_where_to_look_when_no_run_begins(tiercel, name, workers,
         code, said = tiercel("rebalance", name)
     assert code == 1
     assert said.splitlines()[-1] == f"{name} has not begun a new run yet: the log of its driver says why"
+
+
+def test_a_number_of_tasks_is_ordered_and_seen_obeyed(tiercel, name, workers):
+    with workers() as running:
+        wait_until(running.lease.holder)
+
+        def begin():
+            wait_until(lambda: running.control.rebalanced(NO_REBALANCE).parallelism == {"sink": 4})
+            running.run = "18"
+            # This one began before the order.
+            time.sleep(0.6)
+            running.numbers = {"sink": 4}
+            running.run = "19"
+
+        driver = threading.Thread(target=begin)
+        driver.start()
+        code, said = tiercel("rebalance", name, "--parallelism", "sink=4")
+        driver.join()
+    assert code == 0
+    assert said.splitlines()[-1] == f"{name} has begun a new run with sink=4"
+
+
+def test_a_topology_that_does_not_run_starts_with_the_number_that_was_ordered_and_it_can_be_taken_back(
+    tiercel, name, redis_url
+):
+    control = RedisControl(redis_url, name)
+    assert tiercel("rebalance", name, "--parallelism", "sink=4") == (
+        0,
+        f"{name} does not run now; it will start with sink=4\n",
+    )
+    assert control.rebalanced(NO_REBALANCE).parallelism == {"sink": 4}
+    assert tiercel("rebalance", name, "--parallelism", "sink=default") == (
+        0,
+        f"{name} does not run now; it will start with sink=default\n",
+    )
+    assert control.rebalanced(NO_REBALANCE).parallelism == {}
+
+
+def test_a_driver_that_cannot_obey_is_told_of(tiercel, name, workers, monkeypatch):
+    monkeypatch.setattr("workers.steering._BEGIN_S", 1.5)
+    with workers() as running:
+        wait_until(running.lease.holder)
+        running.numbers = {}
+        threading.Timer(0.5, setattr, [running, "run", "18"]).start()
+        code, said = tiercel("rebalance", name, "--parallelism", "sink=4")
+    assert code == 1
+    assert said.splitlines()[-1].endswith("its driver has other code, or an older tiercel; start it again")
+
+
+@pytest.mark.parametrize(
+    ("ordered", "said"),
+    [
+        ("nobody=4", "has no bolt 'nobody'; its bolts are sink"),
+        ("nobody=default", "has no bolt 'nobody'; its bolts are sink"),
+        ("lines=2", "'lines' is a spout of "),
+        ("sink=0", "bolt 'sink' cannot have '0' tasks: give a number from 1 to 10,000"),
+        ("sink=10001", "bolt 'sink' cannot have '10001' tasks: give a number from 1 to 10,000"),
+        ("sink", "write BOLT=N"),
+    ],
+)
+def test_a_number_of_tasks_that_cannot_be_is_one_line_and_nothing_is_ordered(name, redis_url, ordered, said):
+    result = CliRunner().invoke(app, ["rebalance", name, "--parallelism", ordered, "--redis", redis_url])
+    assert said in str(result.exception)
+    assert type(result.exception).__name__ == "UsageError"
+    assert RedisControl(redis_url, name).rebalanced(NO_REBALANCE) == NO_REBALANCE
+
+
+def test_an_order_for_a_bolt_that_the_code_has_lost_can_be_taken_back_and_not_be_given(tiercel, name, redis_url):
+    control = RedisControl(redis_url, name)
+    control.rebalance({"lost": 3, "sink": 2})
+    result = CliRunner().invoke(app, ["rebalance", name, "--parallelism", "lost=4", "--redis", redis_url])
+    assert "has no bolt 'lost' any more: --parallelism lost=default takes the order for it back" in str(result.exception)
+    assert tiercel("rebalance", name, "--parallelism", "lost=default")[0] == 0
+    assert control.rebalanced(NO_REBALANCE).parallelism == {"sink": 2}
+
+
+def test_a_spout_worker_that_starts_leaves_what_the_driver_noted(redis_url):
+    name = f"steered-{uuid.uuid4().hex}"
+    builder = TopologyBuilder(name)
+    builder.set_spout("lines", QueueSpout(name))
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    mine = builder.build()
+    with closing(Registry(redis_url)) as registry:
+        registry.announce_new(mine)
+        assert len(registry.topologies()[name].graph.bolt_tasks) == 1
+        registry.announce(mine.with_parallelism({"sink": 4}))
+        registry.announce_new(mine)
+        assert len(registry.topologies()[name].graph.bolt_tasks) == 4
+        assert registry.queues()[name] == name
 
 
 @pytest.mark.parametrize("command", ["activate", "deactivate", "rebalance", "kill"])

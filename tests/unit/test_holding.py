@@ -48,12 +48,14 @@ def test_without_a_driver_a_spout_holds_on_for_a_minute_and_with_redis_away_for_
 
 def test_the_time_runs_on_from_one_absence_to_the_other():
     told = Told()
+    told.at(-1)
     told.at(0, REDIS_AWAY)
     assert told.at(50, NO_DRIVER) is None
     assert told.at(70, NO_DRIVER) == 0
 
 
-def test_a_worker_that_never_saw_a_driver_holds_nothing_after_a_minute():
+def test_a_worker_that_never_saw_a_driver_takes_nothing():
+    """Spark takes as long as it takes to start: what was taken before would be given back."""
     told = Told(Patience(without_driver=timedelta(seconds=60)))
-    assert told.at(5, NO_DRIVER) == 10
-    assert told.at(65, NO_DRIVER) == 0
+    assert [told.at(0, REDIS_AWAY), told.at(5, NO_DRIVER), told.at(65, NO_DRIVER)] == [None, None, None]
+    assert told.at(300) == 10

@@ -26,9 +26,3 @@ def test_every_command_in_the_readme_is_one_of_ours():
     for command, subcommand in commands:
         result = CliRunner().invoke(app, [*filter(None, (command, subcommand)), "--help"])
         assert result.exit_code == 0, (command, subcommand, result.output)
-
-
-def test_the_files_that_the_readme_links_to_are_there():
-    root = Path(__file__).parents[2]
-    for link in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (root / link).exists(), link

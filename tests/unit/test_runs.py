@@ -21,7 +21,7 @@ from spark_jobs.suspects.memory import MemoryCaseBook
 from tests.inboxes import parcel, put
 from tests.pump import Source
 from tests.waiting import wait_until
-from workers.control import MemoryControl, State
+from workers.control import NO_REBALANCE, MemoryControl, State
 from workers.driver import keeper, lease, memory_lease, runs, watch
 from workers.driver.entering import enter
 from workers.driver.lease import Holder
@@ -49,6 +49,7 @@ def _quick(monkeypatch):
     for name in ("_LOOK_S", "_FIGURES_S", "_RESERVE_S"):
         monkeypatch.setattr(runs, name, 0.02)
     monkeypatch.setattr(runs, "_GRACE_S", 1.0)
+    monkeypatch.setattr(runs, "_DRAIN_S", 0.5)
     monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.05)
 
 
@@ -108,6 +109,7 @@ class World:
         self.inboxes, self.ledger = MemoryInboxes(), MemoryLedger(SPEC)
         self.jobs = []
         self.entered = []
+        self.released = []
         self.attends = True
         self.faults = []
         self.on_enter = lambda run: None
@@ -128,10 +130,11 @@ class World:
     def enter(self, run):
         self.on_enter(run)
         self.entered.append(run.id)
-        return enter(run.id, run.topology, self.inboxes, self.ledger, MemoryCaseBook())
+        self.released.append(enter(run.id, run.topology, self.inboxes, self.ledger, MemoryCaseBook()))
+        return self.released[-1]
 
-    def make(self, number, slots):
-        return Run(id=str(number), topology=topology(), hosts=((BOLT,),), ledger=SPEC, epoch=number)
+    def make(self, number, slots, topology):
+        return Run(id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, epoch=number)
 
     def ground(self, **parts):
         shared = {"lease": self.lease, "control": self.control, "inboxes": self.inboxes, "enter": self.enter}
@@ -369,26 +372,101 @@ def test_a_topology_that_is_rebalanced_has_a_new_run_on_what_spark_has_then(worl
     slots = []
     make = world.make
 
-    def noting(number, wanted):
+    def noting(number, wanted, topology):
         slots.append(wanted)
-        return make(number, wanted)
+        return make(number, wanted, topology)
 
     world.make = noting
-    world.control.rebalance()
+    world.control.rebalance({})
     drive()
     run = running(world)
     time.sleep(0.2)
     assert len(world.jobs) == 1, "an order from before is none"
     world.slots = 5
-    world.control.rebalance()
+    world.control.rebalance({})
     second = running(world, after=run)
     assert sends(world, second)
     assert slots == [1, 2, 5]
     world.control.lose()
     time.sleep(0.2)
     assert world.run == second, "an emptied Redis orders nothing"
-    world.control.rebalance()
+    world.control.rebalance({})
     running(world, after=second)
+
+
+def numbers(world):
+    return world.lease.holder().parallelism
+
+
+def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear_of_them(world, drive, caplog):
+    caplog.set_level("INFO")
+    drive()
+    run = running(world)
+    assert numbers(world) == {"bolt": 1}
+    world.control.rebalance({"bolt": 4, "gone": 3})
+    run = running(world, after=run)
+    assert numbers(world) == world.jobs[-1].run.topology.parallelism == {"bolt": 4}
+    assert world.lease.holder().shape == shape_of(world.jobs[-1].run.topology) != shape_of(topology())
+    assert "bolt has 4 tasks by order of tiercel rebalance, and 1 by its code" in caplog.text
+    world.control.rebalance({})
+    run = running(world, after=run)
+    assert numbers(world) == {"bolt": 4}, "it is not named"
+    world.control.rebalance({"bolt": None})
+    running(world, after=run)
+    assert numbers(world) == {"bolt": 1}
+
+
+def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied(world, drive, caplog):
+    caplog.set_level("INFO")
+    first = drive()
+    run = running(world)
+    drive()
+    wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    world.control.rebalance({"bolt": 4})
+    run = running(world, after=run)
+    first.runs.stop()
+    run = running(world, after=run)
+    assert numbers(world) == {"bolt": 4}, "the driver in reserve obeys it too"
+    world.control.lose()
+    world.lease.lose()
+    world.inboxes._boxes.clear()
+    running(world, after=run)
+    assert numbers(world) == {"bolt": 4}
+    assert world.control.rebalanced(NO_REBALANCE).parallelism == {"bolt": 4}
+
+
+def test_an_order_that_comes_while_a_run_begins_is_obeyed(world, drive):
+    def order(run):
+        if len(world.entered) == 1:
+            world.control.rebalance({"bolt": 4})
+
+    world.on_enter = order
+    drive()
+    wait_until(lambda: world.run and numbers(world) == {"bolt": 4}, 5, "a run that obeys")
+
+
+def test_what_is_on_its_way_is_finished_before_a_topology_is_rebalanced(world, drive):
+    drive()
+    run = running(world)
+    assert sends(world, run)
+    world.control.rebalance({})
+    wait_until(lambda: world.run == "", 5, "spout workers to be told to send nothing")
+    assert world.inboxes.figures([BOLT])[BOLT].tuples == 1
+    [(task, [entry])] = world.inboxes.drain(run)
+    world.inboxes.discard(run, task, [entry.position])
+    running(world, after=run)
+    assert world.released[-2:] == [0, 0], "by the end of the run, and the beginning of the next"
+
+
+def test_what_takes_too_long_is_released_when_a_topology_is_rebalanced(world, drive):
+    drive()
+    run = running(world)
+    assert sends(world, run)
+    began = time.monotonic()
+    world.control.rebalance({})
+    running(world, after=run)
+    assert 0.4 < time.monotonic() - began < 5
+    assert world.inboxes.figures([BOLT])[BOLT].tuples == 0
 
 
 def test_a_killed_topology_ends_the_driver_that_runs_and_those_in_reserve(world, drive, caplog):

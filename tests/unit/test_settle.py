@@ -34,11 +34,12 @@ def finish(book, *tags):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["open", "skip", "finish", "finish", "close", "take"]), st.integers(0, 50)), max_size=200
+        st.tuples(st.sampled_from(["open", "skip", "finish", "finish", "close", "take", "mark"]), st.integers(0, 50)),
+        max_size=200,
     )
 )
 def test_no_unfinished_tag_is_ever_acked_and_every_finished_one_once(steps):
-    book, wire, opened, finished, last = SettleBook(), Wire(), [], [], 0
+    book, wire, opened, finished, last, mark = SettleBook(), Wire(), [], [], 0, 0
 
     def take():
         for ack in book.take():
@@ -53,6 +54,9 @@ def test_no_unfinished_tag_is_ever_acked_and_every_finished_one_once(steps):
             opened.append(last)
         elif action == "take":
             take()
+        elif action == "mark":
+            book.mark()
+            mark = last
         elif opened:
             tag = opened.pop(which % len(opened))
             if action == "finish":
@@ -61,6 +65,7 @@ def test_no_unfinished_tag_is_ever_acked_and_every_finished_one_once(steps):
             else:
                 assert book.close(tag)
                 wire.unacked.remove(tag)
+        assert book.unsettled == sum(tag > mark for tag in wire.unacked)
     take()
     assert len(book) == len(opened)
     assert wire.unacked == set(opened)

@@ -49,7 +49,7 @@ def attended_by(driver):
     """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
     lease = MemoryLease()
     lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
-    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, shape=shape_of(topology()))
+    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, topology=topology())
     return outbox.may_fill(0.0)
 
 
@@ -65,7 +65,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
     inboxes.adopt("1", [2])
     lease.take(Holder(driver="old", run="1", shape=shape_of(topology())))
-    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, shape=shape_of(topology()))
+    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=topology())
     assert outbox.may_fill(0.0)
     emitter = SpoutEmitter(topology(), "numbers", 1)
     emitter.emit([1], 77, "default")
@@ -78,3 +78,26 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     assert inboxes.figures([2])[2].tuples == 0
     assert ledger.pending() == 0
     assert not outbox.may_fill(2.0)
+
+
+def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():
+    """Its task 2 is another one's there, though the worker understands both."""
+    lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
+    mine = topology()
+    more = mine.with_parallelism({"sink": 3, "gone": 7})
+    inboxes.adopt("1", [2])
+    lease.take(Holder(driver="old", run="1", shape=shape_of(mine), parallelism=mine.parallelism))
+    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=mine)
+    assert outbox.may_fill(0.0)
+    emitter = SpoutEmitter(outbox.topology, "numbers", 1)
+    emitter.emit([1], 77, "default")
+    outbox.put(emitter.take())
+    lease.leave("old")
+    lease.take(Holder(driver="new", run="2", shape=shape_of(more), parallelism=more.parallelism))
+    inboxes.adopt("2", [2, 3, 4])
+    outbox.look(1.0)
+    assert outbox.topology is mine, "as long as a batch is held that was emitted by it"
+    assert outbox.send(1.0) is Sent.REFUSED
+    assert inboxes.figures([2])[2].tuples == 0
+    assert outbox.may_fill(2.0)
+    assert outbox.topology.parallelism == {"sink": 3}

@@ -6,10 +6,11 @@ import logging
 import secrets
 import threading
 from contextlib import suppress
-from dataclasses import replace
 
 from acker import LedgerUnavailableError
 from acker.errors import AckerError
+from spark_jobs.shape import shape_of
+from spark_jobs.topology import Topology
 from workers.driver.lease import LASTS, Holder, Lease
 
 log = logging.getLogger(__name__)
@@ -24,12 +25,12 @@ class Keeper:
     driver's run still does is refused as soon as another one's has begun.
     """
 
-    def __init__(self, lease: Lease, shape: str) -> None:
+    def __init__(self, lease: Lease) -> None:
         self._lease = lease
         # Each call to the lease that says who holds it is made under the lock: a renewal must not
         # bring back a run that has ended, nor a lease that was given up.
         self._lock = threading.Lock()
-        self._me = Holder(driver=secrets.token_hex(8), shape=shape)
+        self._me = Holder(driver=secrets.token_hex(8))
         self._held = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -57,15 +58,16 @@ class Keeper:
                 self._drop()
             return drawn
 
-    def attend(self, run: str) -> None:
-        """Have spout workers send to this run from now on; an empty name: to none.
+    def attend(self, run: str, topology: Topology) -> None:
+        """Have spout workers send to this run of this topology from now on.
 
         Where Redis does not answer the next renewal says so.
         """
-        with self._lock, suppress(LedgerUnavailableError):
-            if self._held:
-                self._me = replace(self._me, run=run)
-                self._take()
+        self._say(Holder(driver=self._me.driver, run=run, shape=shape_of(topology), parallelism=topology.parallelism))
+
+    def attend_none(self) -> None:
+        """Have spout workers send to no run from now on; as ``attend``."""
+        self._say(Holder(driver=self._me.driver))
 
     def close(self) -> None:
         """Give the lease up. Idempotent."""
@@ -73,6 +75,12 @@ class Keeper:
             self._closed.set()
             self._drop()
             self._lease.leave(self._me.driver)
+
+    def _say(self, me: Holder) -> None:
+        with self._lock, suppress(LedgerUnavailableError):
+            if self._held:
+                self._me = me
+                self._take()
 
     def _take(self) -> None:
         if self._closed.is_set() or not self._lease.take(self._me):
@@ -82,7 +90,7 @@ class Keeper:
 
     def _drop(self) -> None:
         self._held = False
-        self._me = replace(self._me, run="")
+        self._me = Holder(driver=self._me.driver)
 
     def _renew(self) -> None:
         while not self._closed.wait(_RENEW_S):

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -23,7 +24,9 @@ class Holder:
     run: str = ""
     """The run that spout workers send to; empty while none is ready."""
     shape: str = ""
-    """The topology's, see ``shape_of``: spout workers of another one send nothing."""
+    """The topology's in this run, see ``shape_of``: spout workers of another one send nothing."""
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    """The number of tasks of each bolt in this run: spout workers send to so many."""
 
 
 class Lease(Protocol):

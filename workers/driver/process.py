@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
 from acker import LedgerUnavailableError, open_ledger
 from acker.redis_client import connect_topology
-from spark_jobs.errors import TopologyError
+from spark_jobs.errors import StaleTurnError, TopologyError
 from spark_jobs.queue_sink import no_address, sinks_of
 from spark_jobs.running.placement import bolt_tasks, check_has_bolts, spread
 from spark_jobs.spark.context import SparkUnit
 from spark_jobs.spark.long_tasks import LongTasks
 from spark_jobs.spark.run import Run, ledger_spec_of
 from spark_jobs.spark.stores import open_inboxes
-from spark_jobs.state.redis_store import check_layout
+from spark_jobs.state.redis_store import RedisStateStore, check_layout
 from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.suspects.redis_book import RedisCaseBook
 from spark_jobs.topology import Topology
@@ -79,8 +80,6 @@ class Driver:
             if self._is_killed():
                 log.info("tiercel activate %s lets it start again", self._topology.name, extra={"event": "start_refused"})
                 return
-            with suppress(LedgerUnavailableError), closing(Registry(self._redis_url)) as registry:
-                registry.announce(self._topology)
             if not self._runs.wait_for_turn():
                 return
             # What a killed driver left behind is released before Spark starts, which takes seconds.
@@ -98,11 +97,11 @@ class Driver:
             return self._control.state() is State.KILLED
         return False
 
-    def _make(self, number: int, slots: int) -> Run:
+    def _make(self, number: int, slots: int, topology: Topology) -> Run:
         return Run(
             id=str(number),
-            topology=self._topology,
-            hosts=spread(bolt_tasks(self._topology), slots),
+            topology=topology,
+            hosts=spread(bolt_tasks(topology), slots),
             ledger=self._spec,
             epoch=number,
             amqp_url=self._amqp_url,
@@ -111,12 +110,23 @@ class Driver:
     def _enter(self, run: Run) -> int:
         topology = run.topology
         # Its tasks would find it too, after everything was released, again and again.
-        check_layout(run.ledger, [name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)])
+        stateful = [name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)]
+        check_layout(run.ledger, stateful)
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))
             client = connect_topology(self._redis_url, topology.name)
             book = stack.enter_context(closing(RedisCaseBook(client, topology.name)))
-            return enter(run.id, topology, self._ground.inboxes, ledger, book)
+            released = enter(run.id, topology, self._ground.inboxes, ledger, book)
+            _take_back_half_done(run, stateful)
+            stack.enter_context(closing(Registry(self._redis_url))).announce(topology)
+            return released
+
+
+def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
+    # At its end the run's own tasks are at their turns, and a later run takes back what they leave.
+    with closing(RedisStateStore(run.ledger, run.epoch)) as store, suppress(StaleTurnError):
+        for component in components:
+            store.begin_run(component)
 
 
 class _SparkHosts:

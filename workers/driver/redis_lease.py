@@ -9,6 +9,9 @@ from acker.layout import topology_prefix
 from acker.redis_client import connect_topology
 from acker.redis_errors import translated
 from workers.driver.lease import LASTS, Holder
+from workers.parallelism import pack, unpack
+
+_NOTHING = "-"
 
 
 class RedisLease:
@@ -23,7 +26,8 @@ class RedisLease:
         self._take, self._draw, self._leave = (self._client.register_script(_source(name)) for name in names)
 
     def take(self, holder: Holder) -> bool:
-        value = f"{holder.driver} {holder.run or '-'} {holder.shape or '-'}"
+        words = (holder.driver, holder.run, holder.shape, pack(holder.parallelism))
+        value = " ".join(word or _NOTHING for word in words)
         lasts_ms = int(LASTS.total_seconds() * 1000)
         with translated("take the driver's lease"):
             return bool(self._take(keys=[self._key], args=[holder.driver, value, lasts_ms]))
@@ -42,8 +46,10 @@ class RedisLease:
             found: Any = self._client.get(self._key)
         if found is None:
             return None
-        driver, run, shape = [*found.decode(errors="replace").split(), "-", "-", "-"][:3]
-        return Holder(driver=driver, run=run if run != "-" else "", shape=shape if shape != "-" else "")
+        # Fewer words are an older version's, and more a newer one's.
+        driver, *others = [*found.decode(errors="replace").split(), *[_NOTHING] * 4][:4]
+        run, shape, numbers = ("" if word == _NOTHING else word for word in others)
+        return Holder(driver=driver, run=run, shape=shape, parallelism=unpack(numbers))
 
     def close(self) -> None:
         self._client.close()

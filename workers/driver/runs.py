@@ -13,10 +13,9 @@ from typing import Protocol, TypeVar
 from acker import LedgerUnavailableError
 from queues.inbox.contract import Inboxes
 from queues.inbox.records import StaleAttemptError
-from spark_jobs.shape import shape_of
 from spark_jobs.spark.run import Run
 from spark_jobs.topology import Topology
-from workers.control import Control, State
+from workers.control import NO_REBALANCE, Control, Rebalance, State
 from workers.driver.keeper import Keeper
 from workers.driver.lease import Lease
 from workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
@@ -30,6 +29,10 @@ T = TypeVar("T")
 _LOOK_S = 0.2
 _FIGURES_S = 1.0
 _RESERVE_S = 1.0
+# For what is on its way when a run ends with which nothing is wrong. Spout workers look twice per second whether to send,
+# and a tuple between two inboxes may be overlooked once: nothing is on its way when several looks in a row find nothing.
+_DRAIN_S = 10.0
+_QUIET_LOOKS = 4
 # For the last steps when a run ends.
 _GRACE_S = 5.0
 # Runs in a row that failed at once: another one would fail too, and each gives back what is in flight.
@@ -75,8 +78,8 @@ class Ground:
     lease: Lease
     control: Control
     inboxes: Inboxes
-    make: Callable[[int, int], Run]
-    """Makes the run with this number, for so many slots."""
+    make: Callable[[int, int, Topology], Run]
+    """Makes the run with this number, for so many slots, of ``topology`` with its numbers of tasks."""
     enter: Callable[[Run], int]
     """Makes everything the run's, and returns how many messages were released. May be repeated.
 
@@ -91,7 +94,9 @@ class Runs:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._name = ground.topology.name
-        self._keeper = Keeper(ground.lease, shape_of(ground.topology))
+        self._keeper = Keeper(ground.lease)
+        # The order that the newest run obeys.
+        self._order = NO_REBALANCE
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -120,7 +125,12 @@ class Runs:
         number = self._answered(self._keeper.draw)
         if number is None:
             return None
-        run = self._ground.make(number, slots)
+        # An order that comes after this is seen by the run, which then ends.
+        order = self._answered(lambda: self._ground.control.rebalanced(self._order))
+        if order is None:
+            return None
+        self._order = order
+        run = self._ground.make(number, slots, self._ground.topology.with_parallelism(order.parallelism))
         try:
             released = self._answered(lambda: self._ground.enter(run))
         except StaleAttemptError as error:
@@ -166,12 +176,13 @@ class Runs:
             "run %s of %s: %d bolt tasks in %d Spark tasks", run.id, self._name, sum(map(len, run.hosts)), len(run.hosts),
             extra={"event": "run_started"},
         )  # fmt: skip
+        self._say_what_was_ordered()
         try:
             # Spout workers may send as soon as the inboxes are the run's, while Python workers still start.
-            self._keeper.attend(run.id)
+            self._keeper.attend(run.id, run.topology)
             ended = self._watched(run, tasks)
         finally:
-            self._keeper.attend("")
+            self._keeper.attend_none()
             self._finish(hosts, run, tasks)
         if ended is Ended.FAILED:
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
@@ -180,7 +191,6 @@ class Runs:
     def _watched(self, run: Run, tasks: Tasks) -> Ended:
         began = time.monotonic()
         look_at = began
-        ordered = self._rebalances(None)
         absences = Absences()
         while not self._stop.wait(_LOOK_S):
             self._ground.heartbeat.beat()
@@ -195,26 +205,47 @@ class Runs:
                 look_at = now + _FIGURES_S
                 if self._is_over():
                     break
-                orders = self._rebalances(ordered)
-                if orders is not None and ordered is not None and orders > ordered:
+                if self._is_rebalanced():
                     log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
+                    self._drain(run, tasks)
                     return Ended.REBALANCED
-                # Fewer: Redis was emptied.
-                ordered = orders
                 ended = self._looked(run, now - began, absences)
                 if ended is not None:
                     return ended
         return Ended.STOPPED
 
-    def _rebalances(self, known: int | None) -> int | None:
+    def _drain(self, run: Run, tasks: Tasks) -> None:
+        """Have spout workers send nothing, and wait for what is on its way: it need not be executed again then."""
+        self._keeper.attend_none()
+        deadline = time.monotonic() + _DRAIN_S
+        quiet = 0
+        while quiet < _QUIET_LOOKS and tasks.active and self._keeper.held and time.monotonic() < deadline:
+            if self._stop.wait(_LOOK_S):
+                return
+            self._ground.heartbeat.beat()
+            with suppress(LedgerUnavailableError):
+                figures = self._ground.inboxes.figures(_tasks_of(run))
+                quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
+
+    def _is_rebalanced(self) -> bool:
+        order: Rebalance = self._order
         with suppress(LedgerUnavailableError):
-            return self._ground.control.rebalances()
-        return known
+            order = self._ground.control.rebalanced(self._order)
+        return order.number != self._order.number
+
+    def _say_what_was_ordered(self) -> None:
+        said = self._ground.topology.parallelism
+        for bolt, number in self._order.parallelism.items():
+            if bolt in said:
+                log.info(
+                    "%s has %d tasks by order of tiercel rebalance, and %d by its code", bolt, number, said[bolt],
+                    extra={"event": "parallelism_ordered"},
+                )  # fmt: skip
 
     def _looked(self, run: Run, age_s: float, absences: Absences) -> Ended | None:
         """Return why the run is over, as its inboxes tell; None if it is not."""
         try:
-            figures = self._ground.inboxes.figures([task for host in run.hosts for task in host])
+            figures = self._ground.inboxes.figures(_tasks_of(run))
         except LedgerUnavailableError:
             absences.looked(())
             return None
@@ -258,3 +289,7 @@ class Runs:
             return call()
 
         return patiently(self._stop, beating)
+
+
+def _tasks_of(run: Run) -> list[int]:
+    return [task for host in run.hosts for task in host]

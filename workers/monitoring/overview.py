@@ -1,6 +1,6 @@
 """A topology as every view shows it, worked out of its counters. Pure.
 
-Counts are exact: every tuple is counted where it happens, once, whatever Spark repeats.
+Counts are exact: every tuple is counted where it happens, once, however often steps are repeated.
 """
 
 from __future__ import annotations

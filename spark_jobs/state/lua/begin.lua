@@ -3,7 +3,7 @@
 -- KEYS   entries, run, turn, undo: see redis_keys.py
 -- ARGV   1 epoch   2 batch   3 attempt; 0 draws one, in the home shard, which is asked first   4 number of shards
 --        5 "epoch batch" of the last commit, as the home shard replied; "?": this is the home shard
---        6 most changes to take back in one call
+--        6 most changes to take back in one call   7 index of the task
 -- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun, 3 other number of shards
 --        2: attempt, or the other number   3: "epoch batch" of the last commit, "*" if nothing is known of it   4: its digest
 --
@@ -11,7 +11,7 @@
 
 local entries, run, turn, undo = unpack(KEYS)
 local epoch, batch, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local newest, shards = unpack(redis.call('HMGET', run, 'epoch', 'shards'))
+local newest, shards, tasks = unpack(redis.call('HMGET', run, 'epoch', 'shards', 'tasks'))
 if shards and shards ~= ARGV[4] and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
 
 local known = redis.call('HGET', turn, 'turn')
@@ -33,12 +33,12 @@ local mine = string.format('%s %s %d', ARGV[1], ARGV[2], attempt)
 local calls, logged = unpack(redis.call('HMGET', turn, 'calls', 'logged'))
 if known == mine and calls then return {2, attempt, sealed, digest} end
 
-redis.call('HSET', run, 'epoch', ARGV[1], 'shards', ARGV[4])
+redis.call('HSET', run, 'epoch', ARGV[1], 'shards', ARGV[4], 'tasks', math.max(tonumber(tasks or 0), ARGV[7] + 1))
 redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
 local this = ARGV[1] .. ' ' .. ARGV[2]
 if sealed == '*' or logged == sealed then
-  -- A final commit. Its log is needed as long as attempts at the same micro-batch may come.
+  -- A final commit. Its log is needed as long as attempts at the same step may come.
   if logged ~= this then redis.call('UNLINK', undo) end
 else
   local changes = redis.call('HRANDFIELD', undo, ARGV[6], 'WITHVALUES')

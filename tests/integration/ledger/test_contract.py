@@ -14,7 +14,7 @@ from acker.ids import RootIds, mix_array
 from tests.ledgers import NOW, OTHER, ROOT, THIRD, A, B, C, failure, said, token, updates
 from tests.waiting import wait_until
 
-OTHER_WORK = ("__acker", 0, "a retried task did other work")
+OTHER_WORK = ("__acker", 0, "a repeated step did other work")
 
 
 def test_a_root_is_acked_when_its_ack_val_comes_to_zero(ledger, feed):

@@ -67,7 +67,7 @@ def test_the_last_step_is_known_to_a_newer_attempt(ledger, feed):
     assert ledger.apply(token(attempt=2), updates({ROOT: A ^ C})) == Reply(applied=Applied.REPEATED)
     assert ledger.apply(token(attempt=3), updates({ROOT: A ^ B})) == Reply(applied=Applied.CONFLICTING, failed=1)
     assert ledger.apply(token(attempt=3), updates({ROOT: A ^ C})) == Reply(applied=Applied.REPEATED)
-    assert said(feed.read(NOW)) == {"failed": [(ROOT, "__acker", 0, "a retried task did other work")]}
+    assert said(feed.read(NOW)) == {"failed": [(ROOT, "__acker", 0, "a repeated step did other work")]}
 
 
 def test_an_attempt_that_was_overtaken_is_told_when_it_fences(ledger):
@@ -175,7 +175,7 @@ def pass_hours(redis_url: str, ledger: RedisLedger) -> None:
 
 
 def test_a_step_is_known_hours_later(open_redis, redis_url):
-    """A level of a micro-batch lasts many timeouts, and the executor of the level before dies."""
+    """An executor is cut off for many timeouts, and brings its step again when it is back."""
     ledger = open_redis()
     feed = ledger.feed(1)
     ledger.register(1, [ROOT], [A])

@@ -8,7 +8,7 @@ from acker import Applied
 from tests.ledgers import NOW, ROOT, A, B, C, failure, said, token, updates
 
 ACK = {"acked": [ROOT]}
-OTHER_WORK = {"failed": [(ROOT, "__acker", 0, "a retried task did other work")]}
+OTHER_WORK = {"failed": [(ROOT, "__acker", 0, "a repeated step did other work")]}
 FAIL = {"failed": [(ROOT, "bolt", 7, "boom")]}
 RUN_A, RUN_B, RUN_AGAIN = token(0), token(1), token(2)
 

@@ -28,11 +28,11 @@ def now(store, component="count"):
     return dict(store.entries(component))
 
 
-def commit(store, batch, writes, *, task=0, digest="d"):
-    return store.begin("count", task, batch).commit(writes, digest)
+def commit(store, step, writes, *, task=0, digest="d"):
+    return store.begin("count", task, step).commit(writes, digest)
 
 
-def test_what_is_committed_is_there_for_the_next_micro_batch(store):
+def test_what_is_committed_is_there_for_the_next_step(store):
     turn = store.begin("count", 0, 0)
     assert turn.read([A, B]) == [None, None]
     assert turn.commit(Writes(puts={A: b"1", C: b'"x"'}, increments={B: -5}), "d") is Applied.FRESH
@@ -42,6 +42,24 @@ def test_what_is_committed_is_there_for_the_next_micro_batch(store):
     assert sorted(turn.scan()) == sorted([(A, b"1"), (B, b"-5"), (C, b'"x"')])
     assert turn.commit(Writes(puts={A: b"2"}, deletes=[C, b'"no"'], increments={B: 7}), "d") is Applied.FRESH
     assert now(store) == {A: b"2", B: b"2"}
+
+
+def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_committed(run):
+    first = run(1)
+    turns = [first.begin("count", task, 7) for task in range(3)]
+    turns[0].commit(put(a=b"1"), "d")
+    second = run(2)
+    for _ in range(2):
+        second.begin_run("count")
+        second.begin_run("other")
+    assert now(second) == {A: b"1"}
+    for task, turn in enumerate(turns[1:], 1):
+        with pytest.raises(StaleTurnError):
+            turn.commit(add(b=1), "d")
+        with pytest.raises(StaleTurnError):
+            first.begin("count", task, 8)
+    assert commit(second, 1, add(b=1), task=2) is Applied.FRESH
+    assert now(second) == {A: b"1", B: b"1"}
 
 
 def test_reading_nothing_costs_nothing(store):
@@ -63,7 +81,7 @@ def test_values_are_what_was_put_also_after_they_were_taken_back(store, value):
     assert store.begin("count", 0, 1).read([A]) == [value]
 
 
-# -- attempts at one micro-batch -----------------------------------------------------------------------------------------------
+# -- attempts at one step ------------------------------------------------------------------------------------------------------
 
 
 def test_an_attempt_that_never_committed_leaves_nothing(store):
@@ -117,10 +135,10 @@ def test_an_earlier_attempt_that_is_still_alive_is_refused(store):
     assert now(store) == {A: b"1"}
 
 
-# -- order of micro-batches and runs ------------------------------------------------------------------------------------------
+# -- order of steps and runs ---------------------------------------------------------------------------------------------------
 
 
-def test_an_older_micro_batch_is_refused_as_soon_as_a_later_one_began(store):
+def test_an_older_step_is_refused_as_soon_as_a_later_one_began(store):
     zombie = store.begin("count", 0, 3)
     store.begin("count", 0, 4)
     with pytest.raises(StaleTurnError):

@@ -105,6 +105,30 @@ def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(mak
 
 
 @pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("calls", range(1, 4))
+def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half_done(
+    make_spec, opened, breaks_off, shards, calls
+):
+    spec = make_spec(shards=shards)
+    store = opened(1, spec)
+    breaks_off(None)
+    store.begin("count", 0, 1).commit(adding(1), "d")
+    breaks_off(calls)
+    with pytest.raises(LedgerUnavailableError):
+        store.begin("count", 3, 1).commit(adding(1), "d")
+    breaks_off(None)
+    later = opened(2, spec)
+    for _ in range(2):
+        later.begin_run("count")
+        assert now(later) == dict.fromkeys(FIELDS, b"1")
+    with pytest.raises(StaleTurnError):
+        store.begin("count", 3, 1)
+    assert later.begin("count", 0, 1).read(FIELDS) == [b"1"] * 12
+    with pytest.raises(StaleTurnError):
+        later.begin_run("count")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
 def test_a_later_run_takes_back_what_the_one_before_left_half_done(make_spec, opened, breaks_off, shards):
     spec = make_spec(shards=shards)
     store = opened(1, spec)
@@ -124,13 +148,13 @@ def test_a_final_commit_is_never_taken_back_by_those_that_come_later(make_spec, 
     breaks_off(None)
     for epoch in (1, 2, 3):
         store = opened(epoch, spec)
-        for batch in range(3):
+        for step in range(3):
             # Some begin and come to nothing, in all shards or only in the first.
-            store.begin("count", 0, batch)
+            store.begin("count", 0, step)
             store._begin(
-                redis_store._Shard(store._client_of[0], StateKeys(spec.topology, 0, "count"), 0), "count", (batch, 0), "?"
+                redis_store._Shard(store._client_of[0], StateKeys(spec.topology, 0, "count"), 0), "count", (step, 0), "?"
             )
-            assert store.begin("count", 0, batch).commit(adding(1), "d") is Applied.FRESH
+            assert store.begin("count", 0, step).commit(adding(1), "d") is Applied.FRESH
     assert now(store) == dict.fromkeys(FIELDS, b"9")
 
 
@@ -192,7 +216,7 @@ def test_several_servers_hold_a_share_each(redis_url, server, make_spec, opened)
         assert 0 < client.hlen(theirs) < 12
 
 
-def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_micro_batch_is_repeated(server, make_spec, opened):
+def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_step_is_repeated(server, make_spec, opened):
     store = opened(spec=make_spec(urls=(server.url,)))
     store.begin("count", 0, 0).commit(adding(1), "d")
     turn = store.begin("count", 0, 1)

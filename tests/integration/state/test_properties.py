@@ -1,4 +1,4 @@
-"""Random micro-batches, random faults: the entries are those of a plain dict to which each micro-batch was applied once."""
+"""Random steps, random faults: the entries are those of a plain dict to which each step was applied once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PlainDict(dict[Any, Any]):
         return iter(list(self.items()))
 
 
-def step(random: Random, state: Any, task: int) -> None:
+def handle(random: Random, state: Any, task: int) -> None:
     """What one tuple does; the same for the same ``random``, as long as the state is the same too."""
     for _ in range(random.randint(1, 3)):
         key = random.choice(KEYS[task])
@@ -67,7 +67,7 @@ def step(random: Random, state: Any, task: int) -> None:
 
 
 def work(seed: int, state: Any, task: int) -> None:
-    """The tuples of one task's share of a micro-batch; some raise half way, and leave nothing."""
+    """The tuples of one task's share of a step; some raise half way, and leave nothing."""
     random = Random(seed)
     # What writes nothing commits nothing, and another attempt may then do as it likes.
     state.put(("seed", task), seed)
@@ -75,11 +75,11 @@ def work(seed: int, state: Any, task: int) -> None:
         own, raises = Random(random.random()), random.random() < 0.2
         if isinstance(state, PlainDict):
             if not raises:
-                step(own, state, task)
+                handle(own, state, task)
             continue
 
         def execute(own=own, raises=raises):
-            step(own, state, task)
+            handle(own, state, task)
             if raises:
                 raise RuntimeError
 
@@ -103,16 +103,16 @@ class World:
     zombies: list[Attempt] = field(default_factory=list)
     epoch: int = 0
 
-    def run(self, batches: int) -> None:
+    def run(self, steps: int) -> None:
         self.epoch += 1
         self.store = self.open_store(self.epoch)
-        for batch in range(batches):
-            final = {task: self.share(batch, task) for task in range(TASKS)}
+        for step in range(steps):
+            final = {task: self.share(step, task) for task in range(TASKS)}
             for task, seed in final.items():
                 work(seed, self.expected, task)
             assert without_nothing(entries(self.store)) == without_nothing(self.expected)
 
-    def share(self, batch: int, task: int) -> int:
+    def share(self, step: int, task: int) -> int:
         """All attempts at one share; returns the seed of the one that counts."""
         counts: int | None = None
         seed = self.random.getrandbits(32)
@@ -120,7 +120,7 @@ class World:
             # Mostly it does the same work again.
             seed = seed if self.random.random() < 0.7 else self.random.getrandbits(32)
             before = PlainDict({key: value for key, value in self.expected.items() if key in KEYS[task]})
-            state = KeyValueState(self.store.begin("bolt", task, batch))
+            state = KeyValueState(self.store.begin("bolt", task, step))
             state.prefetch(self.random.sample(KEYS[task], 2))
             assert {key: value for key, value in state.iterate() if key in KEYS[task]} == before
             work(seed, state, task)
@@ -163,7 +163,7 @@ def play(world: World) -> None:
 
 @settings(UNHURRIED, max_examples=100)
 @given(seed=st.integers(0, 2**32))
-def test_in_memory_each_micro_batch_counts_once(seed):
+def test_in_memory_each_step_counts_once(seed):
     first = MemoryStateStore()
     play(World(Random(seed), lambda epoch: MemoryStateStore(epoch, beneath=first)))
 
@@ -171,7 +171,7 @@ def test_in_memory_each_micro_batch_counts_once(seed):
 @pytest.mark.parametrize("shards", [1, 3])
 @settings(UNHURRIED, max_examples=40)
 @given(seed=st.integers(0, 2**32))
-def test_in_redis_each_micro_batch_counts_once_also_where_commits_break_off(redis_url, monkeypatch, shards, seed):
+def test_in_redis_each_step_counts_once_also_where_commits_break_off(redis_url, monkeypatch, shards, seed):
     monkeypatch.setattr(redis_store, "SLICE", 2)
     random = Random(seed)
     spec = LedgerSpec(

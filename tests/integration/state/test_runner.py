@@ -134,7 +134,7 @@ def test_a_repeated_step_that_does_other_work_before_the_ledger_heard_fails_its_
     Count.flaky.add("falcon")
     pump.take_over()
     pump.run()
-    assert pump.failed == dict.fromkeys(roots, "__acker: a retried task did other work")
+    assert pump.failed == dict.fromkeys(roots, "__acker: a repeated step did other work")
     assert counts(pump) == expected(*LINES[:10])
 
 

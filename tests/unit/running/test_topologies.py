@@ -101,7 +101,7 @@ def test_a_line_without_words_is_acked_by_the_first_bolt() -> None:
 
 
 class Join(Bolt):
-    """Emits one tuple for all that came in the micro-batch, anchored to all of them, and acks them: in ``flush``."""
+    """Emits one tuple for all that came in the step, anchored to all of them, and acks them: in ``flush``."""
 
     output_fields = "word string"
     times = 1
@@ -124,7 +124,7 @@ def diamond(join: Bolt, *below: Any) -> Topology:
     builder.set_spout("spout", Source("word string"))
     for side in ("left", "right"):
         builder.set_bolt(side, Pass(), parallelism=2).shuffle_grouping("spout")
-    # The join also hears the spout itself: these chunks pass through level 1 untouched.
+    # The join also hears the spout itself.
     builder.set_bolt("join", join).global_grouping("left").global_grouping("right").global_grouping("spout")
     last = "join"
     for number, bolt in enumerate(below):
@@ -140,7 +140,7 @@ def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) ->
     pump = Pump(diamond(join, Pass(), Pass(), Count()))
     roots = pump.feed(["a"], ["b"])
     pump.send()
-    # Level by level, so that the join has all of its input in one step.
+    # Bolt by bolt, so that the join has all of its input in one step.
     for bolts in (("left", "right"), ("join",), ("below0",), ("below1",), ("below2",)):
         assert pump.ledger.pending() == 2, f"acked before {bolts}"
         pump.work(*(task for bolt in bolts for task in pump.topology.task_ids(bolt)))
@@ -427,7 +427,7 @@ def test_a_step_that_is_repeated_and_does_other_work_fails_its_roots_and_no_othe
         pump.work(2)
     pump.take_over(2)
     pump.run()
-    assert pump.failed == dict.fromkeys(retried, "__acker: a retried task did other work")
+    assert pump.failed == dict.fromkeys(retried, "__acker: a repeated step did other work")
     others = pump.feed(["b"])
     pump.run()
     assert pump.acked == others

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Draw the number of a new run: the time in microseconds, and more than the number before if a clock was set back.
 --
--- KEYS   1 the lease, a string: "DRIVER RUN SHAPE"   2 the number of the newest run
+-- KEYS   1 the lease, a string: "DRIVER RUN SHAPE NUMBERS"   2 the number of the newest run
 -- ARGV   1 the driver
 -- Reply  the number, or false if another driver holds the lease, or none
 --

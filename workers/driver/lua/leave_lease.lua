@@ -1,6 +1,6 @@
 -- Give the lease of a topology up.
 --
--- KEYS   1 the lease, a string: "DRIVER RUN SHAPE"
+-- KEYS   1 the lease, a string: "DRIVER RUN SHAPE NUMBERS"
 -- ARGV   1 the driver
 -- Reply  nothing
 --

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Take the lease of a topology, or renew it.
 --
--- KEYS   1 the lease, a string: "DRIVER RUN SHAPE"
+-- KEYS   1 the lease, a string: "DRIVER RUN SHAPE NUMBERS"
 -- ARGV   1 the driver   2 the new value, which begins with the driver   3 milliseconds that it lasts
 -- Reply  1 taken, 0 another driver holds it
 --

@@ -1,0 +1,54 @@
+"""Numbers that are counted in a state and written down, with the task that did it."""
+
+import os
+import threading
+from pathlib import Path
+
+from queues import QueueSpout
+from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+
+NAME = "rebalanced"
+QUEUE = "rebalanced"
+FOLDER = "TIERCEL_TEST_REBALANCED"
+"""Names the folder of what was written down: one file per process, a line per tuple."""
+
+
+class Work(BasicBolt):
+    output_fields = "number long, place string"
+
+    def prepare(self, config, context):
+        self.place = f"{context.task_index}/{context.parallelism}"
+
+    def execute(self, tup, collector):
+        threading.Event().wait(0.003)
+        collector.emit([tup["number"], self.place])
+
+
+class Count(StatefulBolt):
+    output_fields = "number long, place string"
+
+    def execute(self, tup, collector):
+        self.state.increment(tup["number"] % 10)
+        collector.emit([tup["number"], tup["place"]])
+
+
+class Record(BasicBolt):
+    def prepare(self, config, context):
+        self.lines = []
+
+    def execute(self, tup, collector):
+        self.lines.append(f"{tup['number']} {tup['place']}\n")
+
+    def flush(self, collector):
+        with (Path(os.environ[FOLDER]) / str(os.getpid())).open("a") as file:
+            file.writelines(self.lines)
+        self.lines.clear()
+
+
+def topology():
+    builder = TopologyBuilder(NAME, Config(message_timeout_secs=60, shutdown_grace_secs=5))
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"), parallelism=2)
+    builder.set_bolt("work", Work()).shuffle_grouping("numbers")
+    builder.set_bolt("count", Count(), parallelism=2).fields_grouping("work", "number")
+    builder.set_bolt("record", Record()).fields_grouping("count", "number")
+    return builder.build()

@@ -1,0 +1,102 @@
+"""``tiercel rebalance --parallelism`` on the whole stack, under load: nothing is lost, failed or dead-lettered."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+from acker import RedisMetrics
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.state import RedisStateStore
+from spark_jobs.state.encoding import decode_key, decode_value
+from tests.acceptance import rebalanced
+from tests.faults.load import Load
+from tests.running import running
+from tests.waiting import wait_until
+from workers.cli import app
+from workers.registry import topology_named
+
+pytestmark = pytest.mark.timeout(900)
+
+RATE = 100
+
+
+@pytest.fixture
+def stack(tmp_path):
+    with running("tests.acceptance.rebalanced:topology", tmp_path, rebalanced.FOLDER, queues=(rebalanced.QUEUE,)) as stack:
+        yield stack
+
+
+def written(stack) -> Counter[tuple[int, str]]:
+    """(number, "task/tasks" of ``work``) of every tuple that came to the end."""
+    lines = [line.split() for path in stack.folder.iterdir() for line in path.read_text().splitlines()]
+    return Counter((int(number), place) for number, place in lines)
+
+
+def places(stack) -> set[str]:
+    return {place for _, place in written(stack)}
+
+
+def rebalance(stack, *options) -> str:
+    answer = CliRunner().invoke(app, ["rebalance", rebalanced.NAME, *options, "--redis", stack.redis_url])
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def tasks_of_work(stack) -> int:
+    """As the monitor sees it."""
+    note = topology_named(stack.redis_url, rebalanced.NAME)
+    return next(len(bolt.tasks) for bolt in note.graph.bolts if bolt.name == "work")
+
+
+def counted(stack) -> int:
+    store = RedisStateStore(ledger_spec_of(rebalanced.topology(), (stack.redis_url,)), epoch=0)
+    try:
+        return sum(decode_value(raw) for field, raw in store.entries("count") if decode_key(field) is not None)
+    finally:
+        store.close()
+
+
+def at_rest(stack) -> bool:
+    [depth] = stack.depths(rebalanced.QUEUE)
+    assert not depth.dead_lettered
+    return not (depth.ready or depth.unacked or depth.delayed)
+
+
+def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_gives_them_back(stack):
+    metrics = RedisMetrics(stack.redis_url, rebalanced.NAME)
+    with Load(stack.amqp_url, rebalanced.QUEUE, RATE, 0) as load:
+        wait_until(lambda: places(stack) == {"0/1"}, 240, "the topology to run")
+        said = rebalance(stack, "--parallelism", "work=4")
+        assert said.endswith("rebalanced has begun a new run with work=4\n")
+        four = {f"{task}/4" for task in range(4)}
+        wait_until(lambda: places(stack) == {"0/1", *four}, 120, "four tasks to work")
+        assert tasks_of_work(stack) == 4
+
+        before = sum(count for (_, place), count in written(stack).items() if place in four)
+        again = sum(each - 1 for each in Counter(number for number, _ in written(stack).elements()).values())
+        assert not again, "what was on its way was finished first"
+        os.kill(stack.run.driver.pid, signal.SIGKILL)
+        wait_until(lambda: sum(written(stack).values()) > before + 5 * RATE, 120, "another driver")
+        assert places(stack) == {"0/1", *four}, "it obeys the order that its predecessor was given"
+
+        rebalance(stack, "--parallelism", "work=default", "--parallelism", "record=3")
+        wait_until(lambda: tasks_of_work(stack) == 1, 60, "the monitor to know")
+        now = sum(written(stack).values())
+        wait_until(lambda: sum(written(stack).values()) > now + RATE, 120, "one task to work")
+    published = set(load.published)
+    wait_until(lambda: {number for number, _ in written(stack)} >= published, 240, "every message to be processed")
+    wait_until(lambda: at_rest(stack), 120, "an empty queue")
+    spouts = Counter()
+    for task in metrics.totals()["numbers"].values():
+        spouts.update(task)
+    assert not spouts["failed"]
+    assert not spouts["timeout"]
+    repeats = sum(written(stack).values()) - len(published)
+    assert repeats < 4 * RATE, "only what was on its way when the driver was killed"
+    # The messages of a commit may be given back after it wrote its state, if the driver is killed just then.
+    assert 0 <= counted(stack) - len(published) <= repeats + RATE
