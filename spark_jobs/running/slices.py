@@ -33,6 +33,7 @@ class Slices:
         self.size = _FIRST
         """Tuples that the next step may take."""
         self._began = self._executed = clock()
+        self._work_began: float | None = None
         self._look_at = self._began
         self._commit_s = 0.0
 
@@ -55,17 +56,21 @@ class Slices:
             self._look_at = self._clock() + _LOOK_S
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins. Its tuples are not executed yet: what they need is fetched before."""
         self._began = self._clock()
+        self._work_began = None
 
     def may(self) -> bool:
-        """Whether the step goes on with another tuple."""
-        return self._clock() - self._began < _STEP_S
+        """Whether the step goes on with another tuple; ask before each, also before the first."""
+        now = self._clock()
+        if self._work_began is None:
+            self._work_began = now
+        return now - self._work_began < _STEP_S
 
     def ended(self, executed: int, offered: int) -> None:
         """The bolt executed so many of the tuples that it was offered; the commit comes after this."""
         self._executed = self._clock()
-        took_s = self._executed - self._began
+        took_s = self._executed - (self._work_began or self._began)
         if took_s > 2 * _STEP_S and not self._can_be_cut:
             self.size = max(1, executed // 2)
         elif executed < offered:
