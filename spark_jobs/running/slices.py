@@ -16,7 +16,7 @@ _LARGEST_ARROW = 8_000
 _BETWEEN_S, _LONGEST_BETWEEN_S = 0.01, 0.05
 """Steps of a task that follow each other begin no sooner: what comes meanwhile shares one commit. The first tuple after a
 pause is taken at once."""
-_OF_THE_TIME = 10
+_OF_THE_TIME = 3
 """Commits take one part in so many of a task's time, where nothing waits: on a busy machine steps are larger."""
 _LOOK_S = 0.01
 """An inbox that was empty is not looked at again sooner, while there is other work."""

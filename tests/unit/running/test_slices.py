@@ -103,7 +103,7 @@ def test_where_commits_take_long_the_next_step_waits_for_more_company() -> None:
         clock.now += 0.004
         one.committed()
     one.begin()
-    assert one.rest_s() == pytest.approx(0.04, abs=0.001)
+    assert one.rest_s() == pytest.approx(0.012, abs=0.001)
     step(one, clock, 1, 1, 0.0)
     clock.now += 60
     one.committed()
