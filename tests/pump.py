@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,20 +37,38 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_after(effects: int) -> Iterator[None]:
-    """The process dies when it has made so many of the calls of its commits; the block ends there."""
+    """The process dies when it has made so many of the calls around its steps; the block ends there.
+
+    Counted are, in this order: begin with the state, seal, each write of a state, each append, each call of the ledger,
+    finish. Calls that leave together may be parted by its death as well.
+    """
     left = [effects]
 
-    def some(batch: Sequence[Any]) -> list[Any]:
-        replies = []
+    def spend() -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+
+    def some(batch: Sequence[Any], *, in_turn: bool = False) -> list[Any]:
+        replies: list[Any] = []
         for effect in batch:
-            if not left[0]:
-                raise Killed
-            left[0] -= 1
+            spend()
             replies.append(effect.perform())
+            if in_turn and replies[-1] is not True:
+                break
         return replies
+
+    take = commit.Committer.take
+
+    def taking(self: commit.Committer, *args: Any) -> list[Any]:
+        if self._unfinished is not None:
+            spend()
+        return take(self, *args)
 
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
         patched.setattr(commit, "perform_all", some)
+        patched.setattr(commit, "perform_in_turn", partial(some, in_turn=True))
+        patched.setattr(commit.Committer, "take", taking)
         yield
 
 

@@ -173,10 +173,14 @@ class RedisInbox:
     def opened(self) -> Opened:
         return self._opened
 
-    def take(self, tuples: int, size: int, wait: timedelta) -> list[Entry]:
+    def take(self, tuples: int, size: int, wait: timedelta, finished: int | None = None) -> list[Entry]:
         until = time.monotonic() + wait.total_seconds()
+        before = [] if finished is None else [self.finish(finished)]
         while True:
-            entries = self._box.take(*self._attempt, self._after, (tuples, size)).perform()
+            # A stale attempt is told so by the second call too.
+            taking = self._box.take(*self._attempt, self._after, (tuples, size))
+            entries: list[Entry] = self._box.server.perform([*before, taking])[-1]
+            before = []
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():
                 # What the caller is woken for came before it looks, also if it came after these entries.

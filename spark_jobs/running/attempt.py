@@ -116,12 +116,9 @@ class Attempt:
             return
         if self._pending:
             wait_s = 0.0
-        else:
-            # What the last step covered is forgotten now at the latest: nothing else may follow soon.
-            self._patiently(self._committer.finish)
-            if wait_s:
-                self._stop.wait(self._slices.rest_s())
-        entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
+        elif wait_s:
+            self._stop.wait(self._slices.rest_s())
+        entries = self._patiently(lambda: self._committer.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
         self._slices.took(len(entries))
         strange = self._pending.add(entries, self._read)
         ledger = self._around.ledger
@@ -162,10 +159,7 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         around = self._around
-        if self._bench.stateful:
-            # A state that has begun with a step refuses the one before, which a successor must be able to repeat.
-            self._patiently(self._committer.finish)
-        states = TaskStates(around.state, around.topology, number)
+        states = TaskStates(around.state, around.topology, number, self._committer.begin)
         step = Step(self._bench, StepOf(run=around.run, task=self.task, number=number), shares, ticks, states)
         step.record.tell_resets = partial(self._tell_resets, step)
         self.doing = step
