@@ -72,6 +72,18 @@ def killed_after(effects: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def killed_in(store: type, method: str) -> Iterator[None]:
+    """The process dies before this call of a store; the block ends there."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(store, method, die)
+        yield
+
+
 class Source(Spout):
     """A spout of which only the fields matter."""
 
