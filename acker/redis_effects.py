@@ -150,7 +150,8 @@ class RedisServer:
         except LedgerUnavailableError as error:
             if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
                 raise
-            # A server without memory refuses all of them, also what it takes alone, as that frees some.
+            # A server without memory refuses all of them, also what it takes alone, as that frees
+            # some.
             return perform_singly(effects)
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
 
@@ -243,7 +244,7 @@ class RedisServers:
 
 
 def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
-    """Cut into what one script may do: many arguments would keep the server from others too long."""
+    """Cut into what one script may do: many arguments would keep others waiting too long."""
     groups: list[list[RedisEffect[Any]]] = [[]]
     words = 0
     for effect in effects:

@@ -48,7 +48,7 @@ from spark_jobs import (
 )
 from spark_jobs.arrow_bolt import AnyBolt
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.garbage import spare_the_collector
+from spark_jobs.interpreter import spare_the_collector
 from spark_jobs.running.around import Around
 from spark_jobs.running.attempt import Attempt
 from spark_jobs.running.counting import Counting

@@ -93,7 +93,7 @@ class Epoch:
         elif not subscription.prefetch:
             self._book.mark()
             subscription.begin(wanted, now)
-        elif not wanted or at_once or subscription.is_clear(self._book.unsettled, now):
+        elif not wanted or at_once or subscription.is_clear(wanted, self._book.unsettled, now):
             subscription.end()
             self._ack()
 

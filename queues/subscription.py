@@ -15,8 +15,9 @@ class Subscription:
 
     Quorum queues know no other way to a new prefetch than a new consumer. What came over one that ended
     stays open on the channel. What is on its way to one that is cancelled, a quorum queue takes back, and
-    it counts that as a return. So a change waits until nothing is on its way (``is_clear``). Acks are
-    withheld for a moment, so that the broker soon has sent all that it may.
+    it counts that as a return. So a change waits until nothing is on its way (``is_clear``). Where more
+    is wanted acks are withheld for a moment, so that the broker soon has sent all that it may. Less is
+    wanted where little comes, and withheld acks would only be late.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Subscription:
         self.consumer_tag: str | None = None
         self._stirred_s = 0.0
         self._change_since: float | None = None
+        self._grows = False
         self.prefetch = 0
         """0: there is none."""
         self.ending = False
@@ -56,7 +58,7 @@ class Subscription:
         """Forget about a change: the prefetch is what it should be."""
         self._change_since = None
 
-    def is_clear(self, unsettled: int, now: float) -> bool:
+    def is_clear(self, wanted: int, unsettled: int, now: float) -> bool:
         """Tell whether nothing is on its way, where another prefetch is wanted.
 
         ``unsettled``: so many that came over this consumer are not settled, as far as the broker knows.
@@ -64,11 +66,12 @@ class Subscription:
         """
         if self._change_since is None:
             self._change_since = now
+        self._grows = wanted > self.prefetch
         return unsettled >= self.prefetch or now - self._stirred_s >= _QUIET_S
 
     def withholds_acks(self, now: float) -> bool:
         """Tell whether acks wait, since each lets the broker send one more. Once per change, and briefly."""
-        return self._change_since is not None and now - self._change_since < _WITHHOLD_S
+        return self._grows and self._change_since is not None and now - self._change_since < _WITHHOLD_S
 
     def begin(self, prefetch: int, now: float) -> None:
         self.prefetch = prefetch

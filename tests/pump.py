@@ -15,7 +15,7 @@ import pytest
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
 from queues.chunk import Chunk, decode
 from queues.inbox.contract import Inboxes
-from queues.inbox.memory import MemoryInboxes
+from queues.inbox.memory import MemoryInbox, MemoryInboxes
 from queues.inbox.records import Appended, Bounds, Parcel, Sender
 from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
@@ -58,17 +58,17 @@ def killed_after(effects: int) -> Iterator[None]:
                 break
         return replies
 
-    take = commit.Committer.take
+    take = MemoryInbox.take
 
-    def taking(self: commit.Committer, *args: Any) -> list[Any]:
-        if self._unfinished is not None:
+    def taking(self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Any]:
+        if finishing is not None:
             spend()
-        return take(self, *args)
+        return take(self, tuples, size, wait, finishing)
 
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
         patched.setattr(commit, "perform_all", some)
         patched.setattr(commit, "perform_in_turn", partial(some, in_turn=True))
-        patched.setattr(commit.Committer, "take", taking)
+        patched.setattr(MemoryInbox, "take", taking)
         yield
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-# At least. At a thousand messages a second each would else be a batch of its own, at twenty times the price.
-_BETWEEN_BATCHES_S = 0.02
+# At a thousand messages a second each would else be a batch of its own, at ten times the price.
+_BETWEEN_BATCHES_S, _LONGEST_BETWEEN_BATCHES_S = 0.01, 0.04
+_OF_THE_TIME = 10
+"""Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine batches are larger."""
 # Spouts that wake their worker do not depend on it.
 _SHORTEST_REST_S, _LONGEST_REST_S = 0.02, 0.1
 
@@ -13,6 +15,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._next_batch = 0.0
+        self._sending_s = 0.0
         self._rest_s = _SHORTEST_REST_S
 
     def may_begin(self, now: float) -> bool:
@@ -21,7 +24,12 @@ class Pace:
 
     def began(self, now: float) -> None:
         """There are tuples for a new batch."""
-        self._next_batch = now + _BETWEEN_BATCHES_S
+        between_s = max(_BETWEEN_BATCHES_S, _OF_THE_TIME * self._sending_s)
+        self._next_batch = now + min(between_s, _LONGEST_BETWEEN_BATCHES_S)
+
+    def sent(self, took_s: float) -> None:
+        """A batch was sent, in so much time. What a moment of trouble took counts little."""
+        self._sending_s += (min(took_s, _LONGEST_BETWEEN_BATCHES_S) - self._sending_s) / 8
 
     def worked(self) -> None:
         """There was something to do."""

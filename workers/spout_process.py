@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from acker import LedgerUnavailableError, RedisMetrics, open_ledger
 from spark_jobs.emission import SpoutEmitter
-from spark_jobs.garbage import spare_the_collector
+from spark_jobs.interpreter import spare_the_collector, take_turns_often
 from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.spark.stores import open_inboxes
 from spark_jobs.topology import SpoutSpec, Topology
@@ -67,6 +67,7 @@ class SpoutProcess:
             log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
         context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
         spare_the_collector()
+        take_turns_often()
         self.task.run(self._config, context)
 
     def _announce(self) -> None:

@@ -1,8 +1,9 @@
--- Make several calls one after the other, each only if the one before replied 1. Comes after the table ``calls``: the
--- scripts, each as a function of its own KEYS and ARGV.
+-- Make several calls one after the other, each only if the one before replied 1. Comes after the
+-- table ``calls``: the scripts, each as a function of its own KEYS and ARGV.
 --
 -- KEYS   those of the first call, of the second, …
--- ARGV   per call its number of keys and its number of arguments; then the arguments of the first, of the second, …
+-- ARGV   per call its number of keys and its number of arguments; then the arguments of the first,
+--        of the second, …
 -- Reply  the replies of the calls that were made
 --
 -- Must never make a call when the one before was refused or failed: that is the point of it.

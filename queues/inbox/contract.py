@@ -65,10 +65,10 @@ class Inbox(Protocol):
         """What the attempt found."""
         ...
 
-    def take(self, tuples: int, size: int, wait: timedelta, finished: int | None = None) -> list[Entry]:
+    def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
-        Finishes the step ``finished`` before that, in the same round trip, and as ``finish`` does.
+        Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
 
         Takes at least one entry if there is one, and ends before more than ``tuples`` tuples or
         ``size`` bytes. Waits at most ``wait`` for the first one; with a ``wait`` of 0 it does not. The

@@ -194,10 +194,10 @@ class MemoryInbox:
     def opened(self) -> Opened:
         return self._opened
 
-    def take(self, tuples: int, size: int, wait: timedelta, finished: int | None = None) -> list[Entry]:
+    def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:
+        if finishing is not None:
+            self._finish(finishing)
         with self._changed:
-            if finished is not None:
-                self._finish(finished)
             if wait:
                 self._changed.wait_for(lambda: self._woken or self._box().last > self._after, wait.total_seconds())
             self._woken = False

@@ -173,14 +173,14 @@ class RedisInbox:
     def opened(self) -> Opened:
         return self._opened
 
-    def take(self, tuples: int, size: int, wait: timedelta, finished: int | None = None) -> list[Entry]:
+    def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:
         until = time.monotonic() + wait.total_seconds()
-        before = [] if finished is None else [self.finish(finished)]
+        first = [] if finishing is None else [self.finish(finishing)]
         while True:
-            # A stale attempt is told so by the second call too.
+            # A stale attempt's finish does nothing, and its take raises.
             taking = self._box.take(*self._attempt, self._after, (tuples, size))
-            entries: list[Entry] = self._box.server.perform([*before, taking])[-1]
-            before = []
+            entries: list[Entry] = self._box.server.perform([*first, taking])[-1]
+            first = []
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():
                 # What the caller is woken for came before it looks, also if it came after these entries.

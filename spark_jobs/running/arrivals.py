@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from queues.chunk import Chunk, Route, decode
 from queues.errors import BadChunkError
+from queues.inbox.contract import Inboxes
 from queues.schema import Schema
 from spark_jobs.system import SYSTEM, SYSTEM_STREAMS
 from spark_jobs.topology import Topology
@@ -37,6 +39,19 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
         extra={"event": "chunk_foreign"},
     )  # fmt: skip
     return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
+
+
+def waiting_roots(inboxes: Inboxes, run: str, task: int) -> set[int]:
+    """The roots of what lies in one inbox, taken or not: of the first ten thousand tuples. Changes nothing.
+
+    Raises StaleAttemptError, LedgerUnavailableError.
+    """
+    roots: set[int] = set()
+    for owner, entries in inboxes.drain(run):
+        for entry in entries if owner == task else ():
+            with suppress(BadChunkError):
+                roots.update(decode(entry.payload).lineage.roots.tolist())
+    return roots
 
 
 def schema_of(route: Route, topology: Topology) -> Schema | None:

@@ -118,7 +118,10 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        entries = self._patiently(lambda: self._committer.take(wanted, _TAKEN_BYTES, timedelta(seconds=wait_s)))
+        # What the last step covered is forgotten now at the latest: nothing else may follow soon.
+        wait, finishing = timedelta(seconds=wait_s), self._committer.unfinished
+        entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing))
+        self._committer.unfinished = None
         self._slices.took(len(entries))
         strange = self._pending.add(entries, self._read)
         ledger = self._around.ledger
@@ -172,6 +175,7 @@ class Attempt:
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked:
             self._leave(covered, done, states, began_ns)
+            self._slices.committed()
         self._step = number
         if done.ticked:
             self._ticks.ticked(around.clock())

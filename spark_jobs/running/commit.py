@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from acker import Applied, Ledger, Reply, Token
@@ -25,7 +24,7 @@ from acker.effects import Effect, perform_all, perform_in_turn
 from acker.outcomes import total
 from acker.work import canonical, conflict_of
 from queues.inbox.contract import Inbox, Inboxes
-from queues.inbox.records import Appended, Covered, Entry, Parcel, Sender, StaleAttemptError
+from queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
 from spark_jobs.running.step import Done
 from spark_jobs.state.store import StateTurn
 from spark_jobs.task_states import TaskStates
@@ -56,7 +55,8 @@ class Committer:
         self._inboxes = inboxes
         self._ledger = ledger
         self._wait = wait
-        self._unfinished: int | None = None
+        self.unfinished: int | None = None
+        """The last step, until it is finished."""
         self.took_ns = 0
         """How long the stores took with what the last commit sent to the ledger."""
 
@@ -76,7 +76,7 @@ class Committer:
             first = []
             if writing is None:
                 self._conflict(done)
-                self._unfinished = step
+                self.unfinished = step
                 return None
         elif not _on_one_server([*first, *appends, *applying]):
             _check(perform_all(first))
@@ -90,33 +90,27 @@ class Committer:
         reply = self._total(replies[at:])
         if different:
             self._conflict(done)
-        self._unfinished = step
+        self.unfinished = step
         return reply
-
-    def take(self, tuples: int, size: int, wait: timedelta) -> list[Entry]:
-        """Take from the inbox, once it has forgotten what the last step covered: nothing else may follow soon."""
-        entries = self._inbox.take(tuples, size, wait, self._unfinished)
-        self._unfinished = None
-        return entries
 
     def begin(self, turn: Effect[StateTurn]) -> StateTurn:
         """Begin with a state. Raises StaleAttemptError, and what the turn raises."""
-        # Never before the last step is finished: a state that has begun with a step refuses the one before,
-        # which a successor must be able to repeat.
+        # Never before the last step is finished: a state that has begun with a step refuses the one
+        # before, which a successor must be able to repeat.
         finishing = self._finishing()
         replies = perform_in_turn([*finishing, turn])
         _check(replies[: len(finishing)])
-        self._unfinished = None
+        self.unfinished = None
         begun: StateTurn = replies[-1]
         return begun
 
     def finish(self) -> None:
         """Forget what the last step covered, if that has not been done."""
         _check(perform_all(self._finishing()))
-        self._unfinished = None
+        self.unfinished = None
 
     def _finishing(self) -> list[Effect[bool]]:
-        return [] if self._unfinished is None else [self._inbox.finish(self._unfinished)]
+        return [] if self.unfinished is None else [self._inbox.finish(self.unfinished)]
 
     def _applying(self, step: int, done: Done) -> Sequence[Effect[Reply]]:
         if self._ledger is None or not (len(done.updates.roots) or done.failures):
@@ -160,4 +154,5 @@ def _check(replies: Sequence[bool]) -> None:
 
 
 def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
+    # Stores have an object of their own for a server; these are equal.
     return len({getattr(effect, "batch", None) for effect in effects}) == 1

@@ -13,6 +13,7 @@ from acker import LedgerUnavailableError
 from queues.inbox.records import StaleAttemptError
 from spark_jobs.config import Config
 from spark_jobs.running.around import Around
+from spark_jobs.running.arrivals import waiting_roots
 from spark_jobs.running.task import BoltTask
 from spark_jobs.suspects.watchdog import Watchdog, Watched
 
@@ -53,7 +54,7 @@ class Host:
     def run(self) -> None:
         """Work until the run is over. Raises LostTaskError when a task cannot go on in this process."""
         suspicion = self._around.suspicion
-        lookouts = [suspicion.lookout(task.task, task.executing) for task in self._tasks]
+        lookouts = [suspicion.lookout(task.task, task.executing, self._waiting(task)) for task in self._tasks]
         with self._watching(lookouts, self._part).looking():
             for thread in self._threads:
                 thread.start()
@@ -66,6 +67,9 @@ class Host:
         if lost and not self._over:
             named = ", ".join(f"{task.task}: {task.error}" for task in lost)
             raise LostTaskError(f"bolt tasks ended: {named}")
+
+    def _waiting(self, task: BoltTask) -> Callable[[], set[int]]:
+        return partial(waiting_roots, self._around.inboxes, self._around.run, task.task)
 
     def _part(self, hanging: int) -> None:
         """The process is about to end: the other tasks commit what they have executed."""

@@ -13,9 +13,11 @@ _STEP_S = 0.02
 _FIRST = 64
 _LARGEST = 2_000
 _LARGEST_ARROW = 8_000
-_BETWEEN_S = 0.01
+_BETWEEN_S, _LONGEST_BETWEEN_S = 0.01, 0.05
 """Steps of a task that follow each other begin no sooner: what comes meanwhile shares one commit. The first tuple after a
 pause is taken at once."""
+_OF_THE_TIME = 10
+"""Commits take one part in so many of a task's time, where nothing waits: on a busy machine steps are larger."""
 _LOOK_S = 0.01
 """An inbox that was empty is not looked at again sooner, while there is other work."""
 
@@ -26,11 +28,14 @@ class Slices:
     def __init__(self, clock: Callable[[], float], *, arrow: bool) -> None:
         """A step of an ``ArrowBolt`` cannot be cut: its size alone bounds it."""
         self._clock = clock
+        self._can_be_cut = not arrow
         self._largest = _LARGEST_ARROW if arrow else _LARGEST
         self.size = _FIRST
         """Tuples that the next step may take."""
-        self._began = clock()
+        self._began = self._executed = clock()
+        self._work_began: float | None = None
         self._look_at = self._began
+        self._commit_s = 0.0
 
     def wanted(self, waiting: int) -> int:
         """How many tuples to take from the inbox, where this many wait already; 0: none."""
@@ -42,7 +47,8 @@ class Slices:
 
     def rest_s(self) -> float:
         """How long to wait before looking into an empty inbox: until the next step may begin."""
-        return max(0.0, self._began + _BETWEEN_S - self._clock())
+        between_s = min(max(_BETWEEN_S, _OF_THE_TIME * self._commit_s), _LONGEST_BETWEEN_S)
+        return max(0.0, self._began + between_s - self._clock())
 
     def took(self, entries: int) -> None:
         """The inbox had this many entries for us."""
@@ -50,19 +56,29 @@ class Slices:
             self._look_at = self._clock() + _LOOK_S
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins. Its tuples are not executed yet: what they need is fetched before."""
         self._began = self._clock()
+        self._work_began = None
 
     def may(self) -> bool:
-        """Whether the step goes on with another tuple."""
-        return self._clock() - self._began < _STEP_S
+        """Whether the step goes on with another tuple; ask before each, also before the first."""
+        now = self._clock()
+        if self._work_began is None:
+            self._work_began = now
+        return now - self._work_began < _STEP_S
 
     def ended(self, executed: int, offered: int) -> None:
         """The bolt executed so many of the tuples that it was offered; the commit comes after this."""
-        took_s = self._clock() - self._began
-        if took_s > 2 * _STEP_S:
+        self._executed = self._clock()
+        took_s = self._executed - (self._work_began or self._began)
+        if took_s > 2 * _STEP_S and not self._can_be_cut:
             self.size = max(1, executed // 2)
         elif executed < offered:
             self.size = max(1, executed)
-        elif executed >= self.size:
+        elif executed >= self.size and took_s <= _STEP_S:
             self.size = min(2 * self.size, self._largest)
+
+    def committed(self) -> None:
+        """The step has left. What a moment of trouble took counts little."""
+        took_s = min(self._clock() - self._executed, _LONGEST_BETWEEN_S)
+        self._commit_s += (took_s - self._commit_s) / 8

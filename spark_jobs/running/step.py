@@ -164,7 +164,7 @@ class Step:
 
     def _until(self, may: May, items: Sequence[Tuple]) -> Iterator[Tuple]:
         for at, item in enumerate(items):
-            if at and not may():
+            if not may() and at:
                 self._leave_out(at)
                 return
             yield item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from acker import Ledger, Token
@@ -34,9 +34,9 @@ class Suspicion:
         """What to think of the input of one task, where the attempt before had taken it up to ``taken``."""
         return Suspect(self, task, taken)
 
-    def lookout(self, task: int, work: Callable[[], Work | None]) -> Lookout:
-        """Looks at one task for the watchdog; ``work`` returns the step that it executes."""
-        return Lookout(self._token(task), self._book, self._ledger, work)
+    def lookout(self, task: int, work: Callable[[], Work | None], waiting: Callable[[], Iterable[int]] = tuple) -> Lookout:
+        """Looks at one task for the watchdog; ``work`` returns the step that it executes, ``waiting`` the inbox's roots."""
+        return Lookout(self._token(task), self._book, self._ledger, work, waiting)
 
     def guard(self, task: int) -> Guard | None:
         """The task's guard, one per process: another attempt in this process is not another death."""

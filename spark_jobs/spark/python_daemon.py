@@ -49,7 +49,7 @@ def main() -> None:
     use_the_folder()
     import_everything(sys.argv[_WORKER] if len(sys.argv) > _WORKER else None)
     # What is there now stays out of the collector's sight in all workers, whose pages it would copy.
-    importlib.import_module("spark_jobs.garbage").spare_the_collector()
+    importlib.import_module("spark_jobs.interpreter").spare_the_collector()
     importlib.import_module("pyspark.daemon").manager()
 
 

@@ -11,7 +11,7 @@ from acker import LedgerSpec, RedisMetrics, open_ledger
 from acker.redis_client import connect_topology
 from queues.inbox.contract import Inboxes
 from queues.inbox.records import StaleAttemptError
-from spark_jobs.garbage import spare_the_collector
+from spark_jobs.interpreter import spare_the_collector, take_turns_often
 from spark_jobs.running.around import Around
 from spark_jobs.running.counting import Counting
 from spark_jobs.running.host import Host
@@ -74,6 +74,7 @@ class Run:
         """Run the bolt tasks of one Spark task until the run is over."""
         with self.opened() as around:
             spare_the_collector()
+            take_turns_often()
             try:
                 Host(around, self.hosts[number]).run()
             except StaleAttemptError:

@@ -108,7 +108,7 @@ class KeyValueState:
     # -- for the runner ----------------------------------------------------------------------------------------------------
 
     def fields(self, keys: Iterable[Key]) -> list[bytes]:
-        """Return what these keys are called in the store, each once; what is no key is passed over."""
+        """Return what these keys are called in the store, each once, without what is no key."""
         fields: dict[bytes, None] = {}
         for key in keys:
             try:

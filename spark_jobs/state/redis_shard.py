@@ -1,4 +1,7 @@
-"""The state of one bolt task in one shard: its Lua scripts, each as one typed function that returns an effect."""
+"""The state of one bolt task in one shard.
+
+Its Lua scripts, each as one typed function that returns an effect.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +68,9 @@ class StateShard:
         self._read = server.script(_source("values", "read"))
 
     def begin(self, turn: Turn, sealed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
-        """Begin a turn, and read; ``sealed`` is "?" for the home shard, for the others what that replied.
+        """Begin a turn, and read. Raises StaleTurnError and StateLayoutError.
 
-        Raises StaleTurnError and StateLayoutError.
+        ``sealed`` is "?" for the home shard, and for the others what that replied.
         """
         args = [turn.epoch, turn.step, turn.attempt, self._shards, sealed, SLICE, self._task, *fields[:SLICE]]
 

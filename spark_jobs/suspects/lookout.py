@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from acker import Failure, Ledger, Token
@@ -14,18 +14,46 @@ from spark_jobs.suspects.watchdog import Doing, Work
 class Lookout:
     """Looks at one bolt task, from the watchdog's thread."""
 
-    def __init__(self, token: Token, book: CaseBook | None, ledger: Ledger | None, work: Callable[[], Work | None]) -> None:
-        """``work`` returns the step that is being executed; ``token`` names the case of the task."""
+    def __init__(
+        self,
+        token: Token,
+        book: CaseBook | None,
+        ledger: Ledger | None,
+        work: Callable[[], Work | None],
+        waiting: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
+        """``work`` returns the step that is being executed; ``token`` names the case of the task.
+
+        ``waiting`` returns the roots of what is in the task's inbox, that of the step among them.
+        """
         self.task = token.task
         self._token = token
         self._book = book
         self._ledger = ledger
         self._work = work
+        self._waiting = waiting
+        self._helped: set[int] = set()
 
     def doing(self) -> Doing | None:
         """What is being executed now."""
         work = self._work()
         return None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
+
+    def lasts(self, doing: Doing) -> None:
+        """Begin the timeouts of all that waits behind a tuple anew, once for each tree.
+
+        They would end with the tuple's own, before its process is replaced, and blame messages that did nothing:
+        a message that hangs would take its neighbours along into the dead-letter queue.
+        """
+        item = doing.item
+        work = doing.work
+        if self._ledger is None or item is None or work is None:
+            return
+        behind = set(self._waiting()).difference(work.roots(item.row))
+        new = behind - self._helped
+        self._helped = behind
+        if new:
+            self._ledger.reset_timeout(sorted(new))
 
     def hung(self, doing: Doing, limit_s: float) -> None:
         """Fail the trees of the tuple that hangs, at once, and let the next attempt leave it out.

@@ -59,6 +59,10 @@ class Watched(Protocol):
         """What is being done now; None: nothing of the user's."""
         ...
 
+    def lasts(self, doing: Doing) -> None:
+        """It has done the same for half of the limit. Called once for each ``doing``."""
+        ...
+
     def hung(self, doing: Doing, limit_s: float) -> None:
         """It did the same for ``limit_s`` seconds; the process ends soon after this returns."""
         ...
@@ -124,6 +128,7 @@ class Watchdog:
     def _run(self) -> None:
         pause_s = min(_LONGEST_PAUSE_S, self._limit_s / 10)
         seen: list[tuple[Doing | None, float]] = [(None, 0.0)] * len(self._watched)
+        told: dict[int, Doing] = {}
         while not self._over.wait(pause_s):
             self._putting.off(_BLOCKED_AFTER * self._limit_s)
             now = time.monotonic()
@@ -135,6 +140,15 @@ class Watchdog:
                 elif now - since >= self._limit_s:
                     self._end(watched, doing)
                     return
+                elif now - since >= self._limit_s / 2 and not doing.same(told.get(at)):
+                    told[at] = doing
+                    self._tell(watched, doing)
+
+    def _tell(self, watched: Watched, doing: Doing) -> None:
+        try:
+            watched.lasts(doing)
+        except Exception as error:  # noqa: BLE001 - what waits behind the call may time out then, and comes again
+            log.warning("could not tell that a call lasts: %s", error, extra={"event": "lasting_not_told"})
 
     def _end(self, watched: Watched, doing: Doing) -> None:
         log.error(

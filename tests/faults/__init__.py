@@ -2,6 +2,7 @@
 
 wired      a topology that runs, with proxies before its servers
 numbered   the topology of the matrix, and effects that survive
+executions each execution by its step, and what was repeated
 load       a steady stream of numbers
 meter      effects over time: repeats and recovery
 stack      numbered, wired, under load and metered
@@ -9,5 +10,5 @@ catalogue  the faults by name
 report     the table that is printed at the end
 memory     memory of the processes, for the soak
 deadly     the topology of the messages that kill or hang
-burdens    the topologies of slow work and of odd messages
+burdens    the topologies of slow work, of odd messages, and of an executor that vanishes
 """

@@ -1,4 +1,7 @@
-"""The topologies of slow work and of odd messages. An effect is a line in a file of its process, written before the ack."""
+"""The topologies of slow work, of odd messages, and of an executor that vanishes.
+
+An effect is a line in a file of its process, written before the ack.
+"""
 
 import hashlib
 import os
@@ -7,10 +10,13 @@ from collections import Counter
 from pathlib import Path
 
 from queues import QueueSpout
-from spark_jobs import BasicBolt, TopologyBuilder
+from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
 
 SLOW = "slow"
 ODD = "odd"
+VANISHED = "vanished"
+HOLD_S = 3.0
+"""How long the tuple lasts in which an executor vanishes."""
 SLOW_S = 0.5
 """Per tuple."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
@@ -77,6 +83,26 @@ class Digest(BasicBolt):
         write_effect(digest(tup["body"]))
 
 
+def hold_order(folder):
+    """While this file is there, the next tuple takes it away and lasts."""
+    return folder.with_name(folder.name + "-hold")
+
+
+class Tally(StatefulBolt):
+    """Counts each number in its state."""
+
+    def execute(self, tup, collector):
+        write_effect(tup["number"], BEGUN)
+        try:
+            hold_order(Path(os.environ[EFFECTS])).unlink()
+        except FileNotFoundError:
+            pass
+        else:
+            time.sleep(HOLD_S)
+        self.state.increment(tup["number"])
+        write_effect(tup["number"])
+
+
 def slow():
     """All settings are the default ones."""
     builder = TopologyBuilder("slow-work")
@@ -92,3 +118,17 @@ def odd():
     builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("bodies")
     builder.set_bolt("digest", Digest(), parallelism=2).shuffle_grouping("pass")
     return builder.build()
+
+
+def vanished(spark_options=None):
+    """Nothing times out. One bolt task per executor."""
+    builder = TopologyBuilder("vanished", Config(message_timeout_secs=300, spark_options=spark_options or {}))
+    builder.set_spout("numbers", QueueSpout(VANISHED, fields="number long", format="json"))
+    builder.set_bolt("tally", Tally(), parallelism=2).fields_grouping("numbers", "number")
+    return builder.build()
+
+
+def given_up():
+    """Spark takes an executor for lost after twenty seconds without a word, and not after two minutes."""
+    silence = {"spark.network.timeout": "20s", "spark.network.timeoutInterval": "5s", "spark.executor.heartbeatInterval": "5s"}
+    return vanished(silence)

@@ -3,9 +3,14 @@
 These strike bolts that are quick and bodies that are small. The others are elsewhere:
 
 * slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``; messages that kill or hang
-  the Python process: ``test_deadly.py``;
+  the Python process, or eat its memory: ``test_deadly.py``;
+* executors and Python workers that die at one moment of a step: ``test_executors.py``; an executor that stands still for a
+  minute and comes back: ``test_vanished.py``; servers that have replicas: ``test_replicas.py``; a clock of Redis
+  that jumps, as the driver sees it: ``tests/unit/test_runs.py``;
 * faults that repeat more than twenty times, and faults that last several consumer timeouts (scaled), for which Spark is not
   needed: ``tests/integration/test_long_faults.py``.
+
+All of them have four bolt tasks on two slots, so that each process has several.
 """
 
 from __future__ import annotations

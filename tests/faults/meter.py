@@ -83,7 +83,7 @@ class Meter(Looking):
                 whole = text[: text.rfind(b"\n") + 1]
                 self._read[path] = self._read.get(path, 0) + len(whole)
                 for line in whole.splitlines():
-                    number, part = map(int, line.split())
+                    number, part = map(int, line.split()[:2])
                     self._count(number, 1 << part)
             self._times.append(time.monotonic())
             self._firsts.append(self._effects)

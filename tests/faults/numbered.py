@@ -1,19 +1,20 @@
 """The topology of the fault tests: numbered messages, a fan-out of ten, a fields grouping, and effects that survive.
 
-An effect is a line in a file of the process that had it, written before the ack: no server that a test kills can lose it.
+An effect is a line in a file of the task that had it, written before the ack: no server that a test kills can lose it.
 Faults that must strike at one moment of a step are ordered by a file, and carried out by the bolt that is there then.
 """
 
 import os
 import random
 import signal
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
 
 from queues import QueueSpout, RetryPolicy
 from spark_jobs import BasicBolt, Config, TopologyBuilder
+from spark_jobs.running.commit import Committer
+from tests.faults.executions import EFFECTS, Lines, first_folder
 
 NAME = "numbered"
 QUEUE = "numbered"
@@ -22,20 +23,29 @@ SPOUTS = 2
 PREFETCH = 1_000
 IN_FLIGHT = SPOUTS * PREFETCH
 """Messages that the broker waits for at once, and so the most that one fault may have processed again."""
-EFFECTS = "TIERCEL_TEST_EFFECTS"
-"""Names the folder of the effects."""
+EXECUTOR, PYTHON_WORKER = "executor", "Python worker"
+"""What an order may kill."""
+_LATE_S = 2
+_UNTIL_THE_DAEMON_S = 60
+"""An executor's Python processes end when its JVM is gone, some milliseconds later."""
 
 
 class Order:
-    """A fault that one bolt task carries out, once, as soon as it gets there."""
+    """A fault that one bolt task carries out, once, as soon as it gets there. The file says what to kill."""
 
-    IN_THE_FIRST_BOLT = "in-the-first-bolt"
-    AFTER_THE_ACKS = "after-the-acks"
-    IN_THE_SECOND_BOLT = "in-the-second-bolt"
+    FIRST_BOLT = "first-bolt"
+    ONCE_COMMITTED = "once-committed"
+    """When the step's effects have left, and its inbox has not forgotten it."""
+    SECOND_BOLT = "second-bolt"
     OTHER_WORK = "other-work"
     THEN_KILL = "then-kill"
+    """When a step that did other work has sent its effects."""
+    HOLD = "hold"
+    """No order: the second bolt commits nothing until the first one has repeated that step, whose trees so are open."""
     LATE_IN_THE_SECOND_BOLT = "late-in-the-second-bolt"
-    """When what the first bolt sent is committed long since."""
+    """When the bolt's other task has done many steps meanwhile."""
+    STRUCK = "struck"
+    """No order: when the last one killed."""
     UNSTEADY = "unsteady"
     """Not carried out once, but as long as it stands: what is emitted hangs on the process."""
     RAISE = "raise"
@@ -51,28 +61,63 @@ class Order:
         return (Order.place(Path(os.environ[EFFECTS])) / name).exists()
 
     @staticmethod
-    def taken(name: str) -> bool:
-        """Whether it is ours to carry out."""
+    def taken(name: str) -> str | None:
+        """What to kill, if the order is ours to carry out."""
+        order = Order.place(Path(os.environ[EFFECTS])) / name
+        ours = order.with_name(f"{name}-{os.getpid()}-{time.monotonic_ns()}")
         try:
-            (Order.place(Path(os.environ[EFFECTS])) / name).unlink()
+            order.rename(ours)
         except FileNotFoundError:
-            return False
-        return True
+            return None
+        what = ours.read_text()
+        ours.unlink()
+        return what
 
 
-def kill_the_executor() -> None:
-    """The JVM that runs this task: the parent of the daemon that forked this Python worker."""
-    status = Path(f"/proc/{os.getppid()}/stat").read_text()
-    os.kill(int(status.rpartition(")")[2].split()[1]), signal.SIGKILL)
+def executor_of(worker: int) -> int:
+    """The JVM whose tasks a Python worker runs: the parent of the daemon that forked it."""
+    return _parent(_parent(worker))
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def die(what: str) -> None:
+    """Kill the executor or the Python worker that runs this; never returns."""
+    (Order.place(Path(os.environ[EFFECTS])) / Order.STRUCK).write_text(str(time.time()))
+    if what == EXECUTOR:
+        os.kill(executor_of(os.getpid()), signal.SIGKILL)
+        # Until its daemon notices, this process would go on: what it did then is in test_vanished.py.
+        time.sleep(_UNTIL_THE_DAEMON_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once_committed(task: int, what: str) -> None:
+    """Kill when the step of this task that is at work has sent its effects, and before its inbox forgets it."""
+    commit = Committer.commit
+
+    def and_die(self, covered, done, states):
+        reply = commit(self, covered, done, states)
+        if self._sender.task == task:
+            die(what)
+        return reply
+
+    Committer.commit = and_die
 
 
 class FanOut(BasicBolt):
     output_fields = "number long, part long, bucket string"
+    transient = frozenset({"lines", "task", "steps"})
 
     def prepare(self, config, context):
+        self.task = context.task_id
+        self.steps = 0
+        self.lines = Lines(first_folder(Path(os.environ[EFFECTS])), self.task)
         self.raising = self.other = self.unsteady = False
 
     def execute(self, tup, collector):
+        self.lines.add(tup["number"], 0)
         if self.raising and random.random() < 0.01:
             raise ValueError("one in a hundred")
         shift = os.getpid() if self.other or self.unsteady else 0
@@ -80,34 +125,47 @@ class FanOut(BasicBolt):
             collector.emit([tup["number"], part, f"bucket {(tup['number'] + part + shift) % 97}"])
 
     def flush(self, collector):
+        self.lines.write()
         self.raising, self.unsteady = Order.stands(Order.RAISE), Order.stands(Order.UNSTEADY)
-        if Order.taken(Order.IN_THE_FIRST_BOLT):
-            kill_the_executor()
-        if Order.taken(Order.AFTER_THE_ACKS):
-            threading.Timer(0.1, kill_the_executor).start()
-        if self.other and Order.taken(Order.THEN_KILL):
-            threading.Timer(0.1, kill_the_executor).start()
+        if what := Order.taken(Order.FIRST_BOLT):
+            die(what)
+        if what := Order.taken(Order.ONCE_COMMITTED):
+            die_once_committed(self.task, what)
+        if self.other and (what := Order.taken(Order.THEN_KILL)):
+            (Order.place(Path(os.environ[EFFECTS])) / Order.HOLD).write_text(f"{self.task} {os.getpid()}")
+            die_once_committed(self.task, what)
+        self.steps += 1
+        self.let_go()
         # From the next step on it emits to buckets that hang on the process, as a bolt does that is not deterministic.
-        self.other = Order.taken(Order.OTHER_WORK)
+        self.other = bool(Order.taken(Order.OTHER_WORK))
+
+    def let_go(self):
+        """The first step of a new process may be the one that is repeated. At the end of the second it is committed."""
+        held = Order.place(Path(os.environ[EFFECTS])) / Order.HOLD
+        if self.steps >= 2 and held.exists():
+            task, process = map(int, held.read_text().split())
+            if task == self.task and process != os.getpid():
+                held.unlink()
 
 
 class Record(BasicBolt):
+    transient = frozenset({"lines"})
+
     def prepare(self, config, context):
-        self.lines = []
+        self.lines = Lines(Path(os.environ[EFFECTS]), context.task_id)
 
     def execute(self, tup, collector):
-        self.lines.append(f"{tup['number']} {tup['part']}\n")
+        self.lines.add(tup["number"], tup["part"])
 
     def flush(self, collector):
-        if Order.taken(Order.IN_THE_SECOND_BOLT):
-            kill_the_executor()
-        if Order.taken(Order.LATE_IN_THE_SECOND_BOLT):
-            time.sleep(2)
-            kill_the_executor()
-        path = Path(os.environ[EFFECTS]) / str(os.getpid())
-        with path.open("a") as file:
-            file.writelines(self.lines)
-        self.lines.clear()
+        self.lines.write()
+        if what := Order.taken(Order.SECOND_BOLT):
+            die(what)
+        if what := Order.taken(Order.LATE_IN_THE_SECOND_BOLT):
+            time.sleep(_LATE_S)
+            die(what)
+        while Order.stands(Order.HOLD):
+            time.sleep(0.01)
 
 
 def topology():

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.faults import numbered
+from tests.faults.executions import first_folder
 from tests.faults.load import Load
 from tests.faults.meter import Meter
 from tests.faults.report import REPORT, Shown
@@ -30,6 +31,9 @@ class Stack(Wired):
         """``folder`` for the effects; the load is of ``rate`` messages a second."""
         super().__init__(NAME, numbered.QUEUE, folder, master=master, servers=servers)
         self.rate = rate
+        self.published = range(0)
+        """The numbers of the last fault's load."""
+        first_folder(folder).mkdir()
         REPORT.rate = rate
         self._next = 0
 
@@ -57,7 +61,8 @@ class Stack(Wired):
             lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before, PROCESSED_WITHIN_S,
             f"{name}: every message to be processed or dead-lettered",
         )  # fmt: skip
-        wait_until(self.at_rest, PROCESSED_WITHIN_S, f"{name}: queue, inboxes and ledger to be empty")
+        self.rests(PROCESSED_WITHIN_S, name)
+        self.published = load.published
         shown = Shown(
             fault=name,
             published=len(load.published),
@@ -83,21 +88,31 @@ class Stack(Wired):
         return len(numbers) - self.meter.processed(numbers)
 
     @contextmanager
-    def ordered(self, *names: str) -> Iterator[None]:
-        """Orders for the bolts, which stand until they are carried out or the block ends."""
+    def ordered(self, *names: str, kill: str = numbered.EXECUTOR) -> Iterator[None]:
+        """Orders for the bolts, which stand until they are carried out or the block ends. ``kill`` says what."""
         place = numbered.Order.place(self.folder)
         place.mkdir(exist_ok=True)
         for name in names:
-            (place / name).touch()
+            # Whole at once: a bolt may be looking.
+            (place / f"{name}-new").write_text(kill)
+            (place / f"{name}-new").rename(place / name)
         yield
         for name in names:
             (place / name).unlink(missing_ok=True)
 
-    def carried_out(self, *names: str) -> None:
+    def carried_out(self, *names: str, kill: str = numbered.EXECUTOR) -> None:
         """Give orders, and wait until somebody has carried them all out."""
-        with self.ordered(*names):
-            place = numbered.Order.place(self.folder)
+        place = numbered.Order.place(self.folder)
+        struck = place / numbered.Order.STRUCK
+        struck.unlink(missing_ok=True)
+        with self.ordered(*names, kill=kill):
             wait_until(lambda: not any((place / name).exists() for name in names), 120, f"{', '.join(names)} to be carried out")
+        wait_until(struck.exists, 30, f"{kill} to be killed")
+
+    @property
+    def struck_at(self) -> float:
+        """When an order killed the last time, in seconds since the epoch."""
+        return float((numbered.Order.place(self.folder) / numbered.Order.STRUCK).read_text())
 
     def _load(self, rate: int) -> Load:
         first, self._next = self._next, self._next + 10_000_000

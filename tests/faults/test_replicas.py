@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acker.layout import shard_prefix
+from acker.layout import shard_prefix, topology_prefix
 from compose import EmbeddedRedis
 from queues import Publisher
 from tests.broker import plain_channel, unique
@@ -68,18 +68,19 @@ def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """First the primary of the ledger's shard, then that of a bolt task's inbox."""
+    """The primary of the ledger's shard, then that of the lease, then that of an inbox."""
     with started(tmp_path_factory, redis=ClusteredRedis) as stack:
         cluster: ClusteredRedis = stack.redis
-        inbox = f"tiercel:{{{numbered.NAME}:inbox:{numbered.SPOUTS + 1}}}:entries"
-        for what, key in (("the ledger", shard_prefix(numbered.NAME, 0)), ("an inbox", inbox)):
+        inbox = f"tiercel:{{{numbered.NAME}:inbox:{stack.bolt_tasks[-1]}}}:"
+        keys = {"ledger": shard_prefix(numbered.NAME, 0), "lease": topology_prefix(numbered.NAME), "inbox": inbox}
+        for what, key in keys.items():
             primary = cluster.primary_of(key)
 
             def killed(key: str = key, primary: EmbeddedRedis = primary) -> None:
                 primary.kill()
                 wait_until(lambda: cluster.primary_of(key) is not primary, 60, "the cluster to promote a replica")
 
-            assert stack.survives(f"Redis Cluster: primary of {what} killed", killed).dead_lettered == 0
+            assert stack.survives(f"Redis Cluster: primary of the {what} killed", killed).dead_lettered == 0
             primary.start()
             # Both may be on one server, and the next one to die must have a replica again.
             wait_until(lambda old=primary: old.synced, 60, "the old primary to follow the new one")

@@ -18,7 +18,7 @@ MESSAGES = 60
 BEFORE = 8
 """Messages that are executed before each fault, so that several are in flight."""
 WITHIN_S = 200
-"""Generous: Spark begins anew, on a machine that may be busy."""
+"""Generous: Spark begins anew on a machine that may be busy."""
 
 
 def python_worker_killed(wired):
@@ -57,7 +57,7 @@ def test_slow_work_survives_a_python_worker_and_the_driver(wired):
         in_flight.append(fault(wired))
     struck_at = time.time()
     wait_until(lambda: wired.counts()["acked"] >= MESSAGES, WITHIN_S, "every message to be acked")
-    wait_until(wired.at_rest, 60, "queue, inboxes and ledger to be empty")
+    wired.rests(60)
     found = Executions(wired.folder)
     counts = wired.counts()
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from importlib import import_module
@@ -16,6 +17,7 @@ import pytest
 from acker import LedgerSpec, LedgerUnavailableError, RedisMetrics, open_ledger
 from queues.depths import depths
 from queues.errors import QueuesError
+from queues.inbox.records import InboxFigures
 from spark_jobs.running.placement import bolt_tasks
 from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.spark.stores import open_inboxes
@@ -25,6 +27,7 @@ from tests.servers import Servers
 from tests.waiting import wait_until
 from workers.config import Settings, python_path
 from workers.driver.redis_lease import RedisLease
+from workers.driver.watch import UNATTENDED_S
 from workers.local import LocalRun
 from workers.processes import Child
 
@@ -45,6 +48,7 @@ class Wired(Entered):
         module, _, function = name.partition(":")
         self.topology = getattr(import_module(module), function)()
         (self.spout,) = self.topology.spouts
+        self.bolt_tasks = bolt_tasks(self.topology)
         self._successors: dict[str, Child] = {}
 
     def _enter(self, exits: ExitStack) -> None:
@@ -73,20 +77,34 @@ class Wired(Entered):
 
         return wait_until(found, 60, "the broker to tell its dead letters")[0]
 
-    def at_rest(self) -> bool:
-        """Tell if queue, inboxes and ledger are empty."""
+    def rests(self, within_s: float, name: str = "") -> None:
+        """Wait until queue, inboxes and ledger are empty."""
+        left = ""
+
+        def empty() -> bool:
+            nonlocal left
+            left = self._left()
+            return not left
+
         try:
-            with closing(open_inboxes(self._spec())) as inboxes:
-                waiting = inboxes.figures(bolt_tasks(self.topology)).values()
-            left = sum(one.tuples for one in waiting) + self.in_flight()
+            wait_until(empty, within_s)
+        except AssertionError:
+            raise AssertionError(f"{name}: not empty within {within_s} s: {left}") from None
+
+    def _left(self) -> str:
+        """What is in the queue, the inboxes and the ledger; empty if they are."""
+        try:
+            waiting = {task: one.tuples for task, one in self._inboxes().items() if one.tuples}
+            in_flight = self.in_flight()
             depth = depths(self.rabbitmq.url, [self.queue], self.rabbitmq.management_url)[0]
-        except (LedgerUnavailableError, QueuesError):
-            return False
-        return not (left or depth.ready or depth.unacked or depth.delayed)
+        except (LedgerUnavailableError, QueuesError) as error:
+            return str(error)
+        left = waiting or in_flight or depth.ready or depth.unacked or depth.delayed
+        return f"tuples by task {waiting}, {in_flight} trees, {depth}" if left else ""
 
     def in_flight(self) -> int:
         """Count the trees that the ledger waits for. Raises LedgerUnavailableError."""
-        with closing(open_ledger(self._spec())) as ledger:
+        with closing(open_ledger(self._ledger)) as ledger:
             return ledger.pending()
 
     def counts(self) -> Counter[str]:
@@ -98,14 +116,17 @@ class Wired(Entered):
         return found
 
     def spark_run(self) -> str:
-        """Return the driver's run that is going on, and wait for it where there is none."""
-        with closing(RedisLease(self.redis_wire.url, self.topology.name)) as lease:
+        """The driver's run, once a process attends each bolt task: a new run begins where the driver gave one up."""
 
-            def run() -> str:
+        def attended() -> str:
+            with closing(RedisLease(self.redis_wire.url, self.topology.name)) as lease:
                 holder = lease.holder()
-                return holder.run if holder is not None else ""
+            if holder is None or not holder.run:
+                return ""
+            seen = [one.seen_s if one.adopted else None for one in self._inboxes().values()]
+            return holder.run if all(age is not None and age < UNATTENDED_S for age in seen) else ""
 
-            return wait_until(run, 120, "a driver")
+        return wait_until(attended, 120, "a driver, and a process for each bolt task")
 
     def pid(self, name: str) -> int:
         return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
@@ -136,8 +157,14 @@ class Wired(Entered):
     def signal(self, name: str, number: int) -> None:
         os.kill(self.pid(name), number)
 
-    def _spec(self) -> LedgerSpec:
+    @property
+    def _ledger(self) -> LedgerSpec:
         return ledger_spec_of(self.topology, (self.redis_wire.url,))
+
+    def _inboxes(self) -> Mapping[int, InboxFigures]:
+        """The inbox of each bolt task. Raises LedgerUnavailableError."""
+        with closing(open_inboxes(self._ledger)) as inboxes:
+            return inboxes.figures(self.bolt_tasks)
 
     def _wire(self, url: str) -> Any:
         """What lies between the topology and a server, with a ``url``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -322,6 +323,25 @@ def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monke
     running(world, after=run)
     assert "no process runs the bolt tasks 2" in caplog.text
     assert world.jobs[0].cancelled
+
+
+def test_a_jump_of_redis_clock_ends_no_run(world, drive, monkeypatch):
+    """Until its next word, a second later, each process then seems to be gone for an hour."""
+    looks = []
+    figures = world.inboxes.figures
+
+    def an_hour_late_at_first(tasks):
+        found = figures(tasks)
+        looks.append(found[BOLT].seen_s)
+        jumped = looks[-1] is not None and sum(seen is not None for seen in looks) <= 2
+        return {task: replace(one, seen_s=3600.0) if jumped else one for task, one in found.items()}
+
+    monkeypatch.setattr(world.inboxes, "figures", an_hour_late_at_first)
+    drive()
+    run = running(world)
+    wait_until(lambda: sum(seen is not None for seen in looks) > 10, 5, "some looks")
+    assert running(world) == run
+    assert len(world.jobs) == 1
 
 
 def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver(world, drive, caplog):

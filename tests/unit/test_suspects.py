@@ -3,6 +3,7 @@
 import pytest
 
 from spark_jobs import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
+from spark_jobs.running.arrivals import waiting_roots
 from spark_jobs.suspects.memory import MemoryCaseBook
 from tests.pump import Pump, Source
 
@@ -123,6 +124,22 @@ def test_the_tuple_that_kills_fails_and_its_neighbours_are_acked(deaths, bolt):
     assert names(one, one.failed) == {"killer"}
     assert one.failed[one.roots["killer"]] == "deadly: the Python process died while it executed this tuple, 2 times in a row"
     assert names(one, one.acked) == {"a", "b"}
+
+
+def test_what_waits_behind_a_tuple_that_lasts_has_its_timeout_anew_once(deaths):
+    """Its own would end with the tuple's, and be blamed on it: three such, and it is dead-lettered."""
+    deaths["slow"] = 1
+    one = pump("a", "slow", "b")
+    inboxes, run = one.around.inboxes, one.around.run
+    lookout = one.around.suspicion.lookout(2, lambda: one.attempts[2].doing, lambda: waiting_roots(inboxes, run, 2))
+
+    def half_of_the_limit_and_again():
+        lookout.lasts(lookout.doing())
+        lookout.lasts(lookout.doing())
+
+    Deadly.diary.last_words = half_of_the_limit_and_again
+    attempts(one)
+    assert sorted(one.reset) == sorted([one.roots["a"], one.roots["b"]])
 
 
 def test_a_process_that_is_killed_once_costs_nobody_a_delivery(deaths):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queues.inbox.records import InboxFigures
-from workers.driver.watch import START_S, UNATTENDED_S, Ended, Staffing, healthy, pause_s
+from workers.driver.watch import START_S, SURE_LOOKS, UNATTENDED_S, Absences, Ended, Staffing, healthy, pause_s
 
 
 def staffing(**seen_s):
@@ -29,6 +29,20 @@ def test_a_task_that_was_never_seen_has_the_time_of_a_start():
     found = staffing(t1=None, t2=0.0, t3=UNATTENDED_S + 1)
     assert found.missing(START_S) == (3,)
     assert found.missing(START_S + 1) == (3, 1)
+
+
+def test_a_task_is_surely_missing_when_look_after_look_finds_it_so():
+    absences = Absences()
+    found = [absences.looked((1, 2)) for _ in range(SURE_LOOKS)]
+    assert found == [()] * (SURE_LOOKS - 1) + [(1, 2)]
+
+
+def test_a_task_that_a_look_finds_again_is_not_missing():
+    absences = Absences()
+    for _ in range(SURE_LOOKS - 1):
+        absences.looked((1, 2))
+    assert absences.looked((2,)) == (2,)
+    assert absences.looked((1, 2)) == (2,)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class Process:
 
     def __init__(self):
         self.codes, self.told, self.looks, self.parted = [], [], 0, []
+        self.lasting = []
         self.put_off, self.cancelled = [], []
         putting = Putting(self.put_off.append, lambda: self.cancelled.append(True))
         self.watchdog = Watchdog(LIMIT, [Idle(), self], self.parted.append, self.codes.append, putting)
@@ -40,6 +41,9 @@ class Process:
         self.looks += 1
         return self.does(self.looks)
 
+    def lasts(self, doing):
+        self.lasting.append(doing)
+
     def hung(self, doing, limit_s):
         self.told.append((doing, limit_s))
 
@@ -52,6 +56,7 @@ def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
     with process.over(lambda _: same):
         wait_until(lambda: process.codes, 10)
     assert process.told == [(same, LIMIT.total_seconds())]
+    assert process.lasting == [same], "at half of the limit, once"
     assert process.codes == [70]
     assert process.parted == [3], "its neighbours were not given the time to finish"
 

@@ -18,7 +18,7 @@ from spark_jobs.topology import Topology
 from workers.control import NO_REBALANCE, Control, Rebalance, State
 from workers.driver.keeper import Keeper
 from workers.driver.lease import Lease
-from workers.driver.watch import Ended, Staffing, healthy, pause_s
+from workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
 from workers.errors import RunsFailedError
 from workers.heartbeat import Heartbeat
 from workers.patience import patiently
@@ -191,6 +191,7 @@ class Runs:
     def _watched(self, run: Run, tasks: Tasks) -> Ended:
         began = time.monotonic()
         look_at = began
+        absences = Absences()
         while not self._stop.wait(_LOOK_S):
             self._ground.heartbeat.beat()
             now = time.monotonic()
@@ -198,7 +199,7 @@ class Runs:
                 return Ended.FAILED
             # Tasks that end without a fault were told that another run has their inboxes.
             if not self._keeper.held or not tasks.active:
-                log.error("another driver has taken %s over", self._name, extra={"event": "run_lost"})
+                log.error("another driver has taken %s over, or Redis lost its memory", self._name, extra={"event": "run_lost"})
                 return Ended.LOST
             if now >= look_at:
                 look_at = now + _FIGURES_S
@@ -208,7 +209,7 @@ class Runs:
                     log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
                     self._drain(run, tasks)
                     return Ended.REBALANCED
-                ended = self._looked(run, now - began)
+                ended = self._looked(run, now - began, absences)
                 if ended is not None:
                     return ended
         return Ended.STOPPED
@@ -241,16 +242,17 @@ class Runs:
                     extra={"event": "parallelism_ordered"},
                 )  # fmt: skip
 
-    def _looked(self, run: Run, age_s: float) -> Ended | None:
+    def _looked(self, run: Run, age_s: float, absences: Absences) -> Ended | None:
         """Return why the run is over, as its inboxes tell; None if it is not."""
         try:
             figures = self._ground.inboxes.figures(_tasks_of(run))
         except LedgerUnavailableError:
+            absences.looked(())
             return None
         if not all(one.adopted for one in figures.values()):
             log.error("Redis lost its memory", extra={"event": "run_lost"})
             return Ended.LOST
-        missing = Staffing.of(figures).missing(age_s)
+        missing = absences.looked(Staffing.of(figures).missing(age_s))
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
             log.error("no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queues.inbox.records import InboxFigures
@@ -12,6 +13,9 @@ from queues.inbox.records import InboxFigures
 START_S = 60.0
 # For a bolt task that was seen: Spark starts its process again in two seconds.
 UNATTENDED_S = 10.0
+# Looks in a row. When Redis stood still, or its clock jumped, one look finds each process gone for long, until it
+# says again that it lives: within a second or two.
+SURE_LOOKS = 4
 # A run that lasted so long and had all its processes was no failure of the topology.
 _HEALTHY_S = 30.0
 _LONGEST_PAUSE_S = 10.0
@@ -48,6 +52,18 @@ class Staffing:
     def missing(self, age_s: float) -> tuple[int, ...]:
         """The tasks that should be attended by now, in a run that began so long ago."""
         return (*self.lost, *(self.never if age_s > START_S else ()))
+
+
+class Absences:
+    """The bolt tasks that look after look finds without a process."""
+
+    def __init__(self) -> None:
+        self._looks: Counter[int] = Counter()
+
+    def looked(self, missing: Sequence[int]) -> tuple[int, ...]:
+        """Take one look's tasks without a process; return those that are surely without."""
+        self._looks = Counter({task: self._looks[task] + 1 for task in missing})
+        return tuple(task for task in missing if self._looks[task] >= SURE_LOOKS)
 
 
 def healthy(ended: Ended, lasted_s: float) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_jobs.running.slices import Slices
 
 
@@ -81,3 +83,29 @@ def test_steps_that_follow_each_other_keep_some_milliseconds_between() -> None:
     assert 0.005 < one.rest_s() <= 0.006001
     clock.now += 1.0
     assert one.rest_s() == 0.0
+
+
+def test_a_step_that_only_waited_for_the_processor_makes_the_next_one_no_smaller() -> None:
+    one, clock = slices()
+    step(one, clock, 40, 40, 0.05)
+    assert one.size == 64
+    one, clock = slices(arrow=True)
+    step(one, clock, 40, 40, 0.05)
+    assert one.size == 20, "one that cannot be cut"
+
+
+def test_where_commits_take_long_the_next_step_waits_for_more_company() -> None:
+    one, clock = slices()
+    one.begin()
+    assert one.rest_s() == pytest.approx(0.01)
+    for _ in range(50):
+        step(one, clock, 1, 1, 0.0)
+        clock.now += 0.004
+        one.committed()
+    one.begin()
+    assert one.rest_s() == pytest.approx(0.04, abs=0.001)
+    step(one, clock, 1, 1, 0.0)
+    clock.now += 60
+    one.committed()
+    one.begin()
+    assert one.rest_s() < 0.051

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import gc, os
 import pyarrow
-from spark_jobs.garbage import spare_the_collector
+from spark_jobs.interpreter import spare_the_collector
 
 before = len(gc.get_objects())
 spare_the_collector()
@@ -22,3 +22,17 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_what_is_there_is_out_of_the_collectors_sight_also_in_forked_processes():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "100000", "0"]
+
+
+TURNS = """
+import sys
+from spark_jobs.interpreter import take_turns_often
+
+take_turns_often()
+print(sys.getswitchinterval())
+"""
+
+
+def test_threads_take_turns_ten_times_as_often_as_by_default():
+    done = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, check=True)
+    assert float(done.stdout) <= 0.001

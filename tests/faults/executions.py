@@ -1,0 +1,103 @@
+"""Each execution of the two bolts of ``numbered``, by the step that it was in, and those that a killed process had in hand."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+EFFECTS = "TIERCEL_TEST_EFFECTS"
+"""Names the folder of the effects, which are the executions of the second bolt."""
+
+
+def first_folder(effects: Path) -> Path:
+    """Where the executions of the first bolt are."""
+    return effects.with_name(effects.name + "-first")
+
+
+class Lines:
+    """The executions of one bolt task in one process, a line each: number, part, step, time. For the bolt itself."""
+
+    def __init__(self, folder: Path, task: int) -> None:
+        self._folder = folder
+        self._task = task
+        self._step = 0
+        self._lines: list[str] = []
+
+    def add(self, number: int, part: int) -> None:
+        self._lines.append(f"{number} {part}")
+
+    def write(self) -> None:
+        """At the end of the step, before its commit."""
+        # Only the process that executes knows its id: this may have been made before the fork.
+        path = self._folder / f"{Path('/proc/self').readlink()}-{self._task}"
+        end = f" {self._step} {time.time():.3f}\n"
+        with path.open("a") as file:
+            file.writelines(line + end for line in self._lines)
+        self._lines.clear()
+        self._step += 1
+
+
+class Execution(NamedTuple):
+    number: int
+    part: int
+    step: int
+    at: float
+
+
+class Repeats:
+    """What was executed more than once, and what the processes that died had in hand: their tasks' last steps.
+
+    A task begins a step when the one before is committed. So whatever else is repeated was committed before.
+    """
+
+    def __init__(self, effects: Path, numbers: range) -> None:
+        """``numbers`` of the messages that are looked at."""
+        first, first_in_hand = _executed(first_folder(effects), numbers)
+        second, second_in_hand = _executed(effects, numbers)
+        # A step of the first bolt that did other work is failed: all of these messages come again, with all their parts.
+        from_the_start = {number for number, _ in first_in_hand}
+        self.repeated = {key for key, times in second.items() if len(times) > 1}
+        """(number, part) that the second bolt executed more than once."""
+        self.first_repeated = {number for (number, _), times in first.items() if len(times) > 1}
+        """Numbers that the first bolt executed more than once."""
+        self.strays = {number for number, part in self.repeated if (number, part) not in second_in_hand}
+        self.strays = (self.strays | self.first_repeated) - from_the_start
+        """Numbers that were executed again although no process that died had them in hand."""
+        self._times = [*first.values(), *second.values()]
+
+    def again_at(self, struck_at: float) -> float | None:
+        """When the first of the repeated executions was written; None if nothing was repeated."""
+        return min((max(times) for times in self._times if min(times) <= struck_at < max(times)), default=None)
+
+
+def _executed(folder: Path, numbers: range) -> tuple[dict[tuple[int, int], list[float]], set[tuple[int, int]]]:
+    """The times of each (number, part), and those that ended processes had in hand."""
+    times: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+    in_hand: set[tuple[int, int]] = set()
+    for path in folder.iterdir():
+        found = list(_read(path))
+        for one in found:
+            if one.number in numbers:
+                times[one.number, one.part].append(one.at)
+        if found and not lives(int(path.name.partition("-")[0])):
+            in_hand |= {(one.number, one.part) for one in found if one.step == found[-1].step}
+    return times, in_hand
+
+
+def lives(pid: int) -> bool:
+    """Tell if a process executes anything: one that has ended may wait for its parent to notice."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _read(path: Path) -> Iterator[Execution]:
+    # A line that is still being written has no end.
+    for line in path.read_text().split("\n")[:-1]:
+        number, part, step, at = line.split()
+        yield Execution(int(number), int(part), int(step), float(at))

@@ -1,0 +1,127 @@
+"""An executor that stands still for a minute, in the middle of a tuple, and comes back with its old attempt."""
+
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.spark.run import ledger_spec_of
+from spark_jobs.state import RedisStateStore
+from spark_jobs.state.encoding import decode_key, decode_value
+from tests.children import family
+from tests.faults.burdens import HOLD_S, VANISHED, Executions, hold_order
+from tests.faults.executions import lives
+from tests.faults.load import Load
+from tests.faults.numbered import executor_of
+from tests.faults.wired import Wired
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+RATE = 50
+AWAY_S = 60.0
+"""Several of Spark's heartbeats, which come every ten seconds."""
+WITHIN_S = 200
+
+
+@contextmanager
+def started(name, folder, servers):
+    folder.mkdir()
+    master = "local-cluster[2,1,1024]"
+    with Wired(f"tests.faults.burdens:{name}", VANISHED, folder, master=master, servers=servers) as wired:
+        wired.spark_run()
+        yield wired
+
+
+def tallied(wired):
+    """Number to how often its tuples count in the state."""
+    with closing(RedisStateStore(ledger_spec_of(wired.topology, (wired.redis_wire.url,)), epoch=0)) as store:
+        return Counter({decode_key(key): decode_value(value) for key, value in store.entries("tally")})
+
+
+def busy(wired):
+    """The process that is in the tuple that lasts."""
+    found = Executions(wired.folder)
+    return found.busy if not hold_order(wired.folder).exists() else []
+
+
+def stop(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def go_on(pids):
+    for pid in pids:
+        if lives(pid):
+            os.kill(pid, signal.SIGCONT)
+
+
+def effects_of(wired, pid):
+    return len((wired.folder / str(pid)).read_text().splitlines())
+
+
+def threads(pid):
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def vanish(wired, come_back):
+    """Stop an executor in the middle of a tuple, and have it back; then everything counts once.
+
+    ``come_back`` is called with the pid of the Python process and all that were stopped.
+    """
+    with Load(wired.rabbitmq.url, VANISHED, RATE, 0) as load:
+        wait_until(lambda: len(Executions(wired.folder).done) > RATE, WITHIN_S, "the first messages")
+        hold_order(wired.folder).touch()
+        (worker,) = wait_until(lambda: busy(wired)[:1], 60, "a tuple that lasts")
+        stopped = family(executor_of(worker))
+        stop(stopped)
+        stopped_at = time.time()
+        done = len(Executions(wired.folder).done)
+        wrote = effects_of(wired, worker)
+        time.sleep(AWAY_S)
+        meanwhile = len(Executions(wired.folder).done) - done
+        assert effects_of(wired, worker) == wrote
+        come_back(worker, stopped)
+    wait_until(lambda: len(Executions(wired.folder).done) == len(load.published), WITHIN_S, "every message")
+    wired.rests(60)
+    found = Executions(wired.folder)
+    counts = wired.counts()
+    last_s = found.last_at - stopped_at
+    print(  # noqa: T201
+        f"{len(load.published)} messages, {meanwhile} while it was away, the last {last_s:.0f} s after it went; "
+        f"{found.begun.total() - len(load.published)} executed again; {counts['acked']} acked, {counts['released']} released"
+    )
+    assert meanwhile > 0
+    assert tallied(wired) == dict.fromkeys(load.published, 1)
+    assert counts["timeout"] == counts["failed"] == 0
+    assert wired.dead_lettered() == 0
+
+
+def test_an_executor_vanishes_for_a_minute_and_comes_back(tmp_path, servers):
+    """What the old attempt does afterwards is refused. Meanwhile its task waits for a slot, which Spark takes for busy."""
+    with started("vanished", tmp_path / "effects", servers) as wired:
+
+        def come_back(worker, stopped):
+            before = threads(worker), effects_of(wired, worker)
+            # The Python process alone at first: its executor would end it.
+            go_on([worker])
+            wait_until(lambda: effects_of(wired, worker) > before[1], 10 + HOLD_S, "the old attempt to go on")
+            wait_until(lambda: threads(worker) < before[0], 30, "the old attempt to end by itself")
+            go_on(stopped)
+
+        vanish(wired, come_back)
+
+
+def test_an_executor_that_spark_has_given_up_comes_back(tmp_path, servers):
+    """Spark has another one in its place, and has ended this one."""
+    with started("given_up", tmp_path / "effects", servers) as wired:
+
+        def come_back(worker, stopped):
+            assert not lives(worker)
+            go_on(stopped)
+
+        vanish(wired, come_back)
