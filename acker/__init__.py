@@ -9,6 +9,7 @@ redis_ledger.py      in Redis
 redis_feed.py          its outcome feed
 redis_census.py        what it holds, for monitors
 scripts.py             its Lua scripts as typed functions
+script_sources.py      their texts, alone and joined
 lua/                   the scripts
 layout.py              its keys, and ids packed into them
 redis_client.py        clients
@@ -17,7 +18,6 @@ redis_address.py       URLs: one server, Sentinels, a cluster
 redis_effects.py       servers whose calls leave together
 redis_primary.py       connections that look for the primary
 work.py            one call's work in canonical form, its digest
-effects.py         prepared calls that leave together
 outcomes.py        several reads, or replies, joined
 metrics.py         the contract of the counters
 memory_metrics.py    in memory

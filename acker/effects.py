@@ -1,14 +1,15 @@
 """Calls of several stores that are sent together: one round trip per server for a whole commit.
 
 A store that takes part in a commit hands out *effects*: calls that are prepared and not yet made.
-``perform_all`` makes them, in the order given for each server. Memory twins hand out ``LocalEffect``,
-stores in Redis ``ScriptEffect``.
+``perform_all`` makes them, in the order given for each server; ``perform_in_turn`` makes each only if
+the one before was taken. Memory twins hand out ``LocalEffect``, stores in Redis ``RedisEffect``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -40,6 +41,10 @@ class Batch(Protocol):
         """Make the calls in order; the first error is raised when all were made."""
         ...
 
+    def perform_in_turn(self, effects: Sequence[Any]) -> list[Any]:
+        """Make each call only if the one before replied True; return the replies of those made."""
+        ...
+
 
 class BatchedEffect(Protocol[T_co]):
     """An effect that can travel with others of the same ``batch``."""
@@ -59,7 +64,7 @@ def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
     replies: list[Any] = [None] * len(effects)
     together: dict[Batch, list[int]] = {}
     for at, effect in enumerate(effects):
-        batch = getattr(effect, "batch", None)
+        batch = _batch_of(effect)
         if batch is None:
             replies[at] = effect.perform()
         else:
@@ -68,4 +73,35 @@ def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
         found = batch.perform([effects[at] for at in positions])
         for at, reply in zip(positions, found, strict=True):
             replies[at] = reply
+    return replies
+
+
+def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
+    """Make each call only if the one before replied True; return the replies of those that were made.
+
+    Calls of one server that follow each other are one round trip, and one atomic step as long as they
+    are small. If one raises, those behind it were not made, and those before it were: repeat all of
+    them. Holds on several servers as well, with a round trip for each change of server.
+    """
+    replies: list[Any] = []
+    for batch, together in groupby(effects, _batch_of):
+        mine = list(together)
+        made = perform_singly(mine) if batch is None else batch.perform_in_turn(mine)
+        replies += made
+        if len(made) < len(mine) or made[-1] is not True:
+            break
+    return replies
+
+
+def _batch_of(effect: Effect[Any]) -> Batch | None:
+    return getattr(effect, "batch", None)
+
+
+def perform_singly(effects: Sequence[Effect[Any]]) -> list[Any]:
+    """As ``perform_in_turn``, with a round trip for each call."""
+    replies: list[Any] = []
+    for effect in effects:
+        replies.append(effect.perform())
+        if replies[-1] is not True:
+            break
     return replies

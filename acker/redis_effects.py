@@ -1,8 +1,9 @@
 """Redis as a place for effects: prepared scripts and commands that leave alone or together.
 
 A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or by
-``perform_all`` they take the same way: one pipeline per server, in the order given. Effects of several
-stores travel together where their servers share a connection pool, that is where their URLs are equal
+``perform_all`` they take the same way: one pipeline per server, in the order given. Scripts that
+``perform_in_turn`` makes become one script, so that the server stops at the one that it refuses.
+Effects of several stores travel together where their servers share a connection pool, that is where their URLs are equal
 (in a cluster: URL and hash tag).
 """
 
@@ -16,9 +17,12 @@ from typing import Any, Generic, TypeVar
 
 from redis import exceptions
 
+from acker.effects import perform_singly
+from acker.errors import LedgerUnavailableError
 from acker.redis_address import Form, RedisAddress
 from acker.redis_client import check_version, connect
 from acker.redis_errors import translated
+from acker.script_sources import in_turn
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -26,6 +30,8 @@ Reader = Callable[[Any], T]
 # Longest wait for a push in one call. A connection that died without a word is noticed after the other.
 _LONGEST_WAIT = timedelta(seconds=5)
 _WAITING_TIMEOUT = timedelta(seconds=10)
+# Keys and arguments of scripts that become one.
+_JOINED_WORDS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,12 @@ class RedisEffect(Generic[T]):
     def in_full(self) -> tuple[Any, ...]:
         """Return the call with the script's text instead of its digest."""
         return self.command if self.text is None else ("EVAL", self.text, *self.command[2:])
+
+    @property
+    def words(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The keys and the arguments of a script."""
+        first_arg = 3 + self.command[2]
+        return self.command[3:first_arg], self.command[first_arg:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,7 @@ class RedisServer:
         self._checked = False
         # Texts of the scripts that were sent; None stands for the plain commands.
         self._known: set[str | None] = {None}
+        self._chains: dict[tuple[str, ...], RedisScript] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RedisServer) and self._pool is other._pool
@@ -115,6 +128,51 @@ class RedisServer:
                 with translated(effect.verb):
                     raise reply
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
+
+    def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        """Make each call only if the one before replied 1; return the replies of those that were made.
+
+        Scripts with few arguments go together, as one: one round trip, and atomic. If one of them
+        fails, those before it have taken effect.
+        """
+        replies: list[Any] = []
+        for together in _bounded(effects):
+            replies += self._perform_joined(together)
+            if len(replies) < len(effects) and replies[-1] is not True:
+                break
+        return replies
+
+    def _perform_joined(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        if len(effects) == 1:
+            return [effects[0].perform()]
+        try:
+            found = self._joined(effects).perform()
+        except LedgerUnavailableError as error:
+            if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
+                raise
+            # A server without memory refuses all of them, also what it takes alone, as that frees
+            # some.
+            return perform_singly(effects)
+        return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
+
+    def _joined(self, effects: Sequence[RedisEffect[Any]]) -> RedisEffect[list[Any]]:
+        keys: list[Any] = []
+        counts: list[int] = []
+        args: list[Any] = []
+        for effect in effects:
+            own_keys, own_args = effect.words
+            counts += (len(own_keys), len(own_args))
+            keys += own_keys
+            args += own_args
+        script = self._chain(tuple(effect.text or "" for effect in effects))
+        return script(keys, [*counts, *args], list, ", ".join(effect.verb for effect in effects))
+
+    def _chain(self, texts: tuple[str, ...]) -> RedisScript:
+        """Prepare the script of these scripts, once."""
+        found = self._chains.get(texts)
+        if found is None:
+            found = self._chains[texts] = self.script(in_turn(texts))
+        return found
 
     def wait(self, key: str, most: timedelta, verb: str) -> bool:
         """Wait until something is in a list, and take it out; False after ``most``, or after some seconds.
@@ -183,6 +241,19 @@ class RedisServers:
         """Release the connections. Idempotent."""
         for server in list(self._servers.values()):
             server.close()
+
+
+def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
+    """Cut into what one script may do: many arguments would keep others waiting too long."""
+    groups: list[list[RedisEffect[Any]]] = [[]]
+    words = 0
+    for effect in effects:
+        words += len(effect.command)
+        if groups[-1] and (words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None):
+            groups.append([])
+            words = len(effect.command)
+        groups[-1].append(effect)
+    return groups
 
 
 def _tag(key: str) -> str:

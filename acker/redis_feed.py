@@ -17,7 +17,8 @@ from acker.layout import unpack_failures, unpack_roots
 from acker.ledger import Failure, Outcomes
 from acker.outcomes import joined
 from acker.redis_errors import translated
-from acker.scripts import Noted, script_source
+from acker.script_sources import script_source
+from acker.scripts import Noted
 
 _START = "0-0"
 _ONE_SERVER_WAIT_S = 0.5

@@ -15,7 +15,7 @@ from acker.layout import topology_prefix
 from acker.metrics import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
 from acker.redis_client import connect_topology
 from acker.redis_errors import translated
-from acker.scripts import script_source
+from acker.script_sources import script_source
 from acker.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)

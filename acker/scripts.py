@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from acker.effects import Effect
 from acker.layout import Lifetimes, ShardKeys, fields, groups_of, pack_failure, records, unpack_roots
 from acker.ledger import Applied, Ids, Reply, Token
 from acker.redis_effects import Reader, RedisScript, RedisServer
+from acker.script_sources import script_source
 from acker.work import Work, conflict_of
 
 T = TypeVar("T")
@@ -138,9 +137,3 @@ def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int6
 
 def _joined(*names: str) -> str:
     return "".join(script_source(name) for name in names)
-
-
-@cache
-def script_source(name: str, package: str = "acker") -> str:
-    """The text of a script in the folder ``lua/`` of a package."""
-    return resources.files(package).joinpath("lua", f"{name}.lua").read_text()

@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from acker import LedgerSpec
+from acker.effects import Effect, perform_in_turn
 from acker.redis_client import connect
 from bench.server import redis_server
 from spark_jobs.state import KeyValueState, RedisStateStore, StateTurn, Writes
@@ -43,17 +44,18 @@ class Bench:
         """As many entries of other keys."""
         for start in range(0, count, _FILLED_AT_ONCE):
             end = min(start + _FILLED_AT_ONCE, count)
-            self._next().commit(Writes(puts={b'"word %d"' % number: b"1" for number in range(start, end)}), "fill")
+            writes = Writes(puts={b'"word %d"' % number: b"1" for number in range(start, end)})
+            perform_in_turn(self._next().perform().writing(writes, "fill"))
 
     def run(self, keys: Sequence[str]) -> float:
-        """One step that increments each key: begin, read in bulk, execute, commit. Returns seconds."""
+        """One step that increments each key: begin and read in bulk, execute, commit. Returns seconds."""
         began = time.perf_counter()
-        state = KeyValueState(self._next())
-        state.prefetch(keys)
+        state = KeyValueState()
+        state.open(self._next(state.fields(keys)).perform())
         increment = state.guarded(state.increment)  # type: ignore[arg-type]
         for key in keys:
             increment(key)
-        state.commit("run")
+        perform_in_turn(state.writing("run"))
         return time.perf_counter() - began
 
     def entries(self) -> int:
@@ -62,9 +64,9 @@ class Bench:
     def close(self) -> None:
         self._store.close()
 
-    def _next(self) -> StateTurn:
+    def _next(self, fields: Sequence[bytes] = ()) -> Effect[StateTurn]:
         self._step += 1
-        return self._store.begin("count", 0, self._step)
+        return self._store.begin("count", 0, self._step, fields)
 
 
 def small_batches(url: str, entries: int) -> float:

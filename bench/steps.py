@@ -19,7 +19,7 @@ from acker.redis_client import connect
 from bench.server import server_seconds
 from queues import Spout
 from queues.inbox.records import Sender
-from spark_jobs import BasicBolt, BasicCollector, Topology, TopologyBuilder, Tuple
+from spark_jobs import BasicBolt, BasicCollector, StatefulBolt, Topology, TopologyBuilder, Tuple
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.running.around import Around
 from spark_jobs.running.attempt import Attempt
@@ -28,6 +28,7 @@ from spark_jobs.running.placement import bolt_tasks
 from spark_jobs.running.suspicion import Suspicion
 from spark_jobs.spark.run import ledger_spec_of
 from spark_jobs.spark.stores import open_inboxes
+from spark_jobs.state import RedisStateStore
 
 _RUN = "run"
 _BODY = b"x" * 100
@@ -46,6 +47,16 @@ class Pass(BasicBolt):
         collector.emit(tup.values)
 
 
+class Count(StatefulBolt):
+    """As Pass, with a number in Redis."""
+
+    output_fields = "body binary"
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        self.state.increment(tup["body"])
+        collector.emit(tup.values)
+
+
 class Drop(BasicBolt):
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         pass
@@ -59,11 +70,11 @@ class Took(NamedTuple):
     clock: float
 
 
-def chain() -> Topology:
+def chain(first: BasicBolt | None = None) -> Topology:
     """A bolt that passes a tuple on, and one that ends its tree."""
     builder = TopologyBuilder(f"bench-{secrets.token_hex(4)}")
     builder.set_spout("spout", Source())
-    builder.set_bolt("pass", Pass()).shuffle_grouping("spout")
+    builder.set_bolt("pass", first or Pass()).fields_grouping("spout", "body")
     builder.set_bolt("drop", Drop()).shuffle_grouping("pass")
     return builder.build()
 
@@ -72,14 +83,20 @@ def steps(url: str, times: int) -> dict[str, Row]:
     """By bolt: milliseconds that a step takes, microseconds of CPU of the task and of the server."""
     client = connect(url)
     client.flushdb()
-    with closing(Stage(chain(), url)) as stage:
-        rounds = [stage.one_tuple(client) for _ in range(times + 1)]
+    took = dict(zip(("pass", "drop"), _rounds(client, chain(), url, times), strict=True))
+    [took["count"], _] = _rounds(client, chain(Count()), url, times)
     asking_s = sum(_asking(client) for _ in range(_ASKED)) / _ASKED
     client.flushdb()
     client.close()
+    return {name: _row(column, asking_s) for name, column in took.items()}
+
+
+def _rounds(client: redis.Redis, topology: Topology, url: str, times: int) -> list[tuple[Took, ...]]:
+    """What each bolt of the chain took, step by step."""
+    with closing(Stage(topology, url)) as stage:
+        rounds = [stage.one_tuple(client) for _ in range(times + 1)]
     # The first step of each makes its bolt and loads the scripts.
-    columns = zip(*rounds[1:], strict=True)
-    return {name: _row(took, asking_s) for name, took in zip(("pass", "drop"), columns, strict=True)}
+    return list(zip(*rounds[1:], strict=True))
 
 
 class Stage:
@@ -98,7 +115,7 @@ class Stage:
             topology=topology,
             inboxes=self._inboxes,
             ledger=self._ledger,
-            state=None,
+            state=self._open.enter_context(closing(RedisStateStore(spec, epoch=1))),
             counting=Counting(MemoryMetrics()),
             config={},
             key=b"key",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
 
 from acker import Failure, Updates
+from acker.effects import Effect
 from acker.work import canonical
 from spark_jobs.bolt import BasicBolt, Bolt
 from spark_jobs.collector import Record
@@ -15,16 +16,22 @@ from spark_jobs.grouping import Fields
 from spark_jobs.reasons import RAISED, reason_of
 from spark_jobs.state.encoding import Key
 from spark_jobs.state.key_value import KeyValueState
-from spark_jobs.state.store import StateStore
+from spark_jobs.state.store import StateStore, StateTurn
 from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.topology import Topology
+
+Begin = Callable[[Effect[StateTurn]], StateTurn]
+"""Makes the call that begins a turn, as soon as it may."""
 
 
 class TaskStates:
     """The state of a bolt task in one step. For a bolt without a state every call does nothing."""
 
-    def __init__(self, store: StateStore | None, topology: Topology, batch: int) -> None:
-        self._store, self._topology, self._batch = store, topology, batch
+    def __init__(self, store: StateStore | None, topology: Topology, step: int, begin: Begin) -> None:
+        self._store = store
+        self._topology = topology
+        self._step = step
+        self._begin = begin
         self._begun: dict[int, KeyValueState] = {}
 
     @property
@@ -34,7 +41,7 @@ class TaskStates:
 
     @contextmanager
     def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
-        """The bolt has its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.
+        """Lend the bolt its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.
 
         It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
         """
@@ -45,11 +52,12 @@ class TaskStates:
             raise ValueError(f"{record.component!r} is a StatefulBolt, and there is no store for its state")
         parallelism = self._topology.spec(record.component).parallelism
         index = task_id - self._topology.task_ids(record.component)[0]
-        turn = self._store.begin(record.component, index, self._batch)
-        bolt.state = self._begun[task_id] = KeyValueState(turn, index, parallelism)
         bolt.key_fields = _key_fields(self._topology, record.component)
+        bolt.state = state = KeyValueState(index, parallelism)
         try:
-            bolt.state.prefetch(_keys(bolt, record))
+            beginning = self._store.begin(record.component, index, self._step, state.fields(_keys(bolt, record)))
+            state.open(self._begin(beginning))
+            self._begun[task_id] = state
             yield
         finally:
             del bolt.state, bolt.key_fields
@@ -59,21 +67,18 @@ class TaskStates:
         if task_id in self._begun:
             self._begun[task_id].forget()
 
-    def commit(self, updates: Updates, failures: Sequence[Failure]) -> bool:
-        """Write everything, before the ledger hears of these updates and failures.
+    def writing(self, updates: Updates, failures: Sequence[Failure]) -> list[Effect[bool]] | None:
+        """Prepare to write everything, before the ledger hears of these updates and failures.
 
-        False: an earlier attempt at this task has committed, and did other work. Its writes stay, since its acks may have left;
-        these updates must not be applied, and their roots must be failed. Raises what ``StateTurn.commit`` raises.
+        None: an earlier attempt at this task has committed, and did other work. Its writes stay, since its acks may have left;
+        these updates must not be applied, and their roots must be failed. Make the calls as ``StateTurn.writing`` says; raises
+        what ``KeyValueState.writing`` raises.
         """
-        if not self._begun:
-            return True
         digest = canonical(updates, failures).digest.hex()
         begun, self._begun = list(self._begun.values()), {}
         if any(state.sealed not in (None, digest) for state in begun):
-            return False
-        for state in begun:
-            state.commit(digest)
-        return True
+            return None
+        return [effect for state in begun for effect in state.writing(digest)]
 
 
 def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:

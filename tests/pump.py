@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from acker import LedgerSpec, MemoryLedger, MemoryMetrics, Outcomes, RootIds
 from queues.chunk import Chunk, decode
 from queues.inbox.contract import Inboxes
-from queues.inbox.memory import MemoryInboxes
+from queues.inbox.memory import MemoryInbox, MemoryInboxes
 from queues.inbox.records import Appended, Bounds, Parcel, Sender
 from queues.spout import Spout
 from spark_jobs.emission import SpoutEmitter
@@ -36,20 +37,50 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_after(effects: int) -> Iterator[None]:
-    """The process dies when it has made so many of the calls of its commits; the block ends there."""
+    """The process dies when it has made so many of the calls around its steps; the block ends there.
+
+    Counted are, in this order: begin with the state, seal, each write of a state, each append, each call of the ledger,
+    finish. Calls that leave together may be parted by its death as well.
+    """
     left = [effects]
 
-    def some(batch: Sequence[Any]) -> list[Any]:
-        replies = []
+    def spend() -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+
+    def some(batch: Sequence[Any], *, in_turn: bool = False) -> list[Any]:
+        replies: list[Any] = []
         for effect in batch:
-            if not left[0]:
-                raise Killed
-            left[0] -= 1
+            spend()
             replies.append(effect.perform())
+            if in_turn and replies[-1] is not True:
+                break
         return replies
+
+    take = MemoryInbox.take
+
+    def taking(self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Any]:
+        if finishing is not None:
+            spend()
+        return take(self, tuples, size, wait, finishing)
 
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
         patched.setattr(commit, "perform_all", some)
+        patched.setattr(commit, "perform_in_turn", partial(some, in_turn=True))
+        patched.setattr(MemoryInbox, "take", taking)
+        yield
+
+
+@contextmanager
+def killed_in(store: type, method: str) -> Iterator[None]:
+    """The process dies before this call of a store; the block ends there."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(store, method, die)
         yield
 
 

@@ -162,10 +162,7 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         around = self._around
-        if self._bench.stateful:
-            # A state that has begun with a step refuses the one before, which a successor must be able to repeat.
-            self._patiently(self._committer.finish)
-        states = TaskStates(around.state, around.topology, number)
+        states = TaskStates(around.state, around.topology, number, self._committer.begin)
         step = Step(self._bench, StepOf(run=around.run, task=self.task, number=number), shares, ticks, states)
         step.record.tell_resets = partial(self._tell_resets, step)
         self.doing = step

@@ -5,10 +5,11 @@ For each commit, in this order:
 1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
 2. the states of stateful bolts are written;
 3. what was emitted is appended to the inboxes of its targets, and the trees are updated in the ledger;
-4. the inbox forgets the tuples: with the next commit, or when the task takes new ones.
+4. the inbox forgets the tuples: when the task takes new ones, when it begins with its state, or with
+   the next commit, whichever comes first.
 
-Where all of this is on one server, 1 and 3 are one round trip. An attempt that dies after 1 is repeated
-by the next one over exactly the same tuples.
+Where all of this is on one server, 1 and 3 are one round trip, or with a state 1 and 2. An attempt that
+dies after 1 is repeated by the next one over exactly the same tuples.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from acker import Applied, Ledger, Reply, Token
-from acker.effects import Effect, perform_all
+from acker.effects import Effect, perform_all, perform_in_turn
 from acker.outcomes import total
 from acker.work import canonical, conflict_of
 from queues.inbox.contract import Inbox, Inboxes
 from queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
 from spark_jobs.running.step import Done
+from spark_jobs.state.store import StateTurn
 from spark_jobs.task_states import TaskStates
 
 log = logging.getLogger(__name__)
@@ -67,13 +69,18 @@ class Committer:
         first = [*self._finishing(), self._inbox.seal(covered, done.snapshot)]
         appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
         applying = self._applying(step, done)
-        if states.begun or not _on_one_server([*first, *appends, *applying]):
-            _check(perform_all(first))
+        if states.begun:
+            writing = states.writing(done.updates, done.failures)
+            # Never written unless sealed: a successor would take other tuples into the step.
+            _check(perform_in_turn([*first, *(writing or ())]))
             first = []
-            if not states.commit(done.updates, done.failures):
+            if writing is None:
                 self._conflict(done)
                 self.unfinished = step
                 return None
+        elif not _on_one_server([*first, *appends, *applying]):
+            _check(perform_all(first))
+            first = []
         began = time.perf_counter_ns()
         replies = perform_all([*first, *appends, *applying])
         self.took_ns = time.perf_counter_ns() - began
@@ -85,6 +92,17 @@ class Committer:
             self._conflict(done)
         self.unfinished = step
         return reply
+
+    def begin(self, turn: Effect[StateTurn]) -> StateTurn:
+        """Begin with a state. Raises StaleAttemptError, and what the turn raises."""
+        # Never before the last step is finished: a state that has begun with a step refuses the one
+        # before, which a successor must be able to repeat.
+        finishing = self._finishing()
+        replies = perform_in_turn([*finishing, turn])
+        _check(replies[: len(finishing)])
+        self.unfinished = None
+        begun: StateTurn = replies[-1]
+        return begun
 
     def finish(self) -> None:
         """Forget what the last step covered, if that has not been done."""

@@ -1,6 +1,7 @@
 """One step of a bolt task: tuples in, the bolt, and everything that leaves when the step is committed.
 
-Nothing here talks to Redis, but for the state of a stateful bolt, which is read while the bolt works.
+Nothing here talks to Redis, but for the state of a stateful bolt, which begins with the step and is read
+while the bolt works.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds, select
 from spark_jobs.outputs import Outputs
 from spark_jobs.running.copy import WorkingCopy
 from spark_jobs.running.pending import Share
-from spark_jobs.stateful_bolt import StatefulBolt
 from spark_jobs.suspects.guard import Watch
 from spark_jobs.task_states import TaskStates
 from spark_jobs.topology import Topology
@@ -89,7 +89,6 @@ class Bench:
         self.outputs = Outputs(topology, task, local)
         self.unbounded = unbounded
         self.basic = isinstance(topology.bolts[self.component].bolt, BasicBolt)
-        self.stateful = isinstance(topology.bolts[self.component].bolt, StatefulBolt)
         self.arrow = isinstance(topology.bolts[self.component].bolt, ArrowBolt)
 
 

@@ -5,7 +5,8 @@ encoding     keys and values as readable bytes                         undo     
 store        the contract of the stores
 memory         in memory
 redis_store    in Redis                                                lua/      its scripts
-redis_keys     its key names
+redis_shard      one task in one shard
+redis_keys       its key names
 """
 
 from spark_jobs.state.key_value import KeyValueState

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from functools import wraps
 from typing import Any
 
-from acker import AckerError, Applied
+from acker import AckerError
+from acker.effects import Effect
 from spark_jobs.errors import BadStateError
 from spark_jobs.hashing import hash_values
 from spark_jobs.state.encoding import Key, decode_key, decode_value, encode_key, encode_value
@@ -37,9 +38,11 @@ class KeyValueState:
     for what is no key or value. A Redis that does not answer raises AckerError; the step is then repeated.
     """
 
-    def __init__(self, turn: StateTurn | None = None, task_index: int = 0, parallelism: int = 1) -> None:
-        """Without a turn every use is an error."""
-        self._turn, self._task_index, self._parallelism = turn, task_index, parallelism
+    def __init__(self, task_index: int = 0, parallelism: int = 1) -> None:
+        """Without a turn, which ``open`` gives, every use is an error."""
+        self._turn: StateTurn | None = None
+        self._task_index = task_index
+        self._parallelism = parallelism
         self._fields: dict[str, bytes] = {}
         self._base: dict[bytes, bytes | None] = {}
         self._writes: dict[bytes, _Write] = {}
@@ -104,16 +107,20 @@ class KeyValueState:
 
     # -- for the runner ----------------------------------------------------------------------------------------------------
 
-    def prefetch(self, keys: Iterable[Key]) -> None:
-        """Read the values of these keys in bulk; what is no key is passed over. Raises AckerError."""
+    def fields(self, keys: Iterable[Key]) -> list[bytes]:
+        """Return what these keys are called in the store, each once, without what is no key."""
         fields: dict[bytes, None] = {}
         for key in keys:
             try:
                 fields[self._field(key)] = None
             except BadStateError:
                 continue  # the bolt is told when it uses it
-        if fields:
-            self._base.update(zip(fields, self._open().read(list(fields)), strict=True))
+        return list(fields)
+
+    def open(self, turn: StateTurn) -> None:
+        """Work with this turn from now on."""
+        self._turn = turn
+        self._base.update(turn.found)
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
         """``execute``, after which nothing is left of what it wrote if it raises."""
@@ -140,17 +147,17 @@ class KeyValueState:
     @property
     def sealed(self) -> str | None:
         """See ``StateTurn``."""
-        return self._open().sealed
+        return self._opened().sealed
 
-    def commit(self, digest: str) -> Applied:
-        """Write it all, after which nothing can be done here any more. Raises what ``StateTurn.commit`` raises.
+    def writing(self, digest: str) -> Sequence[Effect[bool]]:
+        """Prepare to write it all, after which nothing can be done here any more: see ``StateTurn.writing``.
 
         If the server could not be read, what the bolt made of that counts for nothing: raises that error.
         """
         if self._error is not None:
             raise self._error
-        turn, self._turn = self._open(), None
-        return turn.commit(self._bulk(), digest)
+        turn, self._turn = self._opened(), None
+        return turn.writing(self._bulk(), digest)
 
     def _bulk(self) -> Writes:
         writes = self._writes.items()
@@ -160,7 +167,7 @@ class KeyValueState:
             increments={field: write[0] for field, write in writes if isinstance(write, tuple)},
         )
 
-    def _open(self) -> StateTurn:
+    def _opened(self) -> StateTurn:
         if self._turn is None:
             raise BadStateError("a state can be used in execute and flush only; take it from self.state each time")
         return self._turn
@@ -175,7 +182,7 @@ class KeyValueState:
 
     def _write(self, field: bytes, earlier: _Write | None, write: _Write) -> None:
         if self._turn is None:
-            self._open()
+            self._opened()
         self._journal.append((field, earlier))
         self._writes[field] = write
 
@@ -200,7 +207,7 @@ class KeyValueState:
         return value
 
     def _stored(self, field: bytes) -> bytes | None:
-        turn = self._open()
+        turn = self._opened()
         if field not in self._base:
             self._check_reachable()
             try:
@@ -212,7 +219,7 @@ class KeyValueState:
 
     def _scan(self) -> Iterator[tuple[bytes, bytes]]:
         """The task's share of what is stored."""
-        turn = self._open()
+        turn = self._opened()
         self._check_reachable()
         try:
             for field, raw in turn.scan():

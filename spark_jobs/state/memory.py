@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from acker import Applied
+from acker.effects import Effect, LocalEffect
 from spark_jobs.errors import BadStateError, StaleTurnError
 from spark_jobs.state.store import Writes
 from spark_jobs.state.undo import value_before
@@ -18,7 +18,7 @@ class _Task:
     """What is known of one bolt task."""
 
     turn: tuple[int, int, int] = (0, -1, 0)
-    """Epoch, batch, attempt of the turn that may write."""
+    """Epoch, step, attempt of the turn that may write."""
     sealed: str | None = None
     """Digest of this step's commit."""
     undo: dict[bytes, bytes] = field(default_factory=dict)
@@ -43,19 +43,24 @@ class MemoryStateStore:
     def begin_run(self, component: str) -> None:
         # A commit is done at once here; later attempts of earlier runs are refused all the same.
         for task in list(self._components.setdefault(component, _Component()).tasks):
-            self.begin(component, task, 0)
+            self.begin(component, task, 0).perform()
 
-    def begin(self, component: str, task: int, batch: int) -> MemoryStateTurn:
+    def begin(self, component: str, task: int, step: int, fields: Sequence[bytes] = ()) -> Effect[MemoryStateTurn]:
+        return LocalEffect(lambda: self._begin(component, task, step, fields))
+
+    def _begin(self, component: str, task: int, step: int, fields: Sequence[bytes]) -> MemoryStateTurn:
         known = self._components.setdefault(component, _Component())
         mine = known.tasks.setdefault(task, _Task())
         epoch, newest, attempt = mine.turn
-        if self._epoch < known.epoch or (self._epoch, batch) < (epoch, newest):
-            raise StaleTurnError(f"a later run or step than {batch} has begun with the state of {component!r}")
-        if (epoch, newest) != (self._epoch, batch):
+        if self._epoch < known.epoch or (self._epoch, step) < (epoch, newest):
+            raise StaleTurnError(f"a later run or step than {step} has begun with the state of {component!r}")
+        if (epoch, newest) != (self._epoch, step):
             mine.sealed, mine.undo = None, {}
         known.epoch = self._epoch
-        mine.turn = self._epoch, batch, attempt + 1
-        return MemoryStateTurn(known, mine)
+        mine.turn = self._epoch, step, attempt + 1
+        turn = MemoryStateTurn(known, mine)
+        turn.found.update(zip(fields, turn.read(fields), strict=True))
+        return turn
 
     def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
         known = self._components.get(component)
@@ -74,6 +79,7 @@ class MemoryStateTurn:
         self.sealed = task.sealed
         # A copy: a later attempt's commit is not what this one reads through.
         self._undo = dict(task.undo)
+        self.found: dict[bytes, bytes | None] = {}
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         return [value_before(self._component.entries.get(one), self._undo.get(one)) for one in fields]
@@ -84,13 +90,16 @@ class MemoryStateTurn:
             if value is not None:
                 yield one, value
 
-    def commit(self, writes: Writes, digest: str) -> Applied:
-        if self.sealed is not None:
-            return Applied.REPEATED if self.sealed == digest else Applied.CONFLICTING
-        if not writes:
-            return Applied.FRESH
+    def writing(self, writes: Writes, digest: str) -> list[Effect[bool]]:
+        if self.sealed is not None or not writes:
+            return []
+        return [LocalEffect(lambda: self._write(writes, digest))]
+
+    def _write(self, writes: Writes, digest: str) -> bool:
         if self._task.turn != self._turn or self._component.epoch != self._turn[0]:
             raise StaleTurnError("a later attempt or run has taken the bolt task over: nothing was written")
+        if self._task.sealed is not None:
+            return True  # a repeat of this very call
         entries, undo = self._component.entries, self._task.undo
         sums = {one: _sum(entries.get(one), by) for one, by in writes.increments.items()}
         for one, by in writes.increments.items():
@@ -101,7 +110,7 @@ class MemoryStateTurn:
         for one in writes.deletes:
             entries.pop(one, None)
         self._task.sealed = digest
-        return Applied.FRESH
+        return True
 
 
 def _sum(current: bytes | None, by: int) -> bytes:

@@ -5,9 +5,9 @@ Beside the ledger, with its hash tag and its shards; each component has, in each
     state:COMPONENT             hash    the entries
     state-run:COMPONENT         hash    epoch: of the newest run; shards: their number when the entries were written;
                                         tasks: the highest index of a task that ever began a turn, and one
-    state-turn:COMPONENT:TASK   hash    turn: "epoch batch attempt" of who may write; calls: how many writes it has done;
-                                        logged: "epoch batch" that the undo log belongs to; in the task's home shard also
-                                        attempts: drawn so far; sealed, digest: "epoch batch" and digest of the last commit
+    state-turn:COMPONENT:TASK   hash    turn: "epoch step attempt" of who may write; calls: how many writes it has done;
+                                        logged: "epoch step" that the undo log belongs to; in the task's home shard also
+                                        attempts: drawn so far; sealed, digest: "epoch step" and digest of the last commit
     state-undo:COMPONENT:TASK   hash    the undo log of the task's last step: field to record, see ``undo``
 
 TASK is the index within the component. The home shard of a task holds the one fact that makes a commit over several shards
@@ -28,6 +28,7 @@ class StateKeys:
 
     def __init__(self, topology: str, shard: int, component: str) -> None:
         prefix, name = shard_prefix(topology, shard), quote(component, safe="")
+        self.component = component
         self.entries = f"{prefix}state:{name}"
         self.run = f"{prefix}state-run:{name}"
         self._turn = f"{prefix}state-turn:{name}"
@@ -37,7 +38,7 @@ class StateKeys:
         return f"{self._undo}:{task}"
 
     def of(self, task: int) -> list[str]:
-        """What the scripts are given."""
+        """Return what the scripts are given."""
         return [self.entries, self.run, f"{self._turn}:{task}", self.undo(task)]
 
 

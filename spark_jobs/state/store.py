@@ -4,7 +4,7 @@
 
 A *turn* is one attempt of one bolt task at one step. A task may have several attempts, some of them dead, some
 of them not knowing that they were given up. A store keeps what a turn needs to take its writes back until the task's next
-step begins, and promises:
+step begins. It hands out effects, which leave together with those of other stores (``acker.effects``), and promises:
 
 * **Once.** However many attempts there are, the entries are those that one of them wrote. A turn reads the entries as they were
   before its step, whatever earlier attempts wrote.
@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from acker import Applied
+from acker.effects import Effect
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +46,19 @@ class StateTurn(Protocol):
 
     @property
     def sealed(self) -> str | None:
-        """The digest with which an earlier attempt at this step committed; None if none did."""
+        """The digest with which an earlier attempt at this step committed; None if none did.
+
+        Where it is not the digest of the work done now, that work must not leave: its messages must be failed.
+        """
+        ...
+
+    @property
+    def found(self) -> Mapping[bytes, bytes | None]:
+        """The values before this step of the fields that ``begin`` was asked for; None where there is none."""
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
-        """The values before this step, in the order of ``fields``; None where there is none. In bulk: a call a shard."""
+        """The values before this step, in the order of ``fields``; None where there is none. In bulk: one call per shard."""
         ...
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
@@ -60,14 +68,15 @@ class StateTurn(Protocol):
         """
         ...
 
-    def commit(self, writes: Writes, digest: str) -> Applied:
-        """Write; ``digest`` names the work that was done. At most once a turn.
+    def writing(self, writes: Writes, digest: str) -> Sequence[Effect[bool]]:
+        """Prepare a commit; ``digest`` names the work that was done. At most one per turn.
 
-        FRESH: the writes are done. REPEATED: an earlier attempt's, with the same digest, were done; nothing is written.
-        CONFLICTING: an earlier attempt committed with another digest; nothing is written, and its writes stay. Without
-        writes nothing is committed, and FRESH returned. Raises StaleTurnError (nothing of this turn stays), and
-        BadStateError for an increment of an entry that another task has meanwhile made something else than a number, or
-        that would leave 64 bits (the next turn takes back what this one had written).
+        Make the calls by ``perform_in_turn``, in this order: the commit is final with the last one, and each may follow
+        only the one before. There are none, and nothing is written, without writes, and where an earlier attempt has
+        committed: if its digest is the same, the writes were done; if it is not, see ``sealed``. A call replies True or
+        raises: StaleTurnError (nothing of this turn stays), and BadStateError for an increment of an entry that another
+        task has meanwhile made something else than a number, or that would leave 64 bits (the next turn takes back what
+        this one had written).
         """
         ...
 
@@ -84,12 +93,12 @@ class StateStore(Protocol):
         """
         ...
 
-    def begin(self, component: str, task: int, batch: int) -> StateTurn:
+    def begin(self, component: str, task: int, step: int, fields: Sequence[bytes] = ()) -> Effect[StateTurn]:
         """Begin a turn of the component's task with this index, and with that end all its earlier ones.
 
-        Steps count from 1; 0 is ``begin_run``'s, where that is called.
-        Raises StaleTurnError if a later run or step has begun, StateLayoutError if there are entries that were written
-        with another number of shards.
+        Reads ``fields`` with it: see ``StateTurn.found``. Steps count from 1; 0 is ``begin_run``'s, where that is called.
+        A repeat begins another turn, which ends the one before. The call raises StaleTurnError if a later run or step
+        has begun, StateLayoutError if there are entries that were written with another number of shards.
         """
         ...
 

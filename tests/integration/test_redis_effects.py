@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acker import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
-from acker.effects import LocalEffect, perform_all
+from acker.effects import LocalEffect, perform_all, perform_in_turn
 from acker.redis_client import connect
 from acker.redis_effects import RedisServer, RedisServers
 from tests.proxy import Proxy
@@ -142,3 +142,68 @@ def test_servers_by_number_are_one_object_each(redis_url):
         assert servers.at(0, "{a}") != servers.at(1, "{a}")
     with pytest.raises(ValueError, match="a server at least"):
         RedisServers([])
+
+
+# -- one after the other, each only if the one before was taken -------------------------------------
+
+
+def mark(server, key, what, reply="1"):
+    """Note ``what`` and reply; 1 lets the next call be made."""
+    text = f"#!lua flags=allow-oom\nredis.call('RPUSH', KEYS[1], ARGV[#ARGV]) if true then return {reply} end\nreturn 7"
+    return server.script(text)([key], [what], lambda found: found == 1 if isinstance(found, int) else found, "mark")
+
+
+def test_calls_in_turn_are_one_round_trip_with_a_reply_each(server, key, client, trips):
+    effects = [mark(server, key, "a"), mark(server, key, "b"), mark(server, key, "c", reply="{'x', 'y'}")]
+    assert perform_in_turn(effects) == [True, True, [b"x", b"y"]]
+    assert client.lrange(key, 0, -1) == [b"a", b"b", b"c"]
+    assert trips == [1]
+
+
+@pytest.mark.parametrize("refusal", ["0", "2", "false"])
+def test_behind_a_call_that_is_refused_none_is_made(server, key, client, refusal):
+    effects = [mark(server, key, "a"), mark(server, key, "b", reply=refusal), mark(server, key, "c")]
+    replies = perform_in_turn(effects)
+    assert replies[0] is True
+    assert not replies[1]
+    assert len(replies) == 2
+    assert client.lrange(key, 0, -1) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("raises", ["return redis.error_reply('ERR no')", "return redis.call('HGET', KEYS[1], 'f')"])
+def test_behind_a_call_that_fails_none_is_made(server, key, client, raises):
+    failing = server.script(raises)([key], [], bool, "do one")
+    with pytest.raises(LedgerRefusedError, match="cannot mark, do one, mark: Redis refuses"):
+        perform_in_turn([mark(server, key, "a"), failing, mark(server, key, "c")])
+    assert client.lrange(key, 0, -1) == [b"a"]
+
+
+def test_over_several_servers_each_call_waits_for_the_one_before(server, redis_url, key, client, trips):
+    elsewhere = f"{redis_url.rpartition('/')[0]}/1"
+    with closing(RedisServer(elsewhere)) as other:
+        here = LocalEffect(lambda: True)
+        assert perform_in_turn([mark(server, key, "a"), mark(other, key, "b"), here, mark(server, key, "c")]) == [True] * 4
+        assert trips == [1, 1, 1]
+        assert perform_in_turn([mark(other, key, "d", reply="0"), mark(server, key, "e")]) == [False]
+    assert perform_in_turn([LocalEffect(lambda: False), mark(server, key, "f")]) == [False]
+    assert client.lrange(key, 0, -1) == [b"a", b"c"]
+
+
+def test_calls_with_many_arguments_and_plain_commands_go_by_themselves(server, key, client, trips):
+    def push_many(what):
+        text = "redis.call('RPUSH', KEYS[1], ARGV[1], #ARGV) return 1"
+        return server.script(text)([key], [what] * 4_000, bool, "push")
+
+    command = server.command("RPUSH", key, "b", read=bool, verb="push")
+    assert perform_in_turn([push_many("a"), push_many("a"), command, mark(server, key, "c")]) == [True] * 4
+    assert client.lrange(key, 0, -1) == [b"a", b"4000", b"a", b"4000", b"b", b"c"]
+    assert trips == [1, 1, 1, 1]
+
+
+def test_calls_in_turn_whose_scripts_the_server_forgot_are_made_once(redis):
+    own = redis()
+    with closing(RedisServer(own.url)) as server, closing(connect(own.url)) as client:
+        for what in "ab":
+            assert perform_in_turn([mark(server, "k", what), mark(server, "k", what)]) == [True, True]
+            client.script_flush()
+        assert client.lrange("k", 0, -1) == [b"a", b"a", b"b", b"b"]

@@ -32,7 +32,7 @@ from acker import (
     Updates,
     Window,
 )
-from acker.effects import perform_all
+from acker.effects import perform_all, perform_in_turn
 from acker.redis_client import connect, connect_topology
 from acker.redis_effects import RedisServers
 from acker.redis_feed import FeedServer, ShardFeed
@@ -40,8 +40,8 @@ from acker.scripts import Noted
 from examples.word_count import topology as demo_topology
 from queues.inbox.records import Parcel, Sender
 from queues.inbox.redis_streams import RedisInboxes
-from spark_jobs.state.redis_keys import StateKeys
-from spark_jobs.state.redis_store import RedisStateStore, RedisStateTurn, _Shard, check_layout
+from spark_jobs.state.redis_shard import Turn
+from spark_jobs.state.redis_store import RedisStateStore, RedisStateTurn, check_layout
 from spark_jobs.state.store import Writes
 from spark_jobs.suspects.case import Case, Suspect
 from spark_jobs.suspects.redis_book import RedisCaseBook
@@ -108,18 +108,18 @@ def metrics_calls(url: str) -> tuple[Any, Calls]:
 
 def state_calls(url: str) -> tuple[Any, Calls]:
     store = RedisStateStore(spec_of(url), 1)
-    shard = _Shard(connect(url), StateKeys(NAME, 0, "c"), 0)
-    turn = RedisStateTurn([shard], 0, "1 1 1", None)
-    later = RedisStateTurn([shard], 0, "1 1 1", "digest")
+    shards = store._shards_of("c", 0)
+    turn = RedisStateTurn(shards, 0, Turn(epoch=1, step=1, attempt=1), None)
+    later = RedisStateTurn(shards, 0, Turn(epoch=1, step=1, attempt=1), "digest")
     return store, {
         "check_layout": lambda: check_layout(spec_of(url), ["c"]),
-        "begin": lambda: store.begin("c", 0, 1),
+        "begin": lambda: store.begin("c", 0, 1, [b"f"]).perform(),
         "entries": lambda: list(store.entries("c")),
         "read": lambda: turn.read([b"f"]),
         "read through the undo log": lambda: later.read([b"f"]),
         "scan": lambda: list(turn.scan()),
         "scan through the undo log": lambda: list(later.scan()),
-        "commit": lambda: turn.commit(Writes(puts={b"f": b"v"}), "digest"),
+        "commit": lambda: perform_in_turn(turn.writing(Writes(puts={b"f": b"v"}), "digest")),
     }
 
 

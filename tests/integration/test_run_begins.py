@@ -13,11 +13,12 @@ from queues.inbox.records import Appended, StaleAttemptError
 from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
 from spark_jobs.errors import StateLayoutError
 from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import RedisStateStore, Writes, redis_store
+from spark_jobs.state import RedisStateStore, Writes, redis_shard
 from tests.chunks import chunk
 from tests.inboxes import parcel, put
 from tests.ledgers import ROOT, A, token, updates
 from tests.pump import Source
+from tests.states import begin, break_off, commit_turn
 from workers.driver.process import Driver
 from workers.redis_control import RedisControl
 from workers.registry import known_topologies, topology_named
@@ -76,14 +77,10 @@ def test_what_a_task_that_is_gone_left_half_done_in_a_state_is_taken_back(drive,
     spec = ledger_spec_of(topology(name, bolt=Count()), (redis_url,))
     fields = [b"%d" % number for number in range(5)]
     with closing(RedisStateStore(spec, epoch=1)) as store:
-        store.begin("count", 0, 1).commit(Writes(increments=dict.fromkeys(fields, 1)), "d")
-        turn = store.begin("count", 3, 1)
-        monkeypatch.setattr(redis_store, "SLICE", 3)
-        write = redis_store._Shard.write
-        monkeypatch.setattr(
-            redis_store._Shard, "write", lambda self, turn, number, *rest: number == 1 and write(self, turn, number, *rest)
-        )
-        turn.commit(Writes(increments=dict.fromkeys(fields, 1)), "d")
+        commit_turn(begin(store, "count", 0, 1), Writes(increments=dict.fromkeys(fields, 1)), "d")
+        turn = begin(store, "count", 3, 1)
+        monkeypatch.setattr(redis_shard, "SLICE", 3)
+        break_off(turn, Writes(increments=dict.fromkeys(fields, 1)), 1)
         assert set(dict(store.entries("count")).values()) == {b"1", b"2"}
         drive(bolt=Count())._runs.begin(1)
         assert set(dict(store.entries("count")).values()) == {b"1"}
@@ -130,7 +127,7 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(dri
     with closing(RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), epoch=1)) as store:
         # Whichever shard a key lies in.
         writes = Writes(puts={b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"})
-        store.begin("count", 0, 0).commit(writes, "digest")
+        commit_turn(begin(store, "count", 0, 0), writes, "digest")
     driver = drive(ackers=now, bolt=Count())
     with pytest.raises(StateLayoutError) as caught:
         driver.run()
@@ -143,6 +140,6 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(dri
 
 def test_a_state_that_is_empty_may_have_another_number_of_shards(drive, redis_url, name):
     with closing(RedisStateStore(ledger_spec_of(topology(name, ackers=2), (redis_url,)), epoch=1)) as store:
-        store.begin("count", 0, 0).commit(Writes(puts={b"a": b"1"}), "digest")
-        store.begin("count", 0, 1).commit(Writes(deletes={b"a"}), "other digest")
+        commit_turn(begin(store, "count", 0, 0), Writes(puts={b"a": b"1"}), "digest")
+        commit_turn(begin(store, "count", 0, 1), Writes(deletes={b"a"}), "other digest")
     assert drive(ackers=1, bolt=Count())._runs.begin(2)

@@ -8,6 +8,7 @@ from acker import MemoryLedger
 from bench import inbox, steps
 from queues.inbox.memory import MemoryInboxes
 from queues.inbox.records import Bounds
+from spark_jobs.state import MemoryStateStore
 
 URL = "redis://127.0.0.1:1/0"
 
@@ -44,6 +45,7 @@ def _in_memory(monkeypatch):
     monkeypatch.setattr(inbox, "RedisInboxes", lambda _servers, _topology, bounds: MemoryInboxes(bounds))
     monkeypatch.setattr(steps, "open_inboxes", lambda _spec: MemoryInboxes(unbounded))
     monkeypatch.setattr(steps, "open_ledger", MemoryLedger)
+    monkeypatch.setattr(steps, "RedisStateStore", lambda _spec, epoch: MemoryStateStore(epoch))
 
 
 def test_every_call_of_a_step_has_a_price():
@@ -74,7 +76,7 @@ def test_each_tuple_is_a_step_of_either_bolt_and_ends_its_tree():
 
 def test_what_the_server_takes_to_be_asked_is_not_counted():
     found = steps.steps(URL, 4)
-    assert list(found) == ["pass", "drop"]
+    assert list(found) == ["pass", "drop", "count"]
     assert all(row["client_us"] > 0 and row["server_us"] == pytest.approx(0, abs=1e-6) for row in found.values())
 
 

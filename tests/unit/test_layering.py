@@ -33,7 +33,6 @@ ONLY_IN = {
     "redis": (
         "acker/redis_",
         "acker/scripts.py",
-        "spark_jobs/state/redis_store.py",
         "spark_jobs/suspects/redis_book.py",
     ),
     "pyspark": ("spark_jobs/spark/", "spark_jobs/testing/spark_engine.py"),

@@ -13,10 +13,11 @@ from acker import LedgerUnavailableError
 from examples.word_count import SplitSentence, WordCount
 from spark_jobs import BasicBolt, Config, StatefulBolt, Topology, TopologyBuilder
 from spark_jobs.errors import BadStateError
-from spark_jobs.state import KeyValueState, MemoryStateStore, Writes
+from spark_jobs.state import MemoryStateStore, Writes
 from spark_jobs.state.encoding import decode_key, decode_value
 from spark_jobs.testing import FeederSpout, LocalCluster
 from tests.pump import Pump, Source
+from tests.states import begin, begun, state_of
 
 
 def stateful(bolt: BasicBolt, fields: str = "word string, n long", *, by: tuple[str, ...] = ("word",), parallelism: int = 3):
@@ -194,8 +195,8 @@ def test_a_state_used_outside_of_a_step_is_a_clear_error():
     ):
         with pytest.raises(BadStateError, match="execute and flush only"):
             use(StatefulBolt().state)
-    state = KeyValueState(MemoryStateStore().begin("bolt", 0, 0))
-    state.commit("d")
+    state = begun(MemoryStateStore(), "bolt", 0, 0)
+    state.writing("d")
     with pytest.raises(BadStateError, match="execute and flush only"):
         state.put("a", 1)
 
@@ -219,8 +220,10 @@ class Watched(MemoryStateStore):
         super().__init__()
         self.reads: list[list[Any]] = []
 
-    def begin(self, component, task, batch):
-        turn = super().begin(component, task, batch)
+    def _begin(self, component, task, step, fields):
+        if fields:
+            self.reads.append(sorted(map(decode_key, fields), key=repr))
+        turn = super()._begin(component, task, step, fields)
         read = turn.read
 
         def watched(fields):
@@ -318,6 +321,7 @@ class Away:
 
     def __init__(self):
         self.calls = 0
+        self.found = {}
 
     def read(self, fields):
         self.calls += 1
@@ -328,19 +332,19 @@ class Away:
         yield from ()
         raise LedgerUnavailableError("away")
 
-    def commit(self, writes: Writes, digest: str):
+    def writing(self, writes: Writes, digest: str):
         raise AssertionError("committed what was made of a failed read")
 
 
 @pytest.mark.parametrize("use", [lambda state: state.get("a"), lambda state: list(state.iterate())])
 def test_a_server_that_does_not_answer_is_asked_once_and_then_the_step_is_repeated(use):
     turn = Away()
-    state = KeyValueState(turn)
+    state = state_of(turn)
     for _ in range(5):
         with pytest.raises(LedgerUnavailableError):
             use(state)
     with pytest.raises(LedgerUnavailableError):
-        state.commit("d")
+        state.writing("d")
     assert turn.calls == 1
 
 
@@ -376,7 +380,7 @@ def test_iterating_gives_each_key_once_at_the_task_that_a_fields_grouping_sends_
         # With the second half missing: what was written with another parallelism counts too.
         pump.feed(*rows[: 50 if epoch == 1 else 25])
         pump.run()
-        states = [KeyValueState(store.begin("bolt", index, 1000), index, parallelism) for index in range(parallelism)]
+        states = [state_of(begin(store, "bolt", index, 1000), index, parallelism) for index in range(parallelism)]
         shares = [dict(state.iterate()) for state in states]
         assert all(shares)
         assert sorted(map(repr, itertools.chain(*shares))) == sorted(map(repr, entries(pump)))
@@ -387,7 +391,7 @@ def test_iterating_gives_each_key_once_at_the_task_that_a_fields_grouping_sends_
 
 def test_a_task_iterates_over_its_own_writes_of_keys_that_it_owns():
     store = MemoryStateStore()
-    states = [KeyValueState(store.begin("bolt", index, 0), index, 3) for index in range(3)]
+    states = [state_of(begin(store, "bolt", index, 0), index, 3) for index in range(3)]
     for state in states:
         for n in range(30):
             state.put(n, "mine")

@@ -1,24 +1,25 @@
--- Begin a turn in one shard, and with that end all earlier ones. Begins with undo.lua.
+-- Begin a turn in one shard, and with that end all earlier ones. Begins with undo.lua and values.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 batch   3 attempt; 0 draws one, in the home shard, which is asked first   4 number of shards
---        5 "epoch batch" of the last commit, as the home shard replied; "?": this is the home shard
---        6 most changes to take back in one call   7 index of the task
+-- ARGV   1 epoch   2 step   3 attempt; 0 draws one, in the home shard, which is asked first   4 number of shards
+--        5 "epoch step" of the last commit, as the home shard replied; "?": this is the home shard
+--        6 most changes to take back in one call   7 index of the task   then the fields to read
 -- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun, 3 other number of shards
---        2: attempt, or the other number   3: "epoch batch" of the last commit, "*" if nothing is known of it   4: its digest
+--        2: attempt, or the other number   3: "epoch step" of the last commit, "*" if nothing is known of it   4: its digest
+--        5: the values of the fields   6: what takes them back, if the last commit is of this step
 --
 -- Must never take back a commit that is final, nor what this very turn has written: a repeat of this call may come late.
 
 local entries, run, turn, undo = unpack(KEYS)
-local epoch, batch, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local epoch, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local newest, shards, tasks = unpack(redis.call('HMGET', run, 'epoch', 'shards', 'tasks'))
 if shards and shards ~= ARGV[4] and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
 
 local known = redis.call('HGET', turn, 'turn')
-local last_epoch, last_batch, last_attempt = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
-last_epoch, last_batch, last_attempt = tonumber(last_epoch), tonumber(last_batch), tonumber(last_attempt)
-local same = epoch == last_epoch and batch == last_batch
-if epoch < tonumber(newest or 0) or epoch < last_epoch or (epoch == last_epoch and batch < last_batch)
+local last_epoch, last_step, last_attempt = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
+last_epoch, last_step, last_attempt = tonumber(last_epoch), tonumber(last_step), tonumber(last_attempt)
+local same = epoch == last_epoch and step == last_step
+if epoch < tonumber(newest or 0) or epoch < last_epoch or (epoch == last_epoch and step < last_step)
   or (same and attempt ~= 0 and attempt < last_attempt) then
   return {0, 0, '', ''}
 end
@@ -28,15 +29,18 @@ if home then
   local last = redis.call('HMGET', turn, 'sealed', 'digest')
   sealed, digest = last[1] or (known and '' or '*'), last[2] or ''
 end
+local this = ARGV[1] .. ' ' .. ARGV[2]
+local function begun()
+  return {2, attempt, sealed, digest, values_of(entries, undo, sealed == this, {unpack(ARGV, 8)})}
+end
 if attempt == 0 then attempt = redis.call('HINCRBY', turn, 'attempts', 1) end
-local mine = string.format('%s %s %d', ARGV[1], ARGV[2], attempt)
+local mine = string.format('%s %d', this, attempt)
 local calls, logged = unpack(redis.call('HMGET', turn, 'calls', 'logged'))
-if known == mine and calls then return {2, attempt, sealed, digest} end
+if known == mine and calls then return begun() end
 
 redis.call('HSET', run, 'epoch', ARGV[1], 'shards', ARGV[4], 'tasks', math.max(tonumber(tasks or 0), ARGV[7] + 1))
 redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
-local this = ARGV[1] .. ' ' .. ARGV[2]
 if sealed == '*' or logged == sealed then
   -- A final commit. Its log is needed as long as attempts at the same step may come.
   if logged ~= this then redis.call('UNLINK', undo) end
@@ -49,4 +53,4 @@ else
   if redis.call('EXISTS', undo) == 1 then return {1, attempt, sealed, digest} end
 end
 redis.call('HSET', turn, 'logged', this, 'calls', 0)
-return {2, attempt, sealed, digest}
+return begun()

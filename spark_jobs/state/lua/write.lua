@@ -1,7 +1,7 @@
 -- Do a part of a commit in one shard, with what takes it back. Begins with undo.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 turn: "epoch batch attempt"   3 number of this call, from 1 on   4 "epoch batch" to seal, "": no seal
+-- ARGV   1 epoch   2 turn: "epoch step attempt"   3 number of this call, from 1 on   4 "epoch step" to seal, "": no seal
 --        5 digest to seal with   6 number of puts   7 number of deletions
 --        then a put: field, value; a deletion: field; an increment: field, amount
 -- Reply  0 a later turn has begun   1 done, now or before   2 an increment met no number of 64 bits

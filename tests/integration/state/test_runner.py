@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from functools import partial
 from typing import ClassVar
 
 import pytest
 
-from acker import LedgerUnavailableError
+from acker import LedgerUnavailableError, MemoryLedger
+from acker.effects import LocalEffect
 from examples.word_count import SplitSentence
+from queues.inbox.memory import MemoryInbox
+from queues.inbox.records import StaleAttemptError
 from spark_jobs import StatefulBolt, Topology, TopologyBuilder
+from spark_jobs.running.attempt import Attempt
 from spark_jobs.state.encoding import decode_key, decode_value
-from tests.pump import Pump, Source, killed_after
+from tests.pump import Pump, Source, killed_after, killed_in
 
 LINES = [[f"the falcon {number % 5} and the tiercel"] for number in range(40)]
 
@@ -62,7 +68,8 @@ def expected(*lines) -> dict:
     return dict(Counter(word for [line] in lines for word in line.split()))
 
 
-EFFECTS = [(effects, fresh) for effects in range(4) for fresh in (1, 2)]
+EFFECTS = [(effects, deaths) for effects in range(8) for deaths in (1, 2)]
+"""Begin, seal, up to three writes, the ledger, finish; and nothing."""
 
 
 def counting_tasks(pump: Pump) -> list[int]:
@@ -83,7 +90,7 @@ def test_a_step_that_is_repeated_after_all_was_done_counts_once_and_emits_the_sa
         pump.work_at("split")
         for task in counting_tasks(pump):
             # Sealed, written, and the acks are in the ledger; but the inbox has not forgotten its tuples.
-            with killed_after(2):
+            with killed_in(MemoryInbox, "_finish"):
                 pump.work(task)
         pump.take_over()
         pump.run()
@@ -111,12 +118,64 @@ def test_a_process_that_dies_anywhere_around_its_state_counts_once(run, effects,
     assert not pump.failed
 
 
+@pytest.mark.parametrize("effects", range(16))
+def test_a_process_that_dies_anywhere_around_steps_that_follow_each_other_counts_once(run, effects):
+    """The first of them is finished with the begin of the second, whose tuples were taken with the first one's."""
+    pump = Pump(word_count(Last(), counters=1), state=run(1))
+    roots = fed(pump)
+    [task] = counting_tasks(pump)
+    with killed_after(effects):
+        pump.work(task)
+    pump.take_over()
+    pump.run()
+    assert counts(pump) == expected(*LINES)
+    assert sorted(pump.acked) == sorted(roots)
+    assert not pump.failed
+
+
+def test_a_state_does_not_begin_with_a_step_where_the_one_before_was_taken_over(run):
+    """A successor repeats that one: a state that had gone on would refuse it."""
+    pump = Pump(word_count(Last(), counters=1), state=run(1))
+    roots = fed(pump)
+    [task] = counting_tasks(pump)
+    old = pump.attempts[task]
+    assert old.turn()
+    pump.attempts[task] = Attempt(pump.around, task, threading.Event())
+    with pytest.raises(StaleAttemptError):
+        old.turn()
+    pump.attempts[task].recover()
+    pump.run()
+    assert counts(pump) == expected(*LINES)
+    assert sorted(pump.acked) == sorted(roots)
+
+
+def test_a_state_is_not_written_where_the_step_could_not_be_sealed(run):
+    pump = Pump(word_count(Last(), counters=1), state=run(1))
+    roots = fed(pump)
+    [task] = counting_tasks(pump)
+    old = pump.attempts[task]
+    begin = old._committer.begin
+
+    def begin_and_be_taken_over(turn):
+        begun = begin(turn)
+        pump.attempts[task] = Attempt(pump.around, task, threading.Event())
+        return begun
+
+    old._committer.begin = begin_and_be_taken_over
+    with pytest.raises(StaleAttemptError):
+        old.turn()
+    assert counts(pump) == {}
+    pump.run()
+    assert counts(pump) == expected(*LINES)
+    assert sorted(pump.acked) == sorted(roots)
+
+
 def test_a_repeated_step_that_does_other_work_loses_nothing_of_what_was_acked(run):
     """The first attempt has ended the trees: were the second's work to replace it, their words would never be counted."""
     pump = Pump(word_count(Last()), state=run(1))
     roots = fed(pump, 10)
     for task in counting_tasks(pump):
-        with killed_after(2):
+        with killed_in(MemoryInbox, "_finish"):
             pump.work(task)
     Count.flaky.add("falcon")
     pump.take_over()
@@ -129,7 +188,7 @@ def test_a_repeated_step_that_does_other_work_before_the_ledger_heard_fails_its_
     """Whether the first attempt's acks left cannot be known: its counts stay, and the messages are delivered again."""
     pump = Pump(word_count(Last(), counters=1), state=run(1))
     roots = fed(pump, 10)
-    with killed_after(1):
+    with killed_in(MemoryLedger, "_apply"):
         pump.work(*counting_tasks(pump))
     Count.flaky.add("falcon")
     pump.take_over()
@@ -142,7 +201,8 @@ def test_an_attempt_that_never_wrote_its_state_leaves_the_next_one_free(run):
     pump = Pump(word_count(Last()), state=run(1))
     fed(pump)
     for task in counting_tasks(pump):
-        with killed_after(0):
+        # Begun and sealed.
+        with killed_after(2):
             pump.work(task)
     Count.flaky.add("falcon")
     pump.take_over()
@@ -160,11 +220,11 @@ def test_a_state_that_does_not_answer_has_its_step_repeated_by_another_attempt(r
     roots = fed(pump)
     begin = store.begin
 
-    def begin_and_fail(*args):
-        begin(*args)
+    def begin_and_fail(effect):
+        effect.perform()
         raise LedgerUnavailableError("gone")
 
-    store.begin = begin_and_fail
+    store.begin = lambda *args: LocalEffect(partial(begin_and_fail, begin(*args)))
     with pytest.raises(LedgerUnavailableError):
         pump.work(*counting_tasks(pump))
     store.begin = begin

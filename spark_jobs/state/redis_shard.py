@@ -1,0 +1,171 @@
+"""The state of one bolt task in one shard.
+
+Its Lua scripts, each as one typed function that returns an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acker.redis_effects import RedisEffect, RedisServer
+from acker.script_sources import script_source
+from spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
+from spark_jobs.state.redis_keys import StateKeys
+from spark_jobs.state.store import Writes
+from spark_jobs.state.undo import value_before
+
+SLICE = 2_000
+"""Entries per call that changes them: a few milliseconds, and half of what Lua can unpack."""
+_READ_AT_ONCE = 5_000
+_SCAN_COUNT = 1_000
+_STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """A turn's numbers."""
+
+    epoch: int
+    step: int
+    attempt: int = 0
+    """0: not drawn yet."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.epoch} {self.step}"
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.attempt}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """A shard's answer to ``begin``."""
+
+    attempt: int
+    sealed: str
+    """Place of the last commit, as the home shard knows it."""
+    digest: str
+    values: list[bytes | None]
+    """Those of the first ``SLICE`` fields that were asked for, before this step."""
+
+
+class StateShard:
+    """What one bolt task does in one shard."""
+
+    def __init__(self, server: RedisServer, keys: StateKeys, task: int, shards: int) -> None:
+        self._server = server
+        self._component = keys.component
+        self._keys = keys.of(task)
+        self._entries = keys.entries
+        self._undo = keys.undo(task)
+        self._task = task
+        self._shards = shards
+        self._begin = server.script(_source("undo", "values", "begin"))
+        self._write = server.script(_source("undo", "write"))
+        self._read = server.script(_source("values", "read"))
+
+    def begin(self, turn: Turn, sealed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
+        """Begin a turn, and read. Raises StaleTurnError and StateLayoutError.
+
+        ``sealed`` is "?" for the home shard, and for the others what that replied.
+        """
+        args = [turn.epoch, turn.step, turn.attempt, self._shards, sealed, SLICE, self._task, *fields[:SLICE]]
+
+        def read(reply: Any) -> Begun:
+            # There is more to take back than one call may: seldom, so that a round trip for each does no harm.
+            while reply[0] == _MORE:
+                args[2] = reply[1]
+                reply = self._begin(self._keys, args, _as_it_is, "begin with the state").perform()
+            return self._begun(turn, reply)
+
+        return self._begin(self._keys, args, read, "begin with the state")
+
+    def read(self, fields: Sequence[bytes], *, through: bool) -> list[RedisEffect[list[bytes | None]]]:
+        """Read values, ``through`` the undo log or as they are."""
+        return [
+            self._read(self._keys, ["1" if through else "", *fields[start : start + _READ_AT_ONCE]], _values, "read the state")
+            for start in range(0, len(fields), _READ_AT_ONCE)
+        ]
+
+    def scan(self, *, through: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Read all entries, ``through`` the undo log or as they are."""
+        undo: dict[bytes, bytes] = {}
+        if through:
+            undo = self._server.command("HGETALL", self._undo, read=dict, verb="read the state").perform()
+        left = dict(undo)
+        for one, value in scan(self._server, self._entries):
+            left.pop(one, None)
+            before = value_before(value, undo.get(one))
+            if before is not None:
+                yield one, before
+        for one, record in left.items():
+            before = value_before(None, record)
+            if before is not None:
+                yield one, before
+
+    def write(self, turn: Turn, number: int, writes: Writes, digest: str | None) -> RedisEffect[bool]:
+        """Write, as the ``number``-th call of a turn; with a digest as the last one of its commit.
+
+        Raises StaleTurnError and BadStateError.
+        """
+        seal = ["", ""] if digest is None else [turn.place, digest]
+        args: list[Any] = [turn.epoch, str(turn), number, *seal, len(writes.puts), len(writes.deletes)]
+        for put in writes.puts.items():
+            args += put
+        args += writes.deletes
+        for increment in writes.increments.items():
+            args += increment
+        return self._write(self._keys, args, _written, "write the state")
+
+    def _begun(self, turn: Turn, reply: Any) -> Begun:
+        verdict, number, sealed, digest, *found = reply
+        if verdict == _STALE:
+            raise StaleTurnError(
+                f"step {turn.step} of run {turn.epoch} comes too late: a later one uses the state of {self._component!r}"
+            )
+        if verdict == _OTHER_SHARDS:
+            raise other_shards(self._component, number, self._shards)
+        return Begun(attempt=number, sealed=sealed.decode(), digest=digest.decode(), values=_values(found))
+
+
+def other_shards(component: str, then: int, now: int) -> StateLayoutError:
+    """Return the error for a state that was written with another number of shards."""
+    return StateLayoutError(
+        f"the state of {component!r} was written with ackers={then}, now it is {now}: set ackers={then} again,"
+        " or remove the state"
+    )
+
+
+def scan(server: RedisServer, entries: str) -> Iterator[tuple[bytes, bytes]]:
+    """Read all entries as they are."""
+    cursor = -1
+    while cursor != 0:
+        words = ("HSCAN", entries, max(cursor, 0), "COUNT", _SCAN_COUNT)
+        cursor, page = server.command(*words, read=_as_it_is, verb="read the state").perform()
+        yield from page.items()
+
+
+def _written(verdict: int) -> bool:
+    if verdict == 0:
+        raise StaleTurnError("a later attempt or run has taken the bolt task over: what this one wrote is taken back")
+    if verdict == 2:
+        raise BadStateError("an increment met an entry that is no number of 64 bits any more")
+    return True
+
+
+def _values(reply: Any) -> list[bytes | None]:
+    values, records = reply
+    if not records:
+        return list(values)
+    return [value_before(value, record) for value, record in zip(values, records, strict=True)]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+def _source(*names: str) -> str:
+    return "".join(script_source(name, "spark_jobs.state") for name in names)
