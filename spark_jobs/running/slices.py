@@ -14,8 +14,9 @@ _FIRST = 64
 _LARGEST = 2_000
 _LARGEST_ARROW = 8_000
 _BETWEEN_S, _LONGEST_BETWEEN_S = 0.01, 0.05
-"""Steps of a task that follow each other begin no sooner: what comes meanwhile shares one commit. The first tuple after a
-pause is taken at once."""
+"""Steps of a task to which several chunks come at a time begin no sooner: what comes meanwhile shares one commit. Where each
+comes alone it would wait for nothing."""
+_ALONE = 1
 _OF_THE_TIME = 3
 """Commits take one part in so many of a task's time, where nothing waits: on a busy machine steps are larger."""
 _LOOK_S = 0.01
@@ -36,6 +37,7 @@ class Slices:
         self._work_began: float | None = None
         self._look_at = self._began
         self._commit_s = 0.0
+        self._least_s = 0.0
 
     def wanted(self, waiting: int) -> int:
         """How many tuples to take from the inbox, where this many wait already; 0: none."""
@@ -47,13 +49,15 @@ class Slices:
 
     def rest_s(self) -> float:
         """How long to wait before looking into an empty inbox: until the next step may begin."""
-        between_s = min(max(_BETWEEN_S, _OF_THE_TIME * self._commit_s), _LONGEST_BETWEEN_S)
+        between_s = min(max(self._least_s, _OF_THE_TIME * self._commit_s), _LONGEST_BETWEEN_S)
         return max(0.0, self._began + between_s - self._clock())
 
     def took(self, entries: int) -> None:
         """The inbox had this many entries for us."""
         if not entries:
             self._look_at = self._clock() + _LOOK_S
+        else:
+            self._least_s = _BETWEEN_S if entries > _ALONE else 0.0
 
     def begin(self) -> None:
         """A step begins. Its tuples are not executed yet: what they need is fetched before."""

@@ -78,6 +78,7 @@ def test_an_empty_inbox_is_left_alone_for_a_while_when_there_is_other_work() -> 
 
 def test_steps_that_follow_each_other_keep_some_milliseconds_between() -> None:
     one, clock = slices()
+    one.took(2)
     one.begin()
     clock.now += 0.004
     assert 0.005 < one.rest_s() <= 0.006001
@@ -97,7 +98,7 @@ def test_a_step_that_only_waited_for_the_processor_makes_the_next_one_no_smaller
 def test_where_commits_take_long_the_next_step_waits_for_more_company() -> None:
     one, clock = slices()
     one.begin()
-    assert one.rest_s() == pytest.approx(0.01)
+    assert one.rest_s() == 0.0
     for _ in range(50):
         step(one, clock, 1, 1, 0.0)
         clock.now += 0.004
@@ -109,3 +110,15 @@ def test_where_commits_take_long_the_next_step_waits_for_more_company() -> None:
     one.committed()
     one.begin()
     assert one.rest_s() < 0.051
+
+
+def test_chunks_that_come_in_company_share_a_step_and_one_that_comes_alone_waits_for_none() -> None:
+    one, _clock = slices()
+    one.took(3)
+    one.begin()
+    assert one.rest_s() == pytest.approx(0.01)
+    one.took(0)
+    assert one.rest_s() == pytest.approx(0.01), "says nothing"
+    one.took(1)
+    one.begin()
+    assert one.rest_s() == 0.0
