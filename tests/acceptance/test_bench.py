@@ -29,7 +29,7 @@ def test_a_topology_is_measured_at_a_steady_rate_and_with_a_full_queue(settings)
     assert 0 < found.p50_ms <= found.p99_ms <= found.p999_ms
     assert drained.whole_per_s > 0
     assert drained.steady_per_s > 0
-    assert {"Spark's JVM", "spout workers", "RabbitMQ"} <= set(drained.cpu_s)
+    assert {"Spark's Python", "spout workers", "RabbitMQ"} <= set(drained.cpu_s)
 
 
 @pytest.mark.slow
