@@ -169,8 +169,8 @@ class Inboxes(Protocol):
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         """Refuse from now on what older attempts of the sender append to these inboxes.
 
-        Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over. An append
-        does the same for its own inbox.
+        Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at any of
+        them; the others are fenced nevertheless. An append does the same for its own inbox.
         """
         ...
 

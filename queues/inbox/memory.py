@@ -96,11 +96,10 @@ class MemoryInboxes:
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         with self._changed:
-            for target in targets:
-                known = self._of(run, target).senders.setdefault(sender.task, Known(sender.attempt))
-                if known.attempt > sender.attempt:
-                    raise stale(sender.task)
-                known.attempt = sender.attempt
+            # All of them, whatever one says.
+            fenced = [self._fence(run, sender, target) for target in targets]
+            if not all(fenced):
+                raise stale(sender.task)
 
     def open(self, run: str, task: int, attempt: int) -> MemoryInbox:
         with self._changed:
@@ -142,6 +141,16 @@ class MemoryInboxes:
         """Return the inbox if it belongs to this attempt. Hold the lock."""
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
+
+    def _fence(self, run: str, sender: Sender, target: int) -> bool:
+        box = self._boxes.get(target)
+        if box is None or box.run != run:
+            return False
+        known = box.senders.setdefault(sender.task, Known(sender.attempt))
+        if known.attempt > sender.attempt:
+            return False
+        known.attempt = sender.attempt
+        return True
 
     def _append(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Appended:
         with self._changed:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from queues.inbox.contract import Effect
 from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
-from queues.inbox.rules import DRAINED_BYTES, check_append
+from queues.inbox.rules import DRAINED_BYTES, check_append, stale
 from queues.inbox.scripts import InboxScripts
 from queues.inbox.server import Server, Servers
 
@@ -97,7 +97,9 @@ class RedisInboxes:
         return self._of(task).draw(run).perform()
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        self._each(self._homes(targets), lambda box, _: box.fence(run, sender))
+        # All of them, whatever one says.
+        if not all(self._each(self._homes(targets), lambda box, _: box.fence(run, sender))):
+            raise stale(sender.task)
 
     def open(self, run: str, task: int, attempt: int) -> RedisInbox:
         return RedisInbox(self._of(task), run, attempt)

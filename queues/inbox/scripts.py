@@ -77,15 +77,10 @@ class InboxScripts:
         """Draw a number, or raise."""
         return self._call("draw", (self._meta,), (run,), self._read_draw, "draw a number at")
 
-    def fence(self, run: str, sender: Sender) -> Effect[None]:
-        """Fence off older attempts of a sender, or raise."""
+    def fence(self, run: str, sender: Sender) -> Effect[bool]:
+        """Fence off older attempts of a sender; False if it is stale itself."""
         args = (run, sender.task, sender.attempt)
-
-        def read(reply: int) -> None:
-            if not reply:
-                raise stale(sender.task)
-
-        return self._call("fence", (self._meta, self._senders), args, read, "fence a sender at")
+        return self._call("fence", (self._meta, self._senders), args, bool, "fence a sender at")
 
     def open(self, run: str, attempt: int) -> Effect[Opened]:
         """Take the inbox over, or raise."""

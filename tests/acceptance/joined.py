@@ -45,7 +45,8 @@ class Record(BasicBolt):
 
 
 def topology():
-    builder = TopologyBuilder(NAME, Config(message_timeout_secs=60, shutdown_grace_secs=2))
+    # The bolt holds all messages of one side before it can ack any: no bound can find that out by itself.
+    builder = TopologyBuilder(NAME, Config(message_timeout_secs=60, shutdown_grace_secs=2, max_spout_pending=1_000))
     for side in ("left", "right"):
         builder.set_spout(side, QueueSpout(side, fields="number long, value long", format="json"))
     join = builder.set_bolt("join", Join(), parallelism=2)
