@@ -35,6 +35,8 @@ STRUCK_AFTER = 0.2
 """Share of the messages that is processed before the fault, which so strikes in the middle."""
 WITHIN_S = 200
 """More than four message timeouts: what a worker had registered and not sent when it was killed, the ledger then forgets."""
+# A worker tells its counters twice per second.
+COUNTED_S = 3
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +101,7 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
     wait_until(lambda: processed() == len(mixed.keys), WITHIN_S, "every message to be processed")
     processed_s = time.monotonic() - began
     wired.rests(WITHIN_S)
+    time.sleep(COUNTED_S)
     found = Executions(wired.folder)
     counts = wired.counts() - before
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}

@@ -94,11 +94,12 @@ class Stack:
         self.lease = MemoryLease(lambda: 0.0)
         self.metrics = MemoryMetrics()
         tally = Tally(self.metrics, "messages", 1)
+        topology = builder.build()
         self.task = SpoutTask(
             spout=spout,
-            emitter=SpoutEmitter(builder.build(), "messages", 1),
+            emitter=SpoutEmitter(topology, "messages", 1),
             ledger=self.ledger,
-            outbox=Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1),
+            outbox=Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1, topology=topology),
             tally=tally,
             orders=Orders(MemoryControl(), 1),
             settings=SpoutSettings(
