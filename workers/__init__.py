@@ -16,6 +16,8 @@ patience       while Redis is away                     pace           how often 
 outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment
+admission_limits
+               the seconds by which that is judged
 completions    how fast trees complete
 orders         whether it may emit                      heartbeat      for health checks
 claims         the contract: who runs which task        spout_worker   takes a task that is free, and keeps it

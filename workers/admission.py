@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from workers.admission_limits import Limits
 from workers.completions import Completions
 
 FIRST_BOUND = 2
@@ -18,36 +19,9 @@ _STRAGGLERS = 50
 _HELD_S = 60.0
 _HELD_ROUNDS = 20
 _FORGOTTEN_S = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Seconds by which a bound is judged."""
-
-    quick_s: float = 2.0
-    """Trees that complete sooner: more may be in flight."""
-    probed_s: float = float("inf")
-    """Up to here a larger bound is tried out, and kept if it makes them hardly slower."""
-    slow_s: float = float("inf")
-    """A tree that takes longer, or is older, is a sign of too many in flight."""
-    silent_s: float = 21.0
-    """So long nothing completes before the bolts may be waiting for more tuples."""
-    reserve_s: float = 5.0
-    """Work in flight after a sign."""
-
-    @classmethod
-    def within(cls, message_timeout: timedelta | None) -> Limits:
-        """The limits under a message timeout; without one no tree is slow."""
-        if message_timeout is None:
-            return cls()
-        timeout = message_timeout.total_seconds()
-        return cls(
-            quick_s=min(2.0, timeout / 6),
-            probed_s=0.5 * timeout,
-            slow_s=0.7 * timeout,
-            silent_s=0.7 * timeout,
-            reserve_s=timeout / 6,
-        )
+_STUCK_S = 0.2
+_OVERTAKEN = 4
+_CALM_S = 1.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,6 +57,8 @@ class Admission:
       hold a tenth of the bound.
     * While nothing completes at all a bound below 16 does not shrink, but grows to 16: fewer would not help, and bolts
       that hold tuples may be waiting for others.
+    * It grows at once where it was not reached for a while, and is now because some tuples wait behind one that takes long:
+      that must not hold up what is for other tasks. In flight are a few seconds of work at most then.
     * What was not reached for a minute is forgotten: the bound falls to twice what was in flight.
     """
 
@@ -100,6 +76,11 @@ class Admission:
         self._youngest = float("-inf")
         """When the youngest tuple was emitted whose tree is complete."""
         self._completions = Completions(2 * self._limits.reserve_s)
+        self._reached_at = float("inf")
+        self._slow_done_at = float("-inf")
+        """When a tree completed last that took long."""
+        self._calm = False
+        """Whether the bound was not reached for a while, and since then only because of what is stuck."""
         self._peaks = (0, 0)
         self._peak_since = float("-inf")
 
@@ -138,10 +119,23 @@ class Admission:
         round_.size += count
         round_.until = now
 
-    def reached(self) -> None:
-        """The bound kept a tuple back. One that is never reached says nothing about a larger one."""
+    def reached(self, now: float, oldest_at: float) -> None:
+        """The bound kept a tuple back; one that is never reached says nothing about a larger one.
+
+        The oldest in flight was emitted at ``oldest_at``.
+        """
         self._reached = True
         self._round.reached = True
+        self._calm = now - self._reached_at > _CALM_S or (self._calm and self._slow_done_at < oldest_at)
+        self._reached_at = now
+        if self._calm and self._is_stuck_in_part(now, oldest_at):
+            self._change(self._bound + max(1, self._bound // 2), now)
+
+    def _is_stuck_in_part(self, now: float, oldest_at: float) -> bool:
+        """Whether what is in flight waits behind one long tuple, while others pass it by and need the room."""
+        age_s = now - oldest_at
+        few = self._bound < self._completions.per_second(now) * self._limits.reserve_s
+        return not self._fixed and few and age_s > _STUCK_S and _OVERTAKEN * (now - self._youngest) < age_s
 
     def completed(self, emitted: Mapping[float, int], now: float, counted_from: Mapping[float, int] | None = None) -> None:
         """Trees completed: how many of those that were emitted at each time.
@@ -153,6 +147,8 @@ class Admission:
             return
         self._completions.add(sum(emitted.values()), now)
         self._youngest = max(self._youngest, *emitted)
+        if now - min(emitted) > self._limits.quick_s / 2:
+            self._slow_done_at = now
         for then, count in emitted.items():
             self._count(then, count, now)
         for then, count in (counted_from or emitted).items():

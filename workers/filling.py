@@ -78,7 +78,7 @@ class Filling:
                 break
             count = len(self._collector)
         if self._collector.tracked >= room:
-            self._admission.reached()
+            self._admission.reached(now, now - self._trees.oldest_s(now))
         if not count:
             return False
         self._put()

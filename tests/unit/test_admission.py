@@ -18,7 +18,7 @@ def round_of(admission, latency_s, now=1_000.0, done=None):
     """The bound is filled at ``now``, and this many of its tuples complete at one time; returns when that was."""
     count = admission.bound
     admission.emitted(count, now)
-    admission.reached()
+    admission.reached(now, now)
     admission.completed({now: count if done is None else done}, now + latency_s)
     return now + latency_s
 
@@ -163,6 +163,6 @@ def test_the_bound_has_an_end():
 def test_a_tuple_whose_bolt_began_its_timeout_again_is_no_sign_and_no_reason_to_grow():
     admission = adaptive()
     admission.emitted(2, 0.0)
-    admission.reached()
+    admission.reached(0.0, 0.0)
     admission.completed({0.0: 2}, 60.0, {55.0: 2})
     assert admission.bound == FIRST_BOUND

@@ -12,7 +12,8 @@ from datetime import timedelta
 
 import pytest
 
-from workers.admission import LARGEST_BOUND, UNPROVEN_BOUND, Admission, Limits
+from workers.admission import LARGEST_BOUND, UNPROVEN_BOUND, Admission
+from workers.admission_limits import Limits
 
 TIMEOUT_S = 30.0
 LOOP_S = 0.02
@@ -89,7 +90,7 @@ class Model:
             self.emit()
         self.admission.emitted(len(self.pending) - before, self.now)
         if len(self.pending) >= self.admission.bound:
-            self.admission.reached()
+            self.admission.reached(self.now, next(iter(self.pending.values())))
 
     def emit(self) -> None:
         number, server = next(self.numbers), next(self.turn)
@@ -121,6 +122,19 @@ def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers):
     model.run(seconds)
     assert model.timeouts == 0
     assert model.utilised(warm_s) >= 0.9
+
+
+def test_a_long_tuple_holds_up_only_those_that_wait_behind_it():
+    """Twenty per second for four tasks in turn, and one that takes ten seconds."""
+    long_at = 800
+    model = Model(4, lambda number, now: 10.0 if number == long_at else 0.001, rate=lambda now: 20.0)
+    model.run(39)
+    held_up = []
+    for _ in range(200):
+        model.run(0.05)
+        held_up.append(model.arrived)
+    assert max(held_up) <= 2, "nothing waits for room"
+    assert model.timeouts == 0
 
 
 def test_a_bolt_of_a_second_on_four_tasks_has_seconds_of_work_in_flight_and_not_minutes():

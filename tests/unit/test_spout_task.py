@@ -18,7 +18,8 @@ from queues.inbox.records import Bounds
 from spark_jobs import BasicBolt, TopologyBuilder
 from spark_jobs.emission import SpoutEmitter
 from tests.waiting import wait_until
-from workers.admission import Admission, Limits
+from workers.admission import Admission
+from workers.admission_limits import Limits
 from workers.control import MemoryControl, Presence, State
 from workers.driver.lease import Holder
 from workers.driver.memory_lease import MemoryLease
