@@ -7,7 +7,8 @@ json_text     JSON, bounded                                 decimals  exact or r
 schema        typed columns in Spark's DDL
 consumer      opens and settles messages, on its own thread epoch     one channel of it
 subscription  one consumer of a channel                     waiting   opened and not yet handed out
-settle        which acks to send                            retry     what to do with a failure
+settle        which messages an ack covers
+acks          when acks leave                                   retry     what to do with a failure
 failures      how often each message failed                 limits    the bounds
 intake        how many messages to ask for                  arguments what a queue was declared with
 headers       what a message carries beside its body        frames    where pika reads them

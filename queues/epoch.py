@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from queues.acks import Acks
 from queues.errors import BrokerUnavailableError
 from queues.failures import FailureBook
 from queues.intake import Intake
 from queues.limits import MAX_BODY_BYTES, UNEMITTED_S
 from queues.link import Link
 from queues.retry import BrokerLimit, DeadLetter, RetryPolicy, delivered_before, next_action
-from queues.settle import SettleBook
 from queues.subscription import Subscription
 from queues.waiting import Delivery, Waiting
 
@@ -56,7 +56,8 @@ class Epoch:
         self._intake = intake
         self._settings = settings
         self._limit = settings.broker_limit
-        self._book = SettleBook()
+        self._acks = Acks(channel, link, lambda: self.subscription.stirred(settings.clock()))
+        self._book = self._acks.book
         self._waiting = Waiting()
         self._open: dict[int, Delivery] = {}
         self._busy: dict[int, Delivery] = {}
@@ -95,7 +96,7 @@ class Epoch:
             subscription.begin(wanted, now)
         elif not wanted or at_once or subscription.is_clear(wanted, self._book.unsettled, now):
             subscription.end()
-            self._ack()
+            self._acks.send(everything=True)
 
     def set_taking(self, *, taking: bool) -> None:
         """Take messages, as many as the intake wants; or take none, and give back what was not handed out."""
@@ -129,6 +130,7 @@ class Epoch:
         for handle in self._timers.values():
             self._link.forget(handle)
         self._timers.clear()
+        self._acks.void()
         for delivery in (*self._open.values(), *self._busy.values()):
             self._intake.settled(len(delivery.body))
         self._open.clear()
@@ -245,13 +247,7 @@ class Epoch:
         if self.is_open:
             self.adjust()
             if not self.subscription.withholds_acks(self._settings.clock()):
-                self._ack()
-
-    def _ack(self) -> None:
-        for ack in (acks := self._book.take()):
-            self._channel.basic_ack(ack.tag, multiple=ack.multiple)
-        if acks:
-            self.subscription.stirred(self._settings.clock())
+                self._acks.send()
 
     def _forget_failures(self, delivery: Delivery) -> None:
         if delivery.delivery_count != 0:
@@ -292,6 +288,7 @@ class Epoch:
             self._link.forget(handle)
             self._reject_held(tag)
         self.flush()
+        self._acks.send(everything=True)
         for delivery in (*self._open.values(), *self._busy.values()):
             self.give_back(delivery)
         self._open.clear()

@@ -65,20 +65,29 @@ class SettleBook:
         self._unsettled -= tag > self._mark
         return True
 
-    def take(self) -> list[Ack]:
-        """The acks to send now, in this order; each finished tag is covered exactly once."""
+    @property
+    def finished(self) -> int:
+        """Messages that wait for ``take`` to ack them."""
+        return len(self._finished)
+
+    def take(self, *, singles: bool = True) -> list[Ack]:
+        """The acks to send now, in this order; each finished tag is covered exactly once.
+
+        Without ``singles`` only the contiguous prefix; what is finished above it may be part of a later one.
+        """
         if not self._finished:
             return []
         finished = self._finished
-        self._finished = []
-        self._unsettled -= sum([tag > self._mark for tag in finished])
         low = self._low
         # It only rises: in the life of a channel each tag is looked at once.
         while low <= self._last and low not in self._open:
             low += 1
         self._low = low
         prefix = [tag for tag in finished if tag < low]
-        single = [Ack(tag, multiple=False) for tag in finished if tag >= low]
+        above = [tag for tag in finished if tag >= low]
+        self._finished = [] if singles else above
+        single = [Ack(tag, multiple=False) for tag in above] if singles else []
+        self._unsettled -= sum([tag > self._mark for tag in (finished if singles else prefix)])
         if not prefix:
             return single
         # The broker refuses a multiple whose own tag is settled already: its highest tag must be a finished one.
