@@ -11,7 +11,7 @@ from queues.settle import SettleBook
 # Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most are
 # part of a contiguous prefix some milliseconds later, which is one ack.
 _FEW = 16
-_PATIENCE_S = 0.01
+_PATIENCE_S = 0.1
 
 
 class Acks:

@@ -28,7 +28,7 @@ class Limits:
             return cls()
         timeout = message_timeout.total_seconds()
         return cls(
-            quick_s=min(2.0, timeout / 6),
+            quick_s=min(0.25, timeout / 6),
             probed_s=0.5 * timeout,
             slow_s=0.7 * timeout,
             silent_s=0.7 * timeout,
