@@ -46,15 +46,6 @@ class Batch(Protocol):
         ...
 
 
-class BatchedEffect(Protocol[T_co]):
-    """An effect that can travel with others of the same ``batch``."""
-
-    @property
-    def batch(self) -> Batch: ...
-
-    def perform(self) -> T_co: ...
-
-
 def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
     """Make all calls, those of one server in one round trip; returns the replies in order.
 

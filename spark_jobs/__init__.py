@@ -30,6 +30,7 @@ state            what the state of a StatefulBolt is, and the stores that keep i
 task_states      what a step does around a state
 snapshots        what outlives the process of a bolt
 suspects         who ended the process, or hangs in it
+spacing          how long a worker waits for company
 interpreter      how seldom it collects garbage, how often its threads take turns
 spark            all that knows Spark
 shipping         code for executors that lack it

@@ -12,12 +12,12 @@ from workers.registry import Registry
 
 
 @contextmanager
-def ran(amqp_url: str, redis_url: str, word: str, *letters: bytes) -> Iterator[str]:
+def ran(amqp_url: str, redis_url: str, word: str, *letters: bytes, bolt: str = "sink") -> Iterator[str]:
     """Within the block there are its note and its queue, of the same name, with these dead letters."""
     name = unique(word)
     builder = TopologyBuilder(name)
     builder.set_spout("lines", QueueSpout(name))
-    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    builder.set_bolt(bolt, BasicBolt()).shuffle_grouping("lines")
     with closing(Registry(redis_url)) as registry:
         registry.announce(builder.build())
     declare_queue(amqp_url, WorkQueue(name=name))

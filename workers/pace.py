@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spark_jobs.spacing import Spacing
+
 # At a thousand messages a second each would else be a batch of its own, at ten times the price.
 _BETWEEN_BATCHES_S, _LONGEST_BETWEEN_BATCHES_S = 0.01, 0.04
 _OF_THE_TIME = 4
@@ -15,7 +17,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._next_batch = 0.0
-        self._sending_s = 0.0
+        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
         self._rest_s = _SHORTEST_REST_S
 
     def may_begin(self, now: float) -> bool:
@@ -24,12 +26,11 @@ class Pace:
 
     def began(self, now: float) -> None:
         """There are tuples for a new batch."""
-        between_s = max(_BETWEEN_BATCHES_S, _OF_THE_TIME * self._sending_s)
-        self._next_batch = now + min(between_s, _LONGEST_BETWEEN_BATCHES_S)
+        self._next_batch = now + self._spacing.between_s(_BETWEEN_BATCHES_S)
 
     def sent(self, took_s: float) -> None:
-        """A batch was sent, in so much time. What a moment of trouble took counts little."""
-        self._sending_s += (min(took_s, _LONGEST_BETWEEN_BATCHES_S) - self._sending_s) / 8
+        """A batch was sent, in so much time."""
+        self._spacing.took(took_s)
 
     def worked(self) -> None:
         """There was something to do."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spark_jobs.spacing import Spacing
+
 _STEP_S = 0.02
 """After this long no further tuple is begun."""
 _FIRST = 64
@@ -36,7 +38,7 @@ class Slices:
         self._began = self._executed = clock()
         self._work_began: float | None = None
         self._look_at = self._began
-        self._commit_s = 0.0
+        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
 
     def wanted(self, waiting: int) -> int:
@@ -49,8 +51,7 @@ class Slices:
 
     def rest_s(self) -> float:
         """How long to wait before looking into an empty inbox: until the next step may begin."""
-        between_s = min(max(self._least_s, _OF_THE_TIME * self._commit_s), _LONGEST_BETWEEN_S)
-        return max(0.0, self._began + between_s - self._clock())
+        return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
 
     def took(self, entries: int) -> None:
         """The inbox had this many entries for us."""
@@ -83,6 +84,5 @@ class Slices:
             self.size = min(2 * self.size, self._largest)
 
     def committed(self) -> None:
-        """The step has left. What a moment of trouble took counts little."""
-        took_s = min(self._clock() - self._executed, _LONGEST_BETWEEN_S)
-        self._commit_s += (took_s - self._commit_s) / 8
+        """The step has left."""
+        self._spacing.took(self._clock() - self._executed)

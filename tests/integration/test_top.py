@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from acker import ErrorReport, RedisMetrics, Window
 from acker.redis_effects import RedisServers
-from queues import QueueSpout, WorkQueue, declare_queue
+from queues import QueueSpout
 from queues.inbox.redis_streams import RedisInboxes
 from spark_jobs import BasicBolt, TopologyBuilder
-from tests.broker import delete, unique
 from tests.inboxes import parcel, put
+from tests.ran import ran
 from tests.waiting import wait_until
 from workers.cli import app
 from workers.monitoring.top import view_of
@@ -28,21 +28,13 @@ from workers.registry import Registry
 
 @pytest.fixture
 def name(amqp_url, redis_url):
-    name = unique("top")
-    builder = TopologyBuilder(name)
-    builder.set_spout("lines", QueueSpout(name))
-    builder.set_bolt("[split]", BasicBolt()).shuffle_grouping("lines")
-    with closing(Registry(redis_url)) as registry:
-        registry.announce(builder.build())
-    declare_queue(amqp_url, WorkQueue(name=name))
-    metrics = RedisMetrics(redis_url, name)
-    metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
-    metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000, "steps": 4, "step_ns": 50_000_000})
-    now = datetime.now(UTC)
-    metrics.report([ErrorReport(at=now, component="[split]", task=2, message="[red]no markup: amqp://u:secret@h/")])
-    yield name
-    for queue in (name, f"{name}.dead"):
-        delete(amqp_url, queue)
+    with ran(amqp_url, redis_url, "top", bolt="[split]") as name:
+        metrics = RedisMetrics(redis_url, name)
+        metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
+        metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000, "steps": 4, "step_ns": 50_000_000})
+        now = datetime.now(UTC)
+        metrics.report([ErrorReport(at=now, component="[split]", task=2, message="[red]no markup: amqp://u:secret@h/")])
+        yield name
 
 
 def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):

@@ -209,12 +209,18 @@ def test_spout_workers_hear_of_a_run_when_its_inboxes_take_what_they_send(world,
     assert [job.run.id for job in world.jobs] == [run]
 
 
-def test_the_second_driver_waits_in_reserve_and_takes_over_when_the_first_ends(world, drive, caplog):
+def with_a_reserve(world, drive, caplog):
+    """The first driver, its run, and a second driver that waits."""
     caplog.set_level("INFO")
     first = drive()
     run = running(world)
     drive()
     wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    return first, run
+
+
+def test_the_second_driver_waits_in_reserve_and_takes_over_when_the_first_ends(world, drive, caplog):
+    first, run = with_a_reserve(world, drive, caplog)
     time.sleep(0.2)
     assert (world.run, len(world.jobs)) == (run, 1)
     first.runs.stop()
@@ -417,11 +423,7 @@ def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear
 
 
 def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied(world, drive, caplog):
-    caplog.set_level("INFO")
-    first = drive()
-    run = running(world)
-    drive()
-    wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    first, run = with_a_reserve(world, drive, caplog)
     world.control.rebalance({"bolt": 4})
     run = running(world, after=run)
     first.runs.stop()

@@ -101,6 +101,15 @@ def test_a_step_that_is_repeated_after_all_was_done_counts_once_and_emits_the_sa
     assert found == expected(*LINES)
 
 
+def ends_well(pump, roots):
+    """A successor takes over, and then each tuple has counted once and is acked."""
+    pump.take_over()
+    pump.run()
+    assert counts(pump) == expected(*LINES)
+    assert sorted(pump.acked) == sorted(roots)
+    assert not pump.failed
+
+
 @pytest.mark.parametrize(("effects", "deaths"), EFFECTS)
 def test_a_process_that_dies_anywhere_around_its_state_counts_once(run, effects, deaths):
     pump = Pump(word_count(Last()), state=run(1))
@@ -111,11 +120,7 @@ def test_a_process_that_dies_anywhere_around_its_state_counts_once(run, effects,
         for _ in range(deaths - 1):
             with killed_after(effects):
                 pump.take_over(task)
-    pump.take_over()
-    pump.run()
-    assert counts(pump) == expected(*LINES)
-    assert sorted(pump.acked) == sorted(roots)
-    assert not pump.failed
+    ends_well(pump, roots)
 
 
 @pytest.mark.parametrize("effects", range(16))
@@ -126,11 +131,7 @@ def test_a_process_that_dies_anywhere_around_steps_that_follow_each_other_counts
     [task] = counting_tasks(pump)
     with killed_after(effects):
         pump.work(task)
-    pump.take_over()
-    pump.run()
-    assert counts(pump) == expected(*LINES)
-    assert sorted(pump.acked) == sorted(roots)
-    assert not pump.failed
+    ends_well(pump, roots)
 
 
 def test_a_state_does_not_begin_with_a_step_where_the_one_before_was_taken_over(run):

@@ -275,13 +275,19 @@ def test_a_reply_that_is_lost_anywhere_changes_nothing(redis_url, stage, trips, 
         on.end()
 
 
-def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, stage):
-    """Finishing is what gives memory back: it must not wait for the begin beside it."""
-    server = redis()
+def between_two_steps(stage, server):
+    """An attempt that has done the first of two tuples."""
     on = stage(server.url)
     attempt = on.busy()
     on.emit("one", "two")
     assert attempt.turn()
+    return on, attempt
+
+
+def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, stage):
+    """Finishing is what gives memory back: it must not wait for the begin beside it."""
+    server = redis()
+    on, attempt = between_two_steps(stage, server)
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 1)
         with pytest.raises(LedgerUnavailableError, match=r"cannot begin with the state: .*maxmemory"):
@@ -294,10 +300,7 @@ def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, 
 
 def test_scripts_that_the_server_forgot_take_effect_in_their_order(redis, stage):
     server = redis()
-    on = stage(server.url)
-    attempt = on.busy()
-    on.emit("one", "two")
-    assert attempt.turn()
+    on, attempt = between_two_steps(stage, server)
     with closing(connect(server.url)) as client:
         client.script_flush()
     assert attempt.turn()
