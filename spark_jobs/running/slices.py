@@ -13,8 +13,7 @@ from spark_jobs.spacing import Spacing
 _STEP_S = 0.02
 """After this long no further tuple is begun."""
 _FIRST = 64
-_LARGEST = 2_000
-_LARGEST_ARROW = 8_000
+_LARGEST = 8_000
 _BETWEEN_S, _LONGEST_BETWEEN_S = 0.01, 0.05
 """Steps of a task to which several chunks come at a time begin no sooner: what comes meanwhile shares one commit. Where each
 comes alone it would wait for nothing."""
@@ -32,7 +31,6 @@ class Slices:
         """A step of an ``ArrowBolt`` cannot be cut: its size alone bounds it."""
         self._clock = clock
         self._can_be_cut = not arrow
-        self._largest = _LARGEST_ARROW if arrow else _LARGEST
         self.size = _FIRST
         """Tuples that the next step may take."""
         self._began = self._executed = clock()
@@ -81,7 +79,7 @@ class Slices:
         elif executed < offered:
             self.size = max(1, executed)
         elif executed >= self.size and took_s <= _STEP_S:
-            self.size = min(2 * self.size, self._largest)
+            self.size = min(2 * self.size, _LARGEST)
 
     def committed(self) -> None:
         """The step has left."""
