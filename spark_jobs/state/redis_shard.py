@@ -78,7 +78,7 @@ class StateShard:
             # There is more to take back than one call may: seldom, so that a round trip for each does no harm.
             while reply[0] == _MORE:
                 args[2] = reply[1]
-                reply = self._begin(self._keys, args, _as_it_is, "begin with the state").perform()
+                reply = self._begin(self._keys, args, list, "begin with the state").perform()
             return self._begun(turn, reply)
 
         return self._begin(self._keys, args, read, "begin with the state")
@@ -94,7 +94,7 @@ class StateShard:
         """Read all entries, ``through`` the undo log or as they are."""
         undo: dict[bytes, bytes] = {}
         if through:
-            undo = self._server.command("HGETALL", self._undo, read=dict, verb="read the state").perform()
+            undo = self._server.command("HGETALL", self._undo, read=_pairs, verb="read the state").perform()
         left = dict(undo)
         for one, value in scan(self._server, self._entries):
             left.pop(one, None)
@@ -144,8 +144,9 @@ def scan(server: RedisServer, entries: str) -> Iterator[tuple[bytes, bytes]]:
     cursor = -1
     while cursor != 0:
         words = ("HSCAN", entries, max(cursor, 0), "COUNT", _SCAN_COUNT)
-        cursor, page = server.command(*words, read=_as_it_is, verb="read the state").perform()
-        yield from page.items()
+        at, page = server.command(*words, read=tuple, verb="read the state").perform()
+        cursor = int(at)
+        yield from _pairs(page).items()
 
 
 def _written(verdict: int) -> bool:
@@ -163,8 +164,9 @@ def _values(reply: Any) -> list[bytes | None]:
     return [value_before(value, record) for value, record in zip(values, records, strict=True)]
 
 
-def _as_it_is(reply: Any) -> Any:
-    return reply
+def _pairs(reply: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Read fields and values that come in turn."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _source(*names: str) -> str:
