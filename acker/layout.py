@@ -122,6 +122,8 @@ def groups_of(roots: Ids) -> list[Group]:
     if not roots.size:
         return []
     highs = roots >> _HIGH_SHIFT
+    if highs[0] == highs[-1]:
+        return [Group(int(highs[0]).to_bytes(3), 0, roots.size)]
     starts = np.flatnonzero(np.concatenate(([True], highs[1:] != highs[:-1])))
     ends = np.append(starts[1:], roots.size)
     names = highs[starts].astype(">u8").tobytes()
