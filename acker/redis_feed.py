@@ -132,6 +132,8 @@ class FeedServer:
         return seen.reader is None or (shard in lost and seen.reader < self.name)
 
     def _claim(self, shards: Sequence[ShardFeed]) -> None:
+        if not shards:
+            return
         with self.client.pipeline(transaction=False) as pipeline:
             for shard in shards:
                 pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
