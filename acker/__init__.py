@@ -16,6 +16,7 @@ redis_client.py        clients
 redis_errors.py        their errors as ours
 redis_address.py       URLs: one server, Sentinels, a cluster
 redis_effects.py       servers whose calls leave together
+redis_pool.py          connections, and batches of commands for their replies
 redis_primary.py       connections that look for the primary
 work.py            one call's work in canonical form, its digest
 outcomes.py        several reads, or replies, joined

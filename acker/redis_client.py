@@ -20,13 +20,14 @@ from acker.errors import LedgerRefusedError, LedgerVersionError
 from acker.layout import topology_prefix
 from acker.redis_address import Form, RedisAddress
 from acker.redis_errors import shown
+from acker.redis_pool import Pool
 from acker.redis_primary import following_pool
 
 OLDEST = (7, 0)
 """Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with."""
 _CONNECT_TIMEOUT_S = 2.0
 _RETRIES = 2
-_pools: WeakValueDictionary[tuple[str, str, timedelta], redis.ConnectionPool] = WeakValueDictionary()
+_pools: WeakValueDictionary[tuple[str, str, timedelta], Pool] = WeakValueDictionary()
 """Of this process; each lives as long as a client uses it."""
 _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
 """The clients of a pool that are not closed."""
@@ -100,9 +101,9 @@ def connect_topology(url: str, topology: str) -> redis.Redis:
     return connect(url, topology_prefix(topology))
 
 
-def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> redis.ConnectionPool:
+def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
     try:
-        pool = redis.ConnectionPool.from_url(
+        pool = Pool.from_url(
             address.url,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),

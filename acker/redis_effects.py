@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha1
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from redis import exceptions
 
@@ -22,6 +22,7 @@ from acker.errors import LedgerUnavailableError
 from acker.redis_address import Form, RedisAddress
 from acker.redis_client import check_version, connect
 from acker.redis_errors import translated
+from acker.redis_pool import Command, Pool
 from acker.script_sources import in_turn
 
 T = TypeVar("T")
@@ -190,29 +191,21 @@ class RedisServer:
         self._waiting.close()
 
     @property
-    def _pool(self) -> object:
-        return self._client.connection_pool
+    def _pool(self) -> Pool:
+        return cast("Pool", self._client.connection_pool)
 
     def _check(self) -> None:
         if not self._checked:
             check_version(self._client)
             self._checked = True
 
-    def _send(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        replies = self._send_once(commands)
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        replies = self._pool.exchange(commands)
         if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
             # The primary became a replica: a new connection may lead to the new primary, this one never will.
-            self._client.connection_pool.disconnect(inuse_connections=False)
-            replies = self._send_once(commands)
+            self._pool.disconnect(inuse_connections=False)
+            replies = self._pool.exchange(commands)
         return replies
-
-    def _send_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        pipeline: Any = self._client.pipeline(transaction=False)
-        with pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            replies: list[Any] = pipeline.execute(raise_on_error=False)
-            return replies
 
 
 class RedisServers:

@@ -157,7 +157,7 @@ class RedisLedger:
 
     def _by_shard(self, roots: Ids) -> Iterator[tuple[ShardScripts, NDArray[np.intp]]]:
         """The scripts of each shard concerned, and the positions of its roots."""
-        if self._spec.shards == 1:
+        if self._spec.shards == 1 and roots.size:
             yield self._scripts[0], np.arange(roots.size)
             return
         shards = shards_of(roots, self._spec.shards)

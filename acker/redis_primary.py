@@ -17,6 +17,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from acker.redis_address import Form, RedisAddress
+from acker.redis_pool import Pool
 
 Host = tuple[str, int]
 _NOT_FOR_THOSE_ASKED = ("db", "username", "password", "credential_provider", "retry_on_error", "health_check_interval")
@@ -89,7 +90,7 @@ class _FollowingSSLConnection(_Following, redis.SSLConnection):
     pass
 
 
-def following_pool(like: redis.ConnectionPool, address: RedisAddress, key: str) -> redis.ConnectionPool:
+def following_pool(like: Pool, address: RedisAddress, key: str) -> Pool:
     """A pool with the options of ``like``, whose connections lead to the primary; in a cluster to that of ``key``."""
     kind = like.connection_class
     options = {name: value for name, value in like.connection_kwargs.items() if name not in ("host", "port")}
@@ -102,7 +103,7 @@ def following_pool(like: redis.ConnectionPool, address: RedisAddress, key: str) 
         asking.update((name, options[name]) for name in ("username", "password") if name in options)
         ask = _member(kind, asking, key_slot(key.encode()))
     following = _FollowingSSLConnection if issubclass(kind, redis.SSLConnection) else _FollowingConnection
-    return redis.ConnectionPool(connection_class=following, finder=Finder(address.hosts, ask), **options)
+    return Pool(connection_class=following, finder=Finder(address.hosts, ask), **options)
 
 
 def _sentinel(kind: type[Any], options: dict[str, Any], service: str) -> Callable[[Host], tuple[Host, Sequence[Host]]]:

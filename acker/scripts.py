@@ -18,6 +18,7 @@ from acker.script_sources import script_source
 from acker.work import Work, conflict_of
 
 T = TypeVar("T")
+_CONFLICT = pack_failure(conflict_of(0))
 _APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 
 
@@ -70,10 +71,11 @@ class ShardScripts:
     def apply(self, token: Token, digest: bytes, number: int, work: Work) -> Effect[Reply]:
         """One slice, the ``number``-th, of work with this digest."""
         groups = groups_of(work.roots)
-        numbers, reasons = _number_reasons(work, [pack_failure(conflict_of(0))])
-        updates, failures = records(work.roots, work.xors), records(work.roots, numbers, width=2)
+        numbers, reasons = _number_reasons(work, [_CONFLICT])
+        updates = records(work.roots, work.xors)
         failing = work.reasons >= 0
         updates_only = not failing.any()
+        failures = updates if updates_only else records(work.roots, numbers, width=2)
         packed = updates.tobytes()
         position = struct.pack(">IQ", token.attempt, token.step)
         args: list[Any] = [*self._common, token.run, token.task, position]
@@ -130,7 +132,7 @@ def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int6
     """A number for the reason of each root, and the packed reasons by number, each once. ``first`` has the first numbers."""
     numbers = np.zeros(work.roots.size, np.int64)
     known = {reason: number for number, reason in enumerate(first)}
-    for at in np.flatnonzero(work.reasons >= 0).tolist():
+    for at in (work.reasons >= 0).nonzero()[0].tolist():
         numbers[at] = known.setdefault(pack_failure(work.failures[work.reasons[at]]), len(known))
     return numbers, list(known)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from acker.ledger import Ids, Updates
 from queues.chunk import Lineage
 
 Rows = NDArray[np.int64]
+_FIRST = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,7 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
         return merge_roots(lineages[0])
     if not lineages:
         return Lineage(offsets=np.zeros(1, np.int32), roots=np.zeros(0, np.uint64), edges=np.zeros(0, np.uint64))
-    counts = np.concatenate([np.diff(lineage.offsets) for lineage in lineages])
+    counts = np.concatenate([lineage.counts for lineage in lineages])
     return merge_roots(
         Lineage(
             offsets=_offsets(counts),
@@ -67,7 +69,7 @@ def merge_roots(lineage: Lineage) -> Lineage:
     What is anchored to a tuple gets one edge in every root of it. If a root stood there twice, that edge would cancel itself
     out of the root's ack-val, and the tree would complete without the new tuple.
     """
-    counts = np.diff(lineage.offsets)
+    counts = lineage.counts
     if not (counts > 1).any():
         return lineage
     owner = np.repeat(np.arange(len(counts)), counts)
@@ -85,8 +87,8 @@ def row_seeds(lineage: Lineage) -> Ids:
     """The identity of each tuple: the XOR of the seeds of its (root, edge) pairs, 0 for one that is not tracked."""
     seeds = np.zeros(len(lineage.offsets) - 1, np.uint64)
     pairs = seed_array(lineage.roots, lineage.edges)
-    counts = np.diff(lineage.offsets)
-    if np.all(counts == 1):
+    counts = lineage.counts
+    if (counts == 1).all():
         return pairs
     tracked = counts > 0
     if tracked.any():
@@ -100,7 +102,7 @@ def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -
     ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has what this returns.
     """
     derived = edges(seeds[anchors.rows], anchors.positions, np.full(len(anchors.rows), target, np.uint64))
-    counts = np.diff(lineage.offsets)[anchors.rows]
+    counts = lineage.counts[anchors.rows]
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts)).astype(np.int64)
     return merge_roots(
@@ -131,10 +133,11 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
 
 def _folded(roots: Ids, xors: Ids) -> tuple[Ids, Ids]:
     """Neighbours of one root made one: tuples of one tree lie side by side nearly always, and the rest is sorting."""
-    if not len(roots):
+    changes = roots[1:] != roots[:-1]
+    if changes.all():
         return roots, xors
-    starts = np.flatnonzero(np.concatenate([[True], roots[1:] != roots[:-1]]))
-    return (roots, xors) if len(starts) == len(roots) else (roots[starts], np.bitwise_xor.reduceat(xors, starts))
+    starts = np.concatenate([_FIRST, changes.nonzero()[0] + 1])
+    return roots[starts], np.bitwise_xor.reduceat(xors, starts)
 
 
 def roots_of(lineage: Lineage, row: int) -> list[int]:
@@ -146,11 +149,11 @@ def roots_of(lineage: Lineage, row: int) -> list[int]:
 def select(lineage: Lineage, rows: Rows) -> Lineage:
     """The lineage of some of the tuples."""
     pairs = _pairs(lineage, rows)
-    return Lineage(offsets=_offsets(np.diff(lineage.offsets)[rows]), roots=lineage.roots[pairs], edges=lineage.edges[pairs])
+    return Lineage(offsets=_offsets(lineage.counts[rows]), roots=lineage.roots[pairs], edges=lineage.edges[pairs])
 
 
 def _pairs(lineage: Lineage, rows: Rows) -> Rows:
-    return _expand(lineage.offsets[:-1][rows], np.diff(lineage.offsets)[rows])
+    return _expand(lineage.offsets[:-1][rows], lineage.counts[rows])
 
 
 def _expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
@@ -161,5 +164,5 @@ def _expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
     return expanded
 
 
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+def _offsets(counts: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+    return np.concatenate([_FIRST, counts.cumsum()]).astype(np.int32)

@@ -95,4 +95,6 @@ class Counting:
             call.told_ns = lasts_ns
 
     def _add(self, name: tuple[str, int], more: Mapping[str, int]) -> None:
-        self._counts.setdefault(name, Counter()).update(more)
+        counts = self._counts.setdefault(name, Counter())
+        for what, count in more.items():
+            counts[what] += count

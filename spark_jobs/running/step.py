@@ -179,7 +179,7 @@ class Step:
     def _loaded(self) -> Record:
         """The record, with what the task holds and then its input, in the order of the lineage."""
         salt = mix(mix(zlib.crc32(self._of.run.encode()) ^ self._of.task) ^ self._of.number)
-        untracked = np.flatnonzero(np.diff(self.lineage.offsets) == 0)
+        untracked = (self.lineage.counts == 0).nonzero()[0]
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         no_tree = frozenset(untracked.tolist())

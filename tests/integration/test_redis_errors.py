@@ -302,7 +302,7 @@ def test_what_the_client_raises_is_retried_or_refused_alike_by_every_store(monke
     def unlucky(*_: object, **__: object) -> Any:
         raise case.error
 
-    monkeypatch.setattr(redis_py.ConnectionPool, "get_connection", unlucky)
+    monkeypatch.setattr(redis_py.ConnectionPool, "make_connection", unlucky)
     kept, calls = STORES[store]("redis://127.0.0.1:1/0")
     without_the_look_at_the_version(kept)
     with closing(kept):

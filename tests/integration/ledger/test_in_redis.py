@@ -15,6 +15,7 @@ from acker.effects import perform_all
 from acker.ids import mix_array
 from acker.redis_client import connect
 from acker.redis_effects import RedisServer
+from acker.redis_pool import Pool
 from acker.scripts import ShardScripts
 from compose.ports import free_port
 from tests.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, updates
@@ -201,7 +202,7 @@ def test_all_keys_of_a_call_lie_in_one_slot_and_shards_in_several(open_one, monk
 
 def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_stores(open_one, redis_url, monkeypatch):
     trips: list[int] = []
-    send = RedisServer._send_once
+    send = Pool.exchange
 
     def counted(self, commands):
         trips.append(len(commands))
@@ -212,7 +213,7 @@ def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_st
     every = updates(dict.fromkeys(roots, A))
     ledger.register(1, roots, [A] * len(roots))
     ledger.apply(token(1), updates({ROOT: A}))
-    monkeypatch.setattr(RedisServer, "_send_once", counted)
+    monkeypatch.setattr(Pool, "exchange", counted)
     other_store = RedisServer(redis_url).command("PING", read=bool, verb="ping")
     *replies, pong = perform_all([*ledger.applying(token(), every), other_store])
     assert pong
