@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis import exceptions
@@ -129,7 +129,7 @@ class FeedServer:
         return dict(streams or ()), seen
 
     def _exchanged(self, commands: Sequence[Command]) -> list[Any]:
-        pool: Pool = self.client.connection_pool
+        pool = cast("Pool", self.client.connection_pool)
         replies = pool.exchange(commands)
         for reply in replies:
             if isinstance(reply, exceptions.ReadOnlyError):
