@@ -122,6 +122,8 @@ def groups_of(roots: Ids) -> list[Group]:
     if not roots.size:
         return []
     highs = roots >> _HIGH_SHIFT
+    if highs[0] == highs[-1]:
+        return [Group(int(highs[0]).to_bytes(3), 0, roots.size)]
     ends = np.concatenate(((highs[1:] != highs[:-1]).nonzero()[0] + 1, [roots.size]))
     starts = np.concatenate(([0], ends[:-1]))
     names = highs[starts].astype(">u8").tobytes()

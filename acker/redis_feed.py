@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import redis
+from redis import exceptions
 
 from acker.errors import AckerError
 from acker.layout import unpack_failures, unpack_roots
 from acker.ledger import Failure, Outcomes
 from acker.outcomes import joined
 from acker.redis_errors import translated
+from acker.redis_pool import Command, Pool
 from acker.script_sources import script_source
 from acker.scripts import Noted
 
@@ -97,7 +99,7 @@ class FeedServer:
                 shard.trimmed = True
                 shard.noted.calls = seen.calls
                 streams.pop(shard.feed.encode(), None)
-        entries: list[dict[bytes, bytes]] = []
+        entries: list[Sequence[bytes]] = []
         for shard, seen in zip(self.shards, found, strict=True):
             if new := streams.get(shard.feed.encode()):
                 shard.position = new[-1][0].decode()
@@ -109,15 +111,14 @@ class FeedServer:
     def _fetch(self, wait_s: float) -> tuple[dict[bytes, list[Any]], list[_Seen]]:
         """One round trip: delete what was returned, read on, then look at what the server still knows."""
         untrimmed = [shard for shard in self.shards if not shard.trimmed]
-        with self.client.pipeline(transaction=False) as pipeline:
-            for shard in untrimmed:
-                pipeline.xtrim(shard.feed, minid=_after(shard.position), approximate=False)
-            block = max(1, int(wait_s * 1000)) if wait_s > 0 else None
-            pipeline.xread({shard.feed: shard.position for shard in self.shards}, block=block)
-            for shard in self.shards:
-                for key in (shard.mark, shard.reader, shard.registered):
-                    pipeline.getex(key, px=self.marks_ms or None)
-            replies = pipeline.execute()[len(untrimmed) :]
+        commands: list[Command] = [("XTRIM", shard.feed, "MINID", _after(shard.position)) for shard in untrimmed]
+        block = ("BLOCK", max(1, int(wait_s * 1000))) if wait_s > 0 else ()
+        feeds = [shard.feed for shard in self.shards]
+        commands.append(("XREAD", *block, "STREAMS", *feeds, *[shard.position for shard in self.shards]))
+        kept = ("PX", self.marks_ms) if self.marks_ms else ()
+        for shard in self.shards:
+            commands += [("GETEX", key, *kept) for key in (shard.mark, shard.reader, shard.registered)]
+        replies = self._exchanged(commands)[len(untrimmed) :]
         for shard in untrimmed:
             shard.trimmed = True
         streams, *values = replies
@@ -127,11 +128,24 @@ class FeedServer:
         ]
         return dict(streams or ()), seen
 
+    def _exchanged(self, commands: Sequence[Command]) -> list[Any]:
+        pool = cast("Pool", self.client.connection_pool)
+        replies = pool.exchange(commands)
+        for reply in replies:
+            if isinstance(reply, exceptions.ReadOnlyError):
+                # The primary became a replica: a new connection may lead to the new primary, this one never will.
+                pool.disconnect(inuse_connections=False)
+            if isinstance(reply, exceptions.ResponseError):
+                raise reply
+        return replies
+
     def _may_claim(self, shard: ShardFeed, seen: _Seen, lost: Sequence[ShardFeed]) -> bool:
         """Tell whether no later reader than this one opened the feed, as far as the server still knows."""
         return seen.reader is None or (shard in lost and seen.reader < self.name)
 
     def _claim(self, shards: Sequence[ShardFeed]) -> None:
+        if not shards:
+            return
         with self.client.pipeline(transaction=False) as pipeline:
             for shard in shards:
                 pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
@@ -203,11 +217,12 @@ def _after(position: str) -> str:
     return f"{milliseconds}-{int(count) + 1}"
 
 
-def _outcomes(entries: Iterable[dict[bytes, bytes]], *, ledger_lost: bool) -> Outcomes:
+def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outcomes:
+    """What these entries say: kinds and what is packed, in turn."""
     lists: dict[bytes, list[int]] = {b"a": [], b"r": [], b"t": []}
     failed: list[Failure] = []
     for entry in entries:
-        for kind, packed in entry.items():
+        for kind, packed in zip(entry[::2], entry[1::2], strict=True):
             if kind == b"f":
                 failed += unpack_failures(packed)
             else:

@@ -29,6 +29,7 @@ _TIMES = {pa.date32(): _DAYS, pa.timestamp("us"): _MICROSECONDS, pa.timestamp("u
 _LEAST_SCALE = -38  # what pyarrow makes Python decimals of
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
+_END = _FRAME.pack(_CONTINUES, 0)
 # Longer headings, of streams with thousands of columns, are read each time.
 _KEPT_BYTES = 16 * 1024
 _U16 = struct.Struct("<H")
@@ -90,19 +91,20 @@ class Chunk:
 
 def encode(chunk: Chunk) -> bytes:
     """The chunk as an Arrow IPC stream."""
-    route, lineage = chunk.route, chunk.lineage
-    names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
+    lineage = chunk.lineage
+    schema, beginning = _written_heading(chunk.route, chunk.values.schema)
     offsets = pa.array(lineage.offsets, pa.int32())
     ids = [pa.ListArray.from_arrays(offsets, pa.array(array, pa.uint64())) for array in (lineage.roots, lineage.edges)]
-    schema = pa.schema(
-        [*chunk.values.schema, pa.field(_ROOTS, ids[0].type), pa.field(_EDGES, ids[1].type)],
-        metadata={_ROUTE: names.encode()},
-    )
     batch = pa.RecordBatch.from_arrays([*chunk.values.columns, *ids], schema=schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    return b"".join((beginning, batch.serialize(), _END))
+
+
+@lru_cache(maxsize=1024)
+def _written_heading(route: Route, values: pa.Schema) -> tuple[pa.Schema, bytes]:
+    """The schema of all chunks on one route, and its message: to write it anew is half of a small chunk's price."""
+    names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
+    schema = pa.schema([*values, pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)], metadata={_ROUTE: names.encode()})
+    return schema, schema.serialize().to_pybytes()
 
 
 def decode(payload: bytes) -> Chunk:

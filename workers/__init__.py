@@ -13,6 +13,7 @@ arrangement    with how many tasks the driver runs each bolt
 trees          what is in flight, and how it settles
 holding        how many messages the spout may hold
 patience       while Redis is away                     pace           how often it sends, how long it rests
+bell           wakes it from its rest
 outcomes       out of the feed                         registry         which topologies and queues there are
 pending        what is in flight                       loading          MODULE:TOPOLOGY
 admission      how much may be                         config           settings and the environment

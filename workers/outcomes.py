@@ -32,11 +32,9 @@ class OutcomeReader:
     def take(self) -> list[Outcomes]:
         """All outcomes that came since the last call; never blocks."""
         taken = []
-        while True:
-            try:
-                taken.append(self._arrived.get_nowait())
-            except queue.Empty:
-                return taken
+        while not self._arrived.empty():  # nothing else takes from it
+            taken.append(self._arrived.get_nowait())
+        return taken
 
     def close(self) -> None:
         self._stopped.set()

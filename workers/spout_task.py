@@ -19,6 +19,7 @@ from queues import Spout, SpoutContext
 from spark_jobs.emission import SpoutEmitter
 from spark_jobs.topology import Topology
 from workers.admission import Admission
+from workers.bell import Bell
 from workers.collector import TaskCollector
 from workers.filling import BATCH_TUPLES, Filling
 from workers.holding import Holding, Patience
@@ -85,24 +86,24 @@ class SpoutTask:
         )
         self._holding = Holding(settings.patience)
         self._check_at = 0.0
-        self._wake = threading.Event()
+        self._bell = Bell()
         self._stop = threading.Event()
         self._outcomes: OutcomeReader | None = None
 
     @property
     def wake(self) -> Callable[[], None]:
         """Thread-safe: something happened, look again now."""
-        return self._wake.set
+        return self._bell.ring
 
     def stop(self) -> None:
         """Thread-safe and safe in a signal handler: begin to end."""
         self._stop.set()
-        self._wake.set()
+        self._bell.ring()
 
     def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Open the spout and work until ``stop``; raises what a person must act on."""
         if self._settings.tracked:
-            self._outcomes = patiently(self._stop, OutcomeReader, self._ledger, context.task_id, self._wake.set)
+            self._outcomes = patiently(self._stop, OutcomeReader, self._ledger, context.task_id, self._bell.ring)
             if self._outcomes is None:
                 return
             self._outcomes.start()
@@ -112,13 +113,15 @@ class SpoutTask:
         try:
             self._spout.expect(0)  # until a driver is there
             while not self._stop.is_set():
-                self._step(emitting=True)
+                if not self._turn(emitting=True):
+                    self._rest()
         finally:
             self._end()
 
-    def _step(self, *, emitting: bool) -> None:
-        """One round; waits a moment for a wake-up if there was nothing to do."""
+    def _turn(self, *, emitting: bool) -> bool:
+        """Do what there is to do; returns whether there may be more already, of which nothing would tell."""
         now = time.monotonic()
+        sent = False
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
         self._follow(self._outbox.topology)
@@ -132,13 +135,16 @@ class SpoutTask:
             if self._pace.may_begin(now) and self._orders.active and self._outbox.may_fill(now):
                 worked |= self._filling.fill(now)
         if self._outbox.due(now):
-            worked |= self._filling.send(now)
+            sent = self._filling.send(now)
         self._tally.flush()
-        if worked:
+        if worked or sent:
             self._pace.worked()
-        else:
-            self._wake.wait(self._pace.rest_s(now))
-            self._wake.clear()
+        # The spout was asked after the outcomes were taken: only what was sent makes room for more.
+        return sent and self._pace.may_begin(time.monotonic())
+
+    def _rest(self) -> None:
+        """Wait a moment for a wake-up."""
+        self._bell.wait(self._pace.rest_s(time.monotonic()))
 
     def _follow(self, topology: Topology) -> None:
         """Emit to the tasks that bolts have in the driver's run."""
@@ -183,7 +189,8 @@ class SpoutTask:
         deadline = time.monotonic() + self._settings.grace.total_seconds()
         self._orders.end(self._spout)
         while (self._trees or self._outbox.holds) and time.monotonic() < deadline:
-            self._step(emitting=False)
+            if not self._turn(emitting=False) and (self._trees or self._outbox.holds):
+                self._rest()
         self._filling.give_back_unsent()
         self._trees.give_back_all("shutting down")
         self._spout.close(self._settings.grace)

@@ -154,7 +154,7 @@ class Trees:
                 total += (now - then) * count
                 self._tally.add(bucket_of((now - then) * 1000), count)
             self._tally.add("complete_us", round(total * 1e6))
-            self._admission.completed(emitted, now, Counter(counted_from))
+            self._admission.completed(emitted, now, None if counted_from == emitted_at else Counter(counted_from))
         return len(roots) - len(msg_ids)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:

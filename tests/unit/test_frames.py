@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import BasicProperties, URLParameters
 from pika.adapters.select_connection import IOLoop
+from pika.channel import Channel
 from pika.exceptions import InvalidFrameError
-from pika.frame import Header
+from pika.frame import Body, Header, Method
+from pika.spec import Basic
 
 from queues.frames import Connection, Properties, read_properties
 from queues.headers import Headers
@@ -101,3 +103,68 @@ def test_all_properties_are_read_as_pika_reads_them_and_written_as_they_came(sai
 def test_properties_with_plain_headers_are_written_by_pika():
     assert Properties(headers={"a": "b"}).encode() == BasicProperties(headers={"a": "b"}).encode()
     assert b"".join(Properties(headers=Headers()).encode()) == b"".join(BasicProperties(headers={}).encode())
+
+
+def delivered(body, wire=b"\x00\x00", number=7, redelivered=False, key="q", channel=3):
+    """The three frames of a message, as one."""
+    method = Basic.Deliver("ctag.1", number, redelivered, "", key)
+    begun = Method(channel, method).marshal() + frame(wire, len(body))
+    return begun + (Body(channel, body).marshal() if body else b"")
+
+
+@pytest.fixture
+def consume():
+    """``consume(pieces)`` gives them to a connection with a channel; returns what its consumer is told."""
+    loop = IOLoop()
+    connection = Connection(URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False)
+    channel = Channel(connection, 3, lambda *_: None)
+    channel._add_callbacks()
+    channel._set_state(channel.OPEN)
+    connection._channels[3] = channel
+    told = []
+    channel._consumers["ctag.1"] = lambda _, method, properties, body: told.append(
+        (method.delivery_tag, method.redelivered, method.exchange, method.routing_key, properties.headers, body)
+    )
+
+    def feed(pieces):
+        told.clear()
+        for piece in pieces:
+            connection._on_data_available(piece)
+        return list(told), connection.frames_received
+
+    yield feed
+    loop.close()
+
+
+@pytest.mark.parametrize("step", [1, 13, 50, 4096])
+@pytest.mark.parametrize("odd", [None, *ODD])
+def test_messages_are_the_same_whether_they_come_whole_or_in_pieces(consume, odd, step):
+    wire = b"\x00\x00" if odd is None else properties(ODD[odd])
+    sent = [(1, False, b"hello"), (2, True, b""), (3, False, b"\xce" * 60), (2**63, True, b"x")]
+    data = b"".join(delivered(body, wire, number, again, "ö") for number, again, body in sent)
+    told, frames = consume(data[at : at + step] for at in range(0, len(data), step))
+    assert [(number, again, body) for number, again, _, _, _, body in told] == sent
+    assert {(exchange, key) for _, _, exchange, key, _, _ in told} == {("", "ö")}
+    assert all(headers is None if odd is None else headers.wire == ODD[odd] for *_, headers, _ in told)
+    assert frames == 3 * len(sent) - 1
+
+
+def test_a_whole_message_is_one_frame(arrive):
+    (found,) = arrive(delivered(b"hello"))
+    assert (found.NAME, found.channel_number, found.body) == ("Message", 3, b"hello")
+
+
+def test_a_message_for_no_channel_and_a_key_that_is_no_text_are_pikas(consume, arrive):
+    assert consume([delivered(b"hello", channel=3).replace(b"\x03\x00\x00\x00", b"\x04\x00\x00\x00")]) == ([], 1)
+    assert [each.NAME for each in arrive(delivered(b"hello").replace(b"\x01q", b"\x01\xff"))] == ["METHOD", "Header", "Body"]
+
+
+def test_a_body_in_two_frames_is_pikas(consume):
+    begun = Method(3, Basic.Deliver("ctag.1", 7, False, "", "q")).marshal() + frame(b"\x00\x00", 9)
+    told, _ = consume([begun + Body(3, b"hello").marshal() + Body(3, b"word").marshal()])
+    assert [body for *_, body in told] == [b"helloword"]
+
+
+def test_a_message_that_does_not_end_where_it_says_is_refused(arrive):
+    with pytest.raises(InvalidFrameError):
+        arrive(delivered(b"hello")[:-1] + b"x")
