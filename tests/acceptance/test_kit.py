@@ -94,7 +94,6 @@ def test_bolts_of_a_test_module_and_of_a_test(local_cluster):
     assert cluster.read_tuples("more") == [["A!!"], ["B!!"]]
 
 
-@pytest.mark.quick
 def test_a_complete_topology():
     emitted = complete_topology(topology()[0], {"words": [["a"]]}, engine="spark")
     assert emitted["shout"] == [["A!"]]
