@@ -51,14 +51,14 @@ $(BENCH)/.complete: bench/constraints.txt
 	@$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r bench/constraints.txt
 	@touch $@
 
-# Most tests wait more than they work: four files at a time on two cores. But the faults alone, for they show how long
-# recovery takes. Which tests are quick, and which are the rest: tests/choice.py.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two.
+# But the faults alone, for they show how long recovery takes. What is quick, and what is the rest: tests/choice.py.
 PYTEST := $(BIN)/python -m pytest
-AT_ONCE := --numprocesses=4 --dist=loadfile --no-loadscope-reorder
+BY_FILE := --dist=loadfile --no-loadscope-reorder
 
 test: check
 ifeq ($(ARGS),)
-	@$(PYTEST) -m quick $(AT_ONCE) --ignore=tests/faults
+	@$(PYTEST) -m quick --numprocesses=4 $(BY_FILE) --ignore=tests/faults
 	@$(PYTEST) -m quick tests/faults
 	@echo 'Passed: lint, types, unit, integration, semantics, and of whole topologies and faults one of each kind.'
 	@echo 'Left out: the other topologies and faults, a soak, long waits, and the newest servers. `make test-all` runs them.'
@@ -69,7 +69,7 @@ endif
 test-all: test test-rest
 
 test-rest: check
-	@$(PYTEST) -m rest $(AT_ONCE) --ignore=tests/faults
+	@$(PYTEST) -m rest --numprocesses=2 $(BY_FILE) --ignore=tests/faults
 	@$(PYTEST) -m rest tests/faults
 	@$(MAKE) test-newest
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
