@@ -6,26 +6,33 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
-INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install
+# Says in a few lines how far pip is; all that pip says is in the log.
+INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip --disable-pip-version-check --no-input install
 # Spark comes as a source package. What builds it is pinned too, and installed first instead of into a place of its own.
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs soak test test-newest test-matrix check setup clean clean-all lock
+.PHONY: help demo bench bench-docs soak test test-all test-rest test-newest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 
+# Times are of two cores, once set up. Set-up itself: five to ten minutes, most of it the download of Spark.
 help:
-	@echo 'make demo       count real text on RabbitMQ, Redis and Spark, with faults; options: ARGS="--calm"'
-	@echo 'make bench      measure it beside its peers, for an hour and a half; QUICK=1: ten minutes; ARGS="--only latency"'
-	@echo 'make bench-docs  put its figures and plots into README.md and docs'
-	@echo 'make test       lint, types and the whole test suite; some of it: ARGS="tests/unit -k ledger"'
-	@echo 'make test-matrix  the integration and fault tests on every version of the servers, in containers'
-	@echo 'make soak       ten minutes of random faults; again: ARGS="--soak-seed=1234"'
-	@echo 'make check      lint and types'
-	@echo 'make clean      remove what runs and tests leave behind'
-	@echo 'make clean-all  remove the virtual environment too'
-	@echo 'make lock       pin the newest versions of all dependencies in constraints.txt'
-	@echo 'Another Python: make clean-all, then PYTHON=python3.12 for the first target.'
+	@echo 'Once set up, on two cores:'
+	@echo '  make demo         1 min    count real text on RabbitMQ, Redis and Spark, with faults; ARGS="--calm": without'
+	@echo '  make check        1 min    lint and types'
+	@echo '  make test        10 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
+	@echo '  make test-all    60 min    make test and all that it leaves out; what CI runs'
+	@echo '  make test-rest   50 min    what make test leaves out'
+	@echo '  make test-newest 13 min    the integration tests on the newest servers, in containers; in test-rest too'
+	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
+	@echo '  make soak        12 min    random faults for ten minutes; ARGS="--soak-seed=1234": those of an earlier soak'
+	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
+	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
+	@echo '  make setup        5 min    set up, and nothing else: each target does that by itself'
+	@echo '  make clean                 remove what runs and tests leave behind'
+	@echo '  make clean-all             remove the virtual environment too'
+	@echo '  make lock         1 min    pin the newest versions of all dependencies in constraints.txt'
+	@echo 'Another Python: make clean-all, then PYTHON=python3.13 for the first target.'
 
 demo: $(STAMP)
 	@$(BIN)/tiercel demo $(ARGS)
@@ -44,21 +51,34 @@ $(BENCH)/.complete: bench/constraints.txt
 	@$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r bench/constraints.txt
 	@touch $@
 
-# Two files at a time, for most tests wait more than they work; but the faults alone, for they show how long recovery takes.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two.
+# But the faults alone, for they show how long recovery takes. What is quick, and what is the rest: tests/choice.py.
+PYTEST := $(BIN)/python -m pytest
+BY_FILE := --dist=loadfile --no-loadscope-reorder
+
 test: check
 ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/faults
-	@$(BIN)/python -m pytest tests/faults
-	@$(MAKE) test-newest
+	@$(PYTEST) -m quick --numprocesses=4 $(BY_FILE) --ignore=tests/faults
+	@$(PYTEST) -m quick tests/faults
+	@echo 'Passed: lint, types, unit, integration, semantics, and of whole topologies and faults one of each kind.'
+	@echo 'Left out: the other topologies and faults, a soak, long waits, and the newest servers. `make test-all` runs them.'
 else
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 endif
+
+test-all: test test-rest
+
+test-rest: check
+	@$(PYTEST) -m rest --numprocesses=2 $(BY_FILE) --ignore=tests/faults
+	@$(PYTEST) -m rest tests/faults
+	@$(MAKE) test-newest
+	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
 # The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/ledger $(wildcard tests/integration/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(BIN)/python -m pytest --servers=rabbitmq:4.3,valkey:9.1 tests/integration
-	@$(BIN)/python -m pytest --servers=redis:8.0 $(ON_REDIS)
+	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 tests/integration
+	@$(PYTEST) --servers=redis:8.0 $(ON_REDIS)
 
 # The faults write their tables there, to be read or put into docs/guarantees.md; the other options of both: pytest --help.
 FAULTS := artifacts/faults.md
@@ -66,11 +86,11 @@ FAULTS := artifacts/faults.md
 test-matrix: check
 	@rm -f $(FAULTS)
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
-		$(BIN)/python -m pytest --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
+		$(PYTEST) --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
 
 soak: check
-	@$(BIN)/python -m pytest -s --soak-minutes=10 --fault-report=artifacts/soak.md $(ARGS) tests/faults/test_soak.py
+	@$(PYTEST) -s --soak-minutes=10 --fault-report=artifacts/soak.md $(ARGS) tests/faults/test_soak.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .
@@ -84,12 +104,13 @@ $(STAMP): constraints.txt pyproject.toml
 		{ echo 'tiercel needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 2; }
 	@$(PYTHON) -B -m compose python-venv java rabbitmq-server redis-server
 	@[ -x $(BIN)/pip ] || { echo 'tiercel: making $(VENV)'; $(PYTHON) -m venv $(VENV); }
-	@echo "tiercel: installing $$(grep -c '==' constraints.txt) packages into $(VENV) (Spark is a download of 450 MB: minutes)"
+	@rm -f $(VENV)/install.log
+	@echo "tiercel: installing $$(grep -c '==' constraints.txt) packages into $(VENV)"
 	@sed -n '/^\($(BUILDERS)\)==/,/[^\\]$$/p' constraints.txt > $(VENV)/builders.txt
-	@$(INSTALL) --quiet --require-hashes -r $(VENV)/builders.txt
+	@$(INSTALL) --require-hashes -r $(VENV)/builders.txt
 	@$(INSTALL) --require-hashes --use-pep517 --no-build-isolation -r constraints.txt
-	@$(INSTALL) --quiet --no-deps --no-build-isolation -e .
-	@echo 'tiercel: having Spark practise its start'
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@echo 'tiercel: having Spark practise its start, which makes each later one quicker'
 	-@$(BIN)/tiercel prepare
 	@touch $@
 

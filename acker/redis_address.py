@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from acker.errors import LedgerRefusedError
 
 _FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(.*)", re.DOTALL | re.IGNORECASE)
+_AFTER_PLACE = re.compile(r"[/?#]")
 _BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
 _SENTINEL_PORT, _PORT = 26379, 6379
 _SENTINEL_EXAMPLE = "redis+sentinel://:password@host:26379,other:26379/mymaster/0"
@@ -54,11 +55,10 @@ class RedisAddress:
         if found is None:
             return cls(form=Form.SERVER, url=url)
         scheme, form, rest = found[1].lower(), Form(found[2].lower()), found[3]
-        try:
-            parts = urlsplit(f"//{rest}")
-        except ValueError:
-            raise _malformed(form) from None
-        login, at, listed = parts.netloc.rpartition("@")
+        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+        place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
+        parts = urlsplit(f"//{rest[len(place) :]}")
+        login, at, listed = place.rpartition("@")
         hosts = tuple(_host(form, each) for each in listed.split(","))
         path = [unquote(part) for part in parts.path.split("/")[1:] if part]
         service = path.pop(0) if form is Form.SENTINEL and path else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -16,6 +17,7 @@ _HEARTBEAT_S = 10
 """A dead connection is noticed within twice this. The I/O thread answers them whatever the other threads do. RabbitMQ's manual
 recommends 5 to 20 seconds."""
 _CONNECT_TIMEOUT_S = 10.0
+_AFTER_PLACE = re.compile(r"[/?#]")
 _EXAMPLE = "write amqp://user:password@host:5672/vhost"
 
 
@@ -41,13 +43,12 @@ class Address:
         if not separator or scheme.lower() not in _PORTS:
             shown = scheme[:20] if separator else "no scheme"
             raise AddressError(f"the AMQP URL begins with {shown!r}, not with amqp:// or amqps://; {_EXAMPLE}")
-        try:
-            parts = urlsplit(f"//{rest}")
-        except ValueError as error:
-            raise AddressError(f"the AMQP URL cannot be read; {_EXAMPLE}") from error
-        if "@" in rest and "@" not in parts.netloc:
+        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+        place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
+        parts = urlsplit(f"//{rest[len(place) :]}")
+        if "@" in rest and "@" not in place:
             raise AddressError("the AMQP URL has a '/', '?' or '#' in its user or password; write it as %2F, %3F or %23")
-        login, _, hosts = parts.netloc.rpartition("@")
+        login, _, hosts = place.rpartition("@")
         user, colon, password = login.partition(":")
         options = _options(parts.query)
         return cls(

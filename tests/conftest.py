@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import settings
 from compose import EmbeddedServices
 from compose.engine import engine
 from compose.errors import ServiceError, ServiceMissingError
+from tests.choice import LONGEST_FIRST, chosen
 from tests.replicas import ClusteredRedis
 from tests.servers import EMBEDDED, Servers, in_containers
 from tests.waiting import wait_until as _wait_until
@@ -29,7 +31,7 @@ _SERVERS = pytest.StashKey[Servers]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also the faults that make test-matrix adds")
+    parser.addoption("--slow", action="store_true", help="also the tests that only make test-matrix takes")
     parser.addoption("--soak-minutes", type=float, default=0.5, help="how long tests/faults/test_soak.py goes on")
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
     parser.addoption("--fault-report", metavar="FILE", help="adds the table of the faults to this file, as Markdown")
@@ -42,7 +44,13 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"servers: {config.getoption('--servers') or 'embedded'}"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        _mark_choice(item)
+    if hasattr(config, "workerinput"):
+        # Several at once: the long ones first, so that no process ends with one while the others have nothing to do.
+        items.sort(key=lambda item: LONGEST_FIRST.index(_folder(item)))
     others = "embedded" if config.getoption("--servers") else "containers"
     left_out = [item for item in items if item.get_closest_marker(others)]
     if not config.getoption("--slow"):
@@ -51,6 +59,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out += [item for item in items if item.get_closest_marker("screenshots")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def _mark_choice(item: pytest.Item) -> None:
+    """Mark it as quick or as of the rest, for ``-m``."""
+    try:
+        item.add_marker(chosen(_folder(item), [mark.name for mark in item.iter_markers()]))
+    except ValueError as error:
+        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

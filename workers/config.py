@@ -17,6 +17,7 @@ TIERCEL_LOG_LEVEL    debug, info, warning or error
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -36,21 +37,26 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _PREFIX = "TIERCEL_"
+_AFTER_PLACE = re.compile(r"[/?#]")
 _SEVERAL_HOSTS = ("amqp", "amqps")
 _TOKEN_CHARACTERS = 16
 
 
 def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+    place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
+    login, at, hosts = place.rpartition("@")
     try:
-        parts = urlsplit(url)
-        login, at, hosts = parts.netloc.rpartition("@")
+        path = urlsplit(rest[len(place) :]).path
         places = [urlsplit(f"//{login}{at}{host}") for host in hosts.split(",")]
-        named = all(place.hostname for place in places) or (parts.scheme == "unix" and bool(parts.path))
-        _ = [place.port for place in places]
-        named = named and (len(places) == 1 or parts.scheme in _SEVERAL_HOSTS)
+        named = all(each.hostname for each in places) or (scheme == "unix" and bool(path))
+        _ = [each.port for each in places]
+        named = named and (len(places) == 1 or scheme in _SEVERAL_HOSTS)
     except ValueError:
         named = False
-    if not named or parts.scheme not in schemes:
+    if not named or scheme not in schemes:
         raise ValueError(f"must look like {example}")
     return url
 

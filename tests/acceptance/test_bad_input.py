@@ -142,6 +142,7 @@ def wrong_password(url):
     return f"{head.rpartition(':')[0]}:secret@{host}"
 
 
+@pytest.mark.quick
 def test_a_login_that_rabbitmq_refuses(tiercel, amqp_url, redis_url):
     servers = {"TIERCEL_AMQP": wrong_password(amqp_url), "TIERCEL_REDIS": redis_url}
     assert_refused(tiercel("spout", "topologies:good", "lines", **servers), "password")

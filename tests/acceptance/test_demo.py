@@ -22,6 +22,7 @@ def demo(*options):
     return finished.stdout, json.loads(finished.stdout.splitlines()[-1])
 
 
+@pytest.mark.quick
 def test_with_faults_nothing_is_lost_and_only_poison_is_dead():
     printed, result = demo("--repeat", "1")
     assert list(result) == KEYS

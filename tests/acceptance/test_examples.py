@@ -122,7 +122,7 @@ RUNS: dict[str, Callable[[Example], None]] = {
 """What to wait for, for each example."""
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.quick] * (name == "word_count")) for name in EXAMPLES])
 def test_an_example_does_what_it_promises(name, services, tmp_path):
     assert name in RUNS, f"add to RUNS what examples/{name}.py does"
     with running(name, services, tmp_path / "log") as example:

@@ -25,6 +25,8 @@ from spark_jobs.spark.run import Run, ledger_spec_of
 from tests.pump import Source
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -102,6 +102,7 @@ def figures(url, name):
     return found
 
 
+@pytest.mark.quick
 def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, running, browser, tmp_path):
     put(services.amqp_url, running, *[b"a b c"] * 200, b"poison")
     metrics = RedisMetrics(services.redis_url, running)

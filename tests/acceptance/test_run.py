@@ -69,7 +69,14 @@ def alive(marker: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=["SIGINT", "SIGTERM", "tiercel kill"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.quick),
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(None, id="tiercel kill"),
+    ],
+)
 def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(tmp_path, number):
     log = tmp_path / "log"
     (tmp_path / "text").write_text("one\ntwo\n\nthree\n")

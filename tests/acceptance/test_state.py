@@ -27,6 +27,7 @@ def count(tmp_path):
         yield count
 
 
+@pytest.mark.quick
 def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(count):
     store = RedisStateStore(ledger_spec_of(counted.topology(), (count.redis_url,)), epoch=0)
     metrics = RedisMetrics(count.redis_url, counted.NAME)

@@ -204,6 +204,16 @@ SLOW = {
 }
 """Left to `make test-matrix`: each takes longer than the others, or shows what another one shows too."""
 
+# Of each process and server the fault that has found the most: `make test` takes these.
+QUICK = {
+    "broker: SIGKILL and start",
+    "Redis: SIGKILL, comes back empty",
+    "Redis: a reply lost every 0.1 s for 4 s",
+    "spout worker: SIGKILL",
+    "driver: SIGKILL",
+    "Spark: a Python worker, SIGKILL",
+}
+
 _TOO_LONG = {"broker: away for 20 s, message timeout 15 s", "spout worker: SIGSTOP for 60 s, message timeout 15 s"}
 _END_PROCESSES = {
     "broker: SIGKILL and start",

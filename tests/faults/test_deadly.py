@@ -110,7 +110,7 @@ def die_alone(stack, deaths):
 
 @pytest.mark.parametrize(
     "deaths",
-    [["exit", "exit"], ["segfault", "killed"], ["flush"]],
+    [pytest.param(["exit", "exit"], marks=pytest.mark.quick), ["segfault", "killed"], ["flush"]],
     ids=["the first bolt exits", "the second bolt is killed", "while flushing"],
 )
 def test_deadly_messages_die_alone(stack, deaths):

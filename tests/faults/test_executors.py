@@ -25,7 +25,7 @@ def test_a_process_is_killed(cluster: Stack, kill: str, moment: str) -> None:
     survives(cluster, f"Spark: {kill} killed {moment}", kill, MOMENTS[moment])
 
 
-@pytest.mark.parametrize("kill", [EXECUTOR, PYTHON_WORKER])
+@pytest.mark.parametrize("kill", [pytest.param(EXECUTOR, marks=pytest.mark.quick), PYTHON_WORKER])
 def test_a_process_is_killed_and_the_repeated_step_does_other_work(cluster: Stack, kill: str) -> None:
     """What it sent the first time counts, and its messages come again."""
     said = f"Spark: {kill} killed and the repeated step does other work"

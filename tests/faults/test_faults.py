@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker import plain_channel
 from tests.faults import numbered
-from tests.faults.catalogue import FAULTS, SLOW, TOGETHER, failed_back, failed_over
+from tests.faults.catalogue import FAULTS, QUICK, SLOW, TOGETHER, failed_back, failed_over
 from tests.faults.stack import Stack
 
 pytestmark = pytest.mark.timeout(900)
@@ -16,7 +16,10 @@ pytestmark = pytest.mark.timeout(900)
 _SPARK_STARTS_AGAIN = ("driver", "Spark")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAULTS])
+_MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(QUICK, pytest.mark.quick)}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_MARKS.get(name, ())) for name in FAULTS])
 def test_a_fault_is_survived(stack: Stack, name: str) -> None:
     shown = stack.survives(name, lambda: FAULTS[name](stack))
     # Generous: this is what a slow machine with other work on it needs. The report has the targets.

@@ -151,6 +151,7 @@ def test_stopping_without_a_broker_is_quick(amqp_url):
     assert desk.consumer.stop(timedelta(seconds=10))
 
 
+@pytest.mark.rest
 def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq):
     broker = rabbitmq()
     bodies = {b"%d" % number for number in range(50)}

@@ -76,6 +76,7 @@ def test_no_password_is_on_a_command_line(services: EmbeddedServices) -> None:
                 continue
 
 
+@pytest.mark.rest
 def test_the_cookie_that_commands_the_broker_is_drawn_before_erlang_would(rabbitmq) -> None:
     server = rabbitmq()
     path = server.folder / ".erlang.cookie"
@@ -119,6 +120,7 @@ def test_a_paused_redis_answers_again_when_resumed(redis) -> None:
         assert client.ping()
 
 
+@pytest.mark.rest
 def test_rabbitmq_keeps_messages_over_a_crash_and_no_queue_when_restarted_empty(rabbitmq) -> None:
     server = rabbitmq()
     with plain_channel(server.url) as channel:

@@ -50,6 +50,7 @@ def wait_timeouts(count):
     wait_until(lambda: time.monotonic() - began > count * TIMEOUT_S)
 
 
+@pytest.mark.rest
 @pytest.mark.embedded
 def test_a_spout_of_which_nothing_is_expected_meets_no_consumer_timeout(impatient):
     """As over a weekend without a driver."""
@@ -65,6 +66,7 @@ def test_a_spout_of_which_nothing_is_expected_meets_no_consumer_timeout(impatien
     assert ready(impatient.url, queue.dead) == 0
 
 
+@pytest.mark.rest
 @pytest.mark.embedded
 def test_consumer_timeouts_bury_no_message_however_many_there_are(impatient):
     """Messages that a worker holds, for it is not told to expect fewer. They come back more often than they may fail."""
@@ -76,6 +78,7 @@ def test_consumer_timeouts_bury_no_message_however_many_there_are(impatient):
     assert ready(impatient.url, queue.dead) == 0
 
 
+@pytest.mark.rest
 @pytest.mark.embedded
 def test_slow_work_meets_no_consumer_timeout(impatient):
     """As one message in two seconds, for hours."""

@@ -172,6 +172,7 @@ def rss_mib(pid):
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
+@pytest.mark.rest
 def test_a_flood_of_pages_does_not_fill_the_memory(url):
     pid = next(int(pid) for pid in pids_listening(port_of(url)))
 
@@ -217,6 +218,7 @@ def pids_listening(port):
             yield int(entry.parts[2])
 
 
+@pytest.mark.rest
 def test_pages_that_are_open_stay_when_too_many_are_asked_for(url):
     async def crowd():
         pages = [ScriptedPage(url) for _ in range(100)]

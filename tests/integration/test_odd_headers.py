@@ -62,6 +62,7 @@ def test_messages_with_odd_headers_and_their_neighbours_are_processed_once_each(
     assert (ready(amqp_url, queue), ready(amqp_url, f"{queue}.dead")) == (0, 0)
 
 
+@pytest.mark.rest
 def test_those_with_a_bad_body_are_dead_lettered_seen_and_put_back(amqp_url, caplog):
     queue = unique()
     with Stage(amqp_url, QueueSpout(queue, "n long")) as stage:

@@ -53,6 +53,7 @@ def process(desk, count, at_once=100):
     return seen
 
 
+@pytest.mark.rest
 def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amqp_url):
     count = 30_000
     queue = filled(amqp_url, count)
@@ -150,7 +151,10 @@ class Stack:
                     self.ledger.apply(Token(run=self.RUN, task=task, step=steps.popleft()), updates)
 
 
-@pytest.mark.parametrize("start_s", [0.0, 2.0], ids=["a driver is there", "the driver comes late"])
+@pytest.mark.parametrize(
+    "start_s",
+    [pytest.param(0.0, id="a driver is there"), pytest.param(2.0, id="the driver comes late", marks=pytest.mark.rest)],
+)
 def test_each_message_of_slow_work_is_delivered_once(amqp_url, start_s):
     """600 messages of a second each, four tasks, the default settings: a tenth of all that."""
     count = 600

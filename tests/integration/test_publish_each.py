@@ -159,6 +159,7 @@ def test_a_broker_that_is_away_is_told_after_the_patience_and_nothing_comes_late
         assert bodies(amqp_url, queue) == [b"first", b"second"], "what had failed was published after all"
 
 
+@pytest.mark.rest
 def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
     broker = rabbitmq()
     queue = unique()

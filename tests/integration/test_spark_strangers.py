@@ -12,6 +12,7 @@ import pytest
 
 from tests.block_thief import ports_of_session, processes_of, stolen_from
 
+MASTERS = ["local[1]", pytest.param("local-cluster[1,1,1024]", marks=pytest.mark.rest)]
 PASSWORD = "drawn-for-this-test-alone"
 VICTIM = f"""
 import functools, json, sys
@@ -64,19 +65,20 @@ def stolen(process: subprocess.Popen[str]) -> list[bytes]:
     return [block for port in sorted(ports) for block in stolen_from(port)]
 
 
+@pytest.mark.rest
 def test_the_thief_of_this_test_does_get_the_password_where_nothing_is_asked_for():
     with victim("local[1]", OPEN) as process:
         assert any(PASSWORD.encode() in block for block in stolen(process))
         assert any("asks for no secret" in line for line in process.stderr), "the log says so"
 
 
-@pytest.mark.parametrize("master", ["local[1]", "local-cluster[1,1,1024]"])
+@pytest.mark.parametrize("master", MASTERS)
 def test_a_strangers_process_can_fetch_no_broadcast_of_a_run(master):
     with victim(master) as process:
         assert stolen(process) == []
 
 
-@pytest.mark.parametrize("master", ["local[1]", "local-cluster[1,1,1024]"])
+@pytest.mark.parametrize("master", MASTERS)
 def test_the_secret_is_on_no_command_line(master):
     with victim(master) as process:
         lines = [(each / "cmdline").read_bytes() for each in processes_of(process.pid)]

@@ -99,6 +99,7 @@ def test_equal_workers_take_different_tasks_and_the_one_too_many_waits_until_one
     assert [each.end() for each in (working, waiting)] == [0, 0]
 
 
+@pytest.mark.rest
 def test_a_worker_that_was_away_for_too_long_leaves_its_task_to_the_other(start):
     first = start("first", tasks=1)
     first.task()

@@ -126,7 +126,9 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(rediss, ce
     assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
 
 
-def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url):
+def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkeypatch):
+    # What is waited for an answer in TLS is five seconds longer.
+    monkeypatch.setattr("queues.address._CONNECT_TIMEOUT_S", 1.0)
     with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="amqp or amqps"):
         declare_queue(amqp_url.replace("amqp://", "amqps://"), WorkQueue(name="q"))
     url = redis_url.replace("redis://", "rediss://")
