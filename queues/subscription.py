@@ -7,7 +7,7 @@ from typing import Any
 
 # A broker that has a message and may send it does so in milliseconds.
 _QUIET_S = 0.25
-_WITHHOLD_S = 0.5
+_WITHHOLD_S = 0.05
 
 
 class Subscription:
@@ -16,8 +16,8 @@ class Subscription:
     Quorum queues know no other way to a new prefetch than a new consumer. What came over one that ended
     stays open on the channel. What is on its way to one that is cancelled, a quorum queue takes back, and
     it counts that as a return. So a change waits until nothing is on its way (``is_clear``). Where more
-    is wanted acks are withheld for a moment, so that the broker soon has sent all that it may. Less is
-    wanted where little comes, and withheld acks would only be late.
+    is wanted, and the broker has sent half of what it may, acks are withheld for a moment, so that it soon
+    has sent all. Where little comes, withheld acks would only be late: the change is made when it is needed.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Subscription:
         self._stirred_s = 0.0
         self._change_since: float | None = None
         self._grows = False
+        self._is_busy = False
         self.prefetch = 0
         """0: there is none."""
         self.ending = False
@@ -67,11 +68,13 @@ class Subscription:
         if self._change_since is None:
             self._change_since = now
         self._grows = wanted > self.prefetch
+        self._is_busy = 2 * unsettled >= self.prefetch
         return unsettled >= self.prefetch or now - self._stirred_s >= _QUIET_S
 
     def withholds_acks(self, now: float) -> bool:
         """Tell whether acks wait, since each lets the broker send one more. Once per change, and briefly."""
-        return self._grows and self._change_since is not None and now - self._change_since < _WITHHOLD_S
+        since = self._change_since
+        return self._grows and self._is_busy and since is not None and now - since < _WITHHOLD_S
 
     def begin(self, prefetch: int, now: float) -> None:
         self.prefetch = prefetch

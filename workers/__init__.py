@@ -19,6 +19,8 @@ pending        what is in flight                       loading          MODULE:T
 admission      how much may be                         config           settings and the environment
 admission_limits
                the seconds by which that is judged
+growth         how far it grows where trees are quick
+aside          room beyond it beside one long tuple
 completions    how fast trees complete
 orders         whether it may emit                      heartbeat      for health checks
 claims         the contract: who runs which task        spout_worker   takes a task that is free, and keeps it

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from workers.admission_limits import Limits
+from workers.aside import Aside
 from workers.completions import Completions
+from workers.growth import Growth
 
 FIRST_BOUND = 2
 """Two tuples of ten seconds each are finished by one task within the default timeout; sixteen are not."""
@@ -18,10 +20,8 @@ _PROBE = 1.5
 _STRAGGLERS = 50
 _HELD_S = 60.0
 _HELD_ROUNDS = 20
+_IN_VAIN = 0.7
 _FORGOTTEN_S = 30.0
-_STUCK_S = 0.2
-_OVERTAKEN = 4
-_CALM_S = 1.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -73,14 +73,9 @@ class Admission:
         self._before: tuple[int, float] | None = None
         """The bound before the last growth, and its mean latency."""
         self._held_until = float("-inf")
-        self._youngest = float("-inf")
-        """When the youngest tuple was emitted whose tree is complete."""
+        self._growth = Growth(UNPROVEN_BOUND)
         self._completions = Completions(2 * self._limits.reserve_s)
-        self._reached_at = float("inf")
-        self._slow_done_at = float("-inf")
-        """When a tree completed last that took long."""
-        self._calm = False
-        """Whether the bound was not reached for a while, and since then only because of what is stuck."""
+        self._aside = Aside()
         self._peaks = (0, 0)
         self._peak_since = float("-inf")
 
@@ -93,7 +88,8 @@ class Admission:
 
     @property
     def bound(self) -> int:
-        return self._bound
+        """Tuples that may be in flight now."""
+        return self._bound + self._aside.room
 
     @property
     def fixed(self) -> bool:
@@ -112,7 +108,10 @@ class Admission:
     def emitted(self, count: int, now: float) -> None:
         """Tuples were emitted."""
         round_ = self._round
-        if self._fixed or not count or self._is_closed:
+        if self._fixed or not count:
+            return
+        self._aside.emitted(now)
+        if self._is_closed:
             return
         if not round_.size:
             round_.began = now
@@ -126,16 +125,13 @@ class Admission:
         """
         self._reached = True
         self._round.reached = True
-        self._calm = now - self._reached_at > _CALM_S or (self._calm and self._slow_done_at < oldest_at)
-        self._reached_at = now
-        if self._calm and self._is_stuck_in_part(now, oldest_at):
-            self._change(self._bound + max(1, self._bound // 2), now)
-
-    def _is_stuck_in_part(self, now: float, oldest_at: float) -> bool:
-        """Whether what is in flight waits behind one long tuple, while others pass it by and need the room."""
-        age_s = now - oldest_at
-        few = self._bound < self._completions.per_second(now) * self._limits.reserve_s
-        return not self._fixed and few and age_s > _STUCK_S and _OVERTAKEN * (now - self._youngest) < age_s
+        if self._aside.reached(oldest_at, now) and not self._fixed:
+            if self._aside.calm:
+                most = self._completions.per_second_so_far(now) * self._limits.calm_s
+            else:
+                most = self._completions.per_second(now) * self._limits.busy_s
+            if self.bound < max(UNPROVEN_BOUND, most):
+                self._aside.enlarge(max(1, self.bound // 2), now)
 
     def completed(self, emitted: Mapping[float, int], now: float, counted_from: Mapping[float, int] | None = None) -> None:
         """Trees completed: how many of those that were emitted at each time.
@@ -146,9 +142,7 @@ class Admission:
         if self._fixed or not emitted:
             return
         self._completions.add(sum(emitted.values()), now)
-        self._youngest = max(self._youngest, *emitted)
-        if now - min(emitted) > self._limits.quick_s / 2:
-            self._slow_done_at = now
+        self._aside.completed(min(emitted), max(emitted), now)
         for then, count in emitted.items():
             self._count(then, count, now)
         for then, count in (counted_from or emitted).items():
@@ -178,6 +172,7 @@ class Admission:
         """
         if self._fixed:
             return
+        self._aside.look(oldest_at, now, is_used=in_flight > self._bound)
         self._forget(now, in_flight)
         if old:
             self._weigh(old, max(oldest_at, self._changed_at), now)
@@ -194,7 +189,7 @@ class Admission:
 
     def _judge(self, now: float) -> None:
         """Draw the conclusion if the round is over."""
-        round_, quick_s = self._round, self._limits.quick_s
+        round_, quick_s = self._round, self._limits.quick_s(self._bound)
         missing = round_.size - round_.done
         latency_s = (round_.latency_s + missing * (now - round_.began)) / round_.size
         largest_step = _LARGEST_STEP
@@ -205,37 +200,50 @@ class Admission:
                 return
             latency_s = round_.latency_s / round_.done
         self._begin_round()
+        if self._aside.room:
+            # It had tuples that were stuck.
+            return
         if round_.worst_s < quick_s:
-            step = min(largest_step, quick_s / max(round_.worst_s, 0.001))
-            if step > 1.05:
-                self._grow(step, latency_s, now)
+            self._go_on(min(largest_step, self._limits.step(self._bound, round_.worst_s)), latency_s, now)
         elif latency_s < quick_s and _PROBE * round_.worst_s < self._limits.probed_s:
             # Most are quick, and the slow ones have time enough, also with so many more before them.
-            self._grow(_PROBE, latency_s, now)
+            self._go_on(_PROBE, latency_s, now)
         elif latency_s < self._limits.probed_s and now >= self._held_until:
-            self._probe(latency_s, round_.worst_s, now)
+            self._probe(latency_s, now)
 
-    def _probe(self, latency_s: float, worst_s: float, now: float) -> None:
+    def _go_on(self, step: float, latency_s: float, now: float) -> None:
+        """Trees are quick, with room for so many times as many."""
+        bound = min(LARGEST_BOUND, self._growth.judged(self._bound, step, latency_s, now))
+        if bound != self._bound:
+            before = self._bound
+            self._change(bound, now, quick=True)
+            self._before = (before, latency_s) if bound > before else None
+
+    def _probe(self, latency_s: float, now: float) -> None:
         """Try a larger bound, or take the last trial back."""
-        if not self._is_in_vain(latency_s):
+        if self._is_in_vain(latency_s):
+            self._hold(latency_s, now)
+            self._take_back(latency_s, now)
+        else:
             self._grow(_PROBE, latency_s, now)
-            return
-        self._hold(latency_s, now)
-        if self._before is not None and worst_s > _PROBE * self._limits.quick_s:
-            enough = int(self._bound * self._limits.quick_s / worst_s)
-            self._change(max(self._before[0], enough), now)
+
+    def _take_back(self, latency_s: float, now: float) -> None:
+        """Keep so many in flight that what completes now takes as long as before the last growth."""
+        if self._before is not None:
+            bound, before_s = self._before
+            self._change(max(bound, int(self._bound * before_s / latency_s)), now)
 
     def _is_in_vain(self, latency_s: float) -> bool:
         """Whether the last growth made trees slower nearly in proportion: no task was free."""
         if self._before is None or self._before[0] >= self._bound:
             return False
         bound, before_s = self._before
-        return latency_s > before_s * (1 + 0.7 * (self._bound / bound - 1))
+        return latency_s > before_s * (1 + _IN_VAIN * (self._bound / bound - 1))
 
     def _weigh(self, slow: int, emitted_at: float, now: float) -> None:
         """So many tuples are slow, the oldest of them emitted at this time: shrink, unless they are so by themselves."""
-        overtaken = self._youngest > (emitted_at + now) / 2
-        if overtaken and (slow < 2 or 10 * slow < self._bound):
+        overtaken = self._aside.youngest > (emitted_at + now) / 2
+        if overtaken and (slow < 2 or 10 * slow < self.bound):
             return
         per_second = self._completions.per_second(now)
         if self._before is not None and now - self._changed_at <= 2 * self._limits.slow_s:
@@ -255,7 +263,11 @@ class Admission:
         self._change(min(LARGEST_BOUND, max(bound + 1, int(bound * step))), now)
         self._before = bound, latency_s
 
-    def _change(self, bound: int, now: float) -> None:
+    def _change(self, bound: int, now: float, *, quick: bool = False) -> None:
+        if not quick:
+            self._growth.forget()
+        if bound < self._bound:
+            self._aside.room = 0
         self._bound = bound
         self._changed_at = now
         self._before = None

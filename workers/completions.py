@@ -11,12 +11,14 @@ class Completions:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._seconds: deque[tuple[float, int]] = deque()
+        self._first_at = float("inf")
         self.last_at = float("-inf")
         """When the last tree completed."""
 
     def add(self, count: int, now: float) -> None:
         """So many trees completed now."""
         self.last_at = now
+        self._first_at = min(self._first_at, now)
         second = now - now % 1.0
         if self._seconds and self._seconds[-1][0] == second:
             count += self._seconds.pop()[1]
@@ -27,3 +29,8 @@ class Completions:
     def per_second(self, now: float) -> float:
         """Mean of the window that ends now."""
         return sum(count for second, count in self._seconds if second >= now - self._window_s) / self._window_s
+
+    def per_second_so_far(self, now: float) -> float:
+        """The same, or the mean of the time since the first."""
+        seconds = min(self._window_s, max(1.0, now - self._first_at))
+        return self.per_second(now) * self._window_s / seconds

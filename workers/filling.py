@@ -64,7 +64,20 @@ class Filling:
 
         The bound counts what is tracked; what is not is bounded by the inboxes. False: there are none.
         """
+        count = self._ask(now, self._admission.bound - len(self._trees))
         room = self._admission.bound - len(self._trees)
+        if self._collector.tracked >= room:
+            self._admission.reached(now, self._trees.first_at(now))
+            # There may be more now, for what is for other tasks than one that is stuck.
+            count = self._ask(now, self._admission.bound - len(self._trees))
+        if not count:
+            return False
+        self._put()
+        self._pace.began(now)
+        return True
+
+    def _ask(self, now: float, room: int) -> int:
+        """Ask the spout while there is room; returns how many tuples there are for the next batch."""
         count = len(self._collector)
         while count < BATCH_TUPLES and self._collector.tracked < room and time.monotonic() - now < _BATCH_SECONDS:
             if self._many:
@@ -77,13 +90,7 @@ class Filling:
             if len(self._collector) == count:
                 break
             count = len(self._collector)
-        if self._collector.tracked >= room:
-            self._admission.reached(now, now - self._trees.oldest_s(now))
-        if not count:
-            return False
-        self._put()
-        self._pace.began(now)
-        return True
+        return count
 
     def send(self, now: float) -> bool:
         """Send what is held; False if Redis does not take it now."""

@@ -87,10 +87,12 @@ class Pending:
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
+        return max(0.0, now - self.first_at(now))
+
+    def first_at(self, now: float) -> float:
+        """When the oldest of them was emitted; now if nothing is in flight."""
         first = next(iter(self._entries.values()), None)
-        if first is None:
-            return 0.0
-        return max(0.0, now - min([first[1], *self._reset.values()]))
+        return now if first is None else min([first[1], *self._reset.values()])
 
     def old(self, after: float, before: float) -> int:
         """How many have a timeout that began between these times."""

@@ -44,6 +44,10 @@ class Trees:
         """Seconds since the oldest was emitted; 0 if nothing is in flight."""
         return self._pending.oldest_s(now)
 
+    def first_at(self, now: float) -> float:
+        """When the oldest was emitted; now if nothing is in flight."""
+        return self._pending.first_at(now)
+
     def look(self, now: float) -> None:
         """Look for signs that too much is in flight; call it about once a second."""
         admission = self._admission

@@ -76,19 +76,29 @@ class SparkUnit:
 
     @property
     def slots(self) -> int:
-        """How many Spark tasks can run at once. On a cluster it waits for seconds, until executors have registered."""
+        """How many Spark tasks can run at once, where none runs. On a cluster it waits for executors, for seconds."""
         if self._local:
             return int(self.context.defaultParallelism)
-        return settled(self._registered)
+        return settled(self._free)
 
-    def _registered(self) -> int:
-        """The slots of the executors that are there: ``defaultParallelism`` is 2 where there are none, or what is set."""
+    @property
+    def free(self) -> int:
+        """How many Spark tasks could run beside those that do. In local mode none is ever lost, and 0 is returned."""
+        return 0 if self._local else self._free()
+
+    def _free(self) -> int:
+        """The free slots of the executors that are there: ``defaultParallelism`` is 2 where there are none, or what is set.
+
+        Spark lists an executor for minutes that has vanished. A task of a run that is over counts for as long as its
+        executor has not said that it has ended: one that does not answer has no free slot.
+        """
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         executors = jvm.statusStore().executorList(True)  # those that live
         found = executors.iterator()
         slots = 0
         while found.hasNext():
-            slots += int(found.next().maxTasks())
+            executor = found.next()
+            slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
         return slots
 
     def ship(self, module: str | None, master: str) -> None:

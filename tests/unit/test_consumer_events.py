@@ -138,6 +138,25 @@ def test_a_bound_that_grows_and_falls_brings_no_message_back(ready):
     assert bench.channel.endangered == 0
 
 
+def test_acks_of_messages_that_trickle_in_wait_for_no_change_of_the_prefetch():
+    """The change is made when the prefetch is reached: that is when it is needed."""
+    bench = Bench(prefetch=30_000)
+    bench.consumer.expect(8)
+    bench.put(*[b"x"] * 6)
+    bench.channel.deliver(6)
+    bench.consumer.expect(100)
+    handed = bench.consumer.get(1)
+    bench.consumer.ack(handed[0].epoch, handed[0].tag)
+    assert bench.withheld == 0
+    assert bench.channel.subscribed
+    bench.put(*[b"y"] * 11)
+    bench.channel.deliver(11)
+    assert not bench.channel.subscribed, "the broker has sent all that it may"
+    assert bench.channel.endangered == 0
+    bench.settle_down()
+    assert bench.channel._consumer.prefetch == 200
+
+
 def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
     bench = Bench(prefetch=30_000)
     bench.consumer.expect(10)

@@ -103,6 +103,7 @@ class World:
     """What two drivers share."""
 
     slots = 2
+    free = 0
 
     def __init__(self):
         self.lease, self.control = MemoryLease(), MemoryControl()

@@ -139,6 +139,10 @@ class _SparkHosts:
     def slots(self) -> int:
         return self._spark.slots
 
+    @property
+    def free(self) -> int:
+        return self._spark.free
+
     def start(self, run: Run) -> LongTasks:
         tasks = LongTasks(self._spark.context, run)
         tasks.start()

@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from acker import LedgerUnavailableError
 from queues.inbox.contract import Inboxes
@@ -16,6 +16,7 @@ from queues.inbox.records import StaleAttemptError
 from spark_jobs.spark.run import Run
 from spark_jobs.topology import Topology
 from workers.control import NO_REBALANCE, Control, Rebalance, State
+from workers.driver.hosts import Hosts, Tasks, Width
 from workers.driver.keeper import Keeper
 from workers.driver.lease import Lease
 from workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
@@ -33,41 +34,11 @@ _RESERVE_S = 1.0
 # and a tuple between two inboxes may be overlooked once: nothing is on its way when several looks in a row find nothing.
 _DRAIN_S = 10.0
 _QUIET_LOOKS = 4
-# For the last steps when a run ends.
+# For the last steps when a run ends. Less where processes are gone: nothing would be waited for.
 _GRACE_S = 5.0
+_GRACE_OF_THE_GONE_S = 1.0
 # Runs in a row that failed at once: another one would fail too, and each gives back what is in flight.
 _HOPELESS = 8
-
-
-class Tasks(Protocol):
-    """The tasks of one run: ``LongTasks``, or a test's."""
-
-    @property
-    def active(self) -> bool: ...
-
-    @property
-    def fault(self) -> str | None: ...
-
-    def wait(self, seconds: float) -> bool: ...
-
-    def cancel(self) -> None: ...
-
-
-class Hosts(Protocol):
-    """The place where runs have their tasks: Spark."""
-
-    @property
-    def slots(self) -> int:
-        """How many hosts can run at once."""
-        ...
-
-    def start(self, run: Run) -> Tasks:
-        """Start the tasks; returns at once."""
-        ...
-
-    def silenced(self) -> AbstractContextManager[None]:
-        """Keep tasks that are cut off from printing traces."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +68,7 @@ class Runs:
         self._keeper = Keeper(ground.lease)
         # The order that the newest run obeys.
         self._order = NO_REBALANCE
+        self._width = Width()
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -177,18 +149,20 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
+        self._width.began(len(run.hosts), of=len(_tasks_of(run)))
+        ended = Ended.STOPPED
         try:
             # Spout workers may send as soon as the inboxes are the run's, while Python workers still start.
             self._keeper.attend(run.id, run.topology)
-            ended = self._watched(run, tasks)
+            ended = self._watched(run, tasks, hosts)
         finally:
             self._keeper.attend_none()
-            self._finish(hosts, run, tasks)
+            self._finish(hosts, run, tasks, _GRACE_OF_THE_GONE_S if ended is Ended.UNATTENDED else _GRACE_S)
         if ended is Ended.FAILED:
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
         return ended, tasks.fault
 
-    def _watched(self, run: Run, tasks: Tasks) -> Ended:
+    def _watched(self, run: Run, tasks: Tasks, hosts: Hosts) -> Ended:
         began = time.monotonic()
         look_at = began
         absences = Absences()
@@ -212,6 +186,10 @@ class Runs:
                 ended = self._looked(run, now - began, absences)
                 if ended is not None:
                     return ended
+                if self._width.may_return(hosts, now):
+                    log.info("Spark has slots again that were lost: planning anew", extra={"event": "slots_back"})
+                    self._drain(run, tasks)
+                    return Ended.REBALANCED
         return Ended.STOPPED
 
     def _drain(self, run: Run, tasks: Tasks) -> None:
@@ -259,7 +237,7 @@ class Runs:
             return Ended.UNATTENDED
         return None
 
-    def _finish(self, hosts: Hosts, run: Run, tasks: Tasks) -> None:
+    def _finish(self, hosts: Hosts, run: Run, tasks: Tasks, grace_s: float) -> None:
         """Have the run's tasks end, and release what they leave.
 
         Its number is still the run's: where a later run has begun, this changes nothing.
@@ -267,9 +245,9 @@ class Runs:
         with hosts.silenced():
             with suppress(LedgerUnavailableError, StaleAttemptError):
                 self._ground.enter(replace(run, id=f"{run.id}-ended"))
-            if not tasks.wait(_GRACE_S):
+            if not tasks.wait(grace_s):
                 tasks.cancel()
-                tasks.wait(_GRACE_S)
+                tasks.wait(grace_s)
 
     def _is_over(self) -> bool:
         """Whether a signal or an operator ended the topology; a Redis that does not answer says nothing."""

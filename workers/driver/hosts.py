@@ -1,0 +1,72 @@
+"""The place where a run has its tasks, as the driver's loop sees it, and how much of it the run uses."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from spark_jobs.spark.run import Run
+
+_LOOK_S = 5.0
+# Looks in a row: an executor that comes and goes is not worth a new run.
+_SURE_LOOKS = 3
+
+
+class Tasks(Protocol):
+    """The tasks of one run: ``LongTasks``, or a test's."""
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def fault(self) -> str | None: ...
+
+    def wait(self, seconds: float) -> bool: ...
+
+    def cancel(self) -> None: ...
+
+
+class Hosts(Protocol):
+    """The place where runs have their tasks: Spark."""
+
+    @property
+    def slots(self) -> int:
+        """How many hosts can run at once, where none runs. Those of an executor that does not answer are not counted."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """How many could run beside those that do; returns at once."""
+        ...
+
+    def start(self, run: Run) -> Tasks:
+        """Start the tasks; returns at once."""
+        ...
+
+    def silenced(self) -> AbstractContextManager[None]:
+        """Keep tasks that are cut off from printing traces."""
+        ...
+
+
+class Width:
+    """Over how many hosts the runs of one driver spread their tasks: fewer while an executor is away, and as many again."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._lacks = False
+        self._looks = 0
+        self._look_at = float("-inf")
+
+    def began(self, hosts: int, *, of: int) -> None:
+        """A run began on so many hosts, which have ``of`` bolt tasks."""
+        self._most = max(self._most, hosts)
+        self._lacks = hosts < min(of, self._most)
+        self._looks = 0
+
+    def may_return(self, hosts: Hosts, now: float) -> bool:
+        """Tell whether a slot that an earlier run had is surely free again."""
+        if not self._lacks or now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_S
+        self._looks = self._looks + 1 if hosts.free > 0 else 0
+        return self._looks >= _SURE_LOOKS
