@@ -52,7 +52,7 @@ $(BENCH)/.complete: bench/constraints.txt
 	@touch $@
 
 # Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two.
-# But the faults alone, for they show how long recovery takes. What is quick, and what is the rest: tests/choice.py.
+# But the faults alone, for they show how long recovery takes. What is quick, and what is the rest: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 
@@ -75,7 +75,7 @@ test-rest: check
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
 # The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
-ON_REDIS := tests/integration/ledger $(wildcard tests/integration/test_*_contract.py)
+ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
 	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 tests/integration
 	@$(PYTEST) --servers=redis:8.0 $(ON_REDIS)
@@ -102,7 +102,7 @@ setup: $(STAMP)
 $(STAMP): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'tiercel needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 2; }
-	@$(PYTHON) -B -m compose python-venv java rabbitmq-server redis-server
+	@$(PYTHON) -B -m tiercel.compose python-venv java rabbitmq-server redis-server
 	@[ -x $(BIN)/pip ] || { echo 'tiercel: making $(VENV)'; $(PYTHON) -m venv $(VENV); }
 	@rm -f $(VENV)/install.log
 	@echo "tiercel: installing $$(grep -c '==' constraints.txt) packages into $(VENV)"

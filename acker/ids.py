@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from acker.ledger import Ids
+from tiercel.acker.ledger import Ids
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15

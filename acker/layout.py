@@ -29,9 +29,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from acker.ids import mix_array
-from acker.ledger import Failure, Ids, LedgerSpec
-from acker.work import LIFETIMES, REASON_LENGTH, Work
+from tiercel.acker.ids import mix_array
+from tiercel.acker.ledger import Failure, Ids, LedgerSpec
+from tiercel.acker.work import LIFETIMES, REASON_LENGTH, Work
 
 SLICE = 3000
 """Roots a call: two to four milliseconds, and a third of what Lua can unpack."""

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from acker.effects import Effect
+from tiercel.acker.effects import Effect
 
 Ids = NDArray[np.uint64]
 

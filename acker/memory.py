@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from acker.effects import Effect, LocalEffect, perform_all
-from acker.ledger import Applied, Census, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
-from acker.memory_steps import MemorySteps
-from acker.outcomes import joined, total
-from acker.work import LIFETIMES, REASON_LENGTH, conflict_of
+from tiercel.acker.effects import Effect, LocalEffect, perform_all
+from tiercel.acker.ledger import Applied, Census, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
+from tiercel.acker.memory_steps import MemorySteps
+from tiercel.acker.outcomes import joined, total
+from tiercel.acker.work import LIFETIMES, REASON_LENGTH, conflict_of
 
 _ROOT_BYTES = 27
 """As many as Redis takes."""

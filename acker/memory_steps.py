@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from acker.ledger import Applied, Token
+from tiercel.acker.ledger import Applied, Token
 
 # Runs that are over and known to be.
 _REMEMBERED = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acker.ledger import Applied, Outcomes, Reply
+from tiercel.acker.ledger import Applied, Outcomes, Reply
 
 # The first of these that a part of a call got is the verdict on the whole call.
 _VERDICTS = (Applied.STALE, Applied.CONFLICTING, Applied.FRESH, Applied.REPEATED)

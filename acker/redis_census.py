@@ -6,8 +6,8 @@ from typing import Any
 
 import redis
 
-from acker.layout import ShardKeys
-from acker.ledger import Census
+from tiercel.acker.layout import ShardKeys
+from tiercel.acker.ledger import Census
 
 _SCAN_COUNT = 1000
 

@@ -13,14 +13,14 @@ from typing import Any, cast
 import redis
 from redis import exceptions
 
-from acker.errors import AckerError
-from acker.layout import unpack_failures, unpack_roots
-from acker.ledger import Failure, Outcomes
-from acker.outcomes import joined
-from acker.redis_errors import translated
-from acker.redis_pool import Command, Pool
-from acker.script_sources import script_source
-from acker.scripts import Noted
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.pool import Command, Pool
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.errors import AckerError
+from tiercel.acker.layout import unpack_failures, unpack_roots
+from tiercel.acker.ledger import Failure, Outcomes
+from tiercel.acker.outcomes import joined
+from tiercel.acker.scripts import Noted
 
 _START = "0-0"
 _ONE_SERVER_WAIT_S = 0.5

@@ -11,17 +11,17 @@ import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from acker.effects import Effect, perform_all
-from acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
-from acker.ledger import Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
-from acker.outcomes import total
-from acker.redis_census import pending_in, shard_census
-from acker.redis_client import check_version, connect
-from acker.redis_effects import RedisServers
-from acker.redis_errors import translated
-from acker.redis_feed import FeedServer, RedisFeed, ShardFeed
-from acker.scripts import ShardScripts
-from acker.work import Work, canonical
+from tiercel.acker.connection.client import check_version, connect
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
+from tiercel.acker.ledger import Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from tiercel.acker.outcomes import total
+from tiercel.acker.redis_census import pending_in, shard_census
+from tiercel.acker.redis_feed import FeedServer, RedisFeed, ShardFeed
+from tiercel.acker.scripts import ShardScripts
+from tiercel.acker.work import Work, canonical
 
 _MOST_OWNERS = 65_535
 

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from acker.effects import Effect
-from acker.layout import Lifetimes, ShardKeys, fields, groups_of, pack_failure, records, unpack_roots
-from acker.ledger import Applied, Ids, Reply, Token
-from acker.redis_effects import Reader, RedisScript, RedisServer
-from acker.script_sources import script_source
-from acker.work import Work, conflict_of
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import Reader, RedisScript, RedisServer
+from tiercel.acker.effects import Effect
+from tiercel.acker.layout import Lifetimes, ShardKeys, fields, groups_of, pack_failure, records, unpack_roots
+from tiercel.acker.ledger import Applied, Ids, Reply, Token
+from tiercel.acker.work import Work, conflict_of
 
 T = TypeVar("T")
 _CONFLICT = pack_failure(conflict_of(0))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from acker.ledger import Failure, Ids, Updates
+from tiercel.acker.ledger import Failure, Ids, Updates
 
 REASON_LENGTH = 500
 """Characters of a failure's reason that are kept."""

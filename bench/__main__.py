@@ -18,7 +18,7 @@ from bench.machine import load, machine
 from bench.page import write
 from bench.parts import FULL, PARTS, QUICK, Scale
 from bench.rig import BenchError
-from compose.errors import ServiceError
+from tiercel.compose.errors import ServiceError
 
 FOLDER = Path(__file__).resolve().parent
 PAGES = (FOLDER.parent / "docs/performance.md", FOLDER.parent / "README.md")

@@ -17,8 +17,8 @@ from bench.probe import Reading, Sample
 from bench.processes import cpu_seconds, spent
 from bench.rig import ROOT, WORDS, BenchError, clear, fill, sentences, until
 from bench.throughput import Drained, moment, rate_between
-from compose import GuardedProcess, Launch
-from workers.config import Settings, child_environment, python_path
+from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.workers.config import Settings, child_environment, python_path
 
 _SLOWEST = {"bare": 2_000, "inline": 100, "celery": 5, "dramatiq": 5}
 """Sentences a second below which a run is given up."""

@@ -24,8 +24,8 @@ from bench.probe import environment
 from bench.rig import Running, fill, running, servers
 from bench.throughput import moment
 from bench.topologies import Shape
-from workers.config import Settings
-from workers.control import State
+from tiercel.workers.config import Settings
+from tiercel.workers.control.contract import State
 
 _SMALL = 100
 """Bytes of a message where its size is not what the curve is about."""

@@ -32,14 +32,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
 
-from acker.effects import perform_all
-from acker.redis_client import connect
-from acker.redis_effects import RedisServers
 from bench.server import redis_server, server_seconds
 from bench.steps import Row, percentiles, steps
-from queues.inbox.contract import Effect, Inbox, Inboxes
-from queues.inbox.records import Appended, Bounds, Covered, Parcel, Sender
-from queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.effects import perform_all
+from tiercel.queues.inbox.contract import Effect, Inbox, Inboxes
+from tiercel.queues.inbox.records import Appended, Bounds, Covered, Parcel, Sender
+from tiercel.queues.inbox.redis_streams import RedisInboxes
 
 _RUN = "run"
 _TASK, _OTHER = 4, 5

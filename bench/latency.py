@@ -27,10 +27,10 @@ from bench.contest import consuming
 from bench.probe import Reading
 from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, Running, clear, fill, running, sentences, servers, until
-from queues.address import Address
-from queues.errors import QueuesError
-from queues.outlet import Outgoing, Outlet
-from workers.config import Settings
+from tiercel.queues.broker.address import Address
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.publishing.outlet import Outgoing, Outlet
+from tiercel.workers.config import Settings
 
 RATES = (100, 1_000, 5_000)
 # What does not count, at the beginning of each rate.

@@ -24,10 +24,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from acker import Ids, LedgerSpec, RedisLedger, RootIds, Token, Updates
-from acker.ids import mix_array
-from acker.redis_client import connect
 from bench.server import redis_server, server_seconds
+from tiercel.acker.connection.client import connect
+from tiercel.acker.ids import RootIds, mix_array
+from tiercel.acker.ledger import Ids, LedgerSpec, Token, Updates
+from tiercel.acker.redis_ledger import RedisLedger
 
 _REGISTERED_AT_ONCE = 2_000
 _TASK_ROOTS = 20_000

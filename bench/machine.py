@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from compose.install import find_rabbitmq, find_redis
+from tiercel.compose.install import find_rabbitmq, find_redis
 
 
 def machine() -> dict[str, str]:

@@ -10,7 +10,7 @@ from bench import contest, growth, inbox, latency, ledger, scaling, slow, standb
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
 from bench.throughput import Drained
-from workers.config import Settings
+from tiercel.workers.config import Settings
 
 Say = Callable[[str], None]
 

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import redis
 
-from acker import RedisMetrics
 from bench.probe import Reading, environment
-from compose import EmbeddedServices
-from queues import Publisher
-from queues.declare import WorkQueue, declare_queue
-from spark_jobs.running.placement import bolt_tasks
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.spark.stores import open_inboxes
-from spark_jobs.topology import Topology
-from workers.config import Settings
-from workers.control import State
-from workers.driver.redis_lease import RedisLease
-from workers.loading import load_topology
-from workers.local import LocalRun
-from workers.redis_control import RedisControl
-from workers.registry import Registry
-from workers.steering import Steering
+from tiercel import Publisher
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.compose.embedded import EmbeddedServices
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.workers.config import Settings
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.steering import Steering
+from tiercel.workers.loading import load_topology
+from tiercel.workers.local.run import LocalRun
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 10

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import redis
 
-from compose import EmbeddedRedis
+from tiercel.compose.redis_server import EmbeddedRedis
 
 
 @contextmanager

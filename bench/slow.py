@@ -33,8 +33,8 @@ from bench.latency import Schedule
 from bench.probe import environment
 from bench.rig import BenchError, Running, fill, running, servers
 from bench.topologies import EXECUTIONS, SlowShape, slow_body
-from queues.depths import depths
-from workers.config import Settings
+from tiercel.queues.broker.depths import depths
+from tiercel.workers.config import Settings
 
 # One message in so many raises the first time.
 RAISING = 20

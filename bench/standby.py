@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.probe import Reading
 from bench.processes import cpu_seconds, spent
 from bench.rig import ROOT, clear, fill, sentences, servers, until
-from compose import GuardedProcess, Launch
-from workers.config import Settings, child_environment, python_path
+from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.workers.config import Settings, child_environment, python_path
 
 _QUEUE = "bench-basic"
 _SETTLE_S = 10.0
@@ -50,7 +50,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = Reading(Path(folder))
         environment = {**settings.as_environment(), **python_path(ROOT), **reading.environment(timed=False)}
-        argv = (sys.executable, "-m", "workers", "run", "bench.topologies:basic")
+        argv = (sys.executable, "-m", "tiercel", "run", "bench.topologies:basic")
         began = time.monotonic()
         process = GuardedProcess(Launch(argv=argv, env=child_environment(environment), cwd=ROOT))
         try:

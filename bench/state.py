@@ -19,11 +19,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from acker import LedgerSpec
-from acker.effects import Effect, perform_in_turn
-from acker.redis_client import connect
 from bench.server import redis_server
-from spark_jobs.state import KeyValueState, RedisStateStore, StateTurn, Writes
+from tiercel import KeyValueState
+from tiercel.acker.connection.client import connect
+from tiercel.acker.effects import Effect, perform_in_turn
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.state.store import StateTurn, Writes
 
 _TEN = [f"key {number}" for number in range(10)]
 _FILLED_AT_ONCE = 50_000

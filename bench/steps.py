@@ -13,22 +13,23 @@ from typing import NamedTuple
 import numpy as np
 import redis
 
-from acker import MemoryMetrics, RootIds, open_ledger
-from acker.effects import perform_all
-from acker.redis_client import connect
 from bench.server import server_seconds
-from queues import Spout
-from queues.inbox.records import Sender
-from spark_jobs import BasicBolt, BasicCollector, StatefulBolt, Topology, TopologyBuilder, Tuple
-from spark_jobs.emission import SpoutEmitter
-from spark_jobs.running.around import Around
-from spark_jobs.running.attempt import Attempt
-from spark_jobs.running.counting import Counting
-from spark_jobs.running.placement import bolt_tasks
-from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.spark.stores import open_inboxes
-from spark_jobs.state import RedisStateStore
+from tiercel import BasicBolt, BasicCollector, Spout, StatefulBolt, Topology, TopologyBuilder, Tuple
+from tiercel.acker.connection.client import connect
+from tiercel.acker.effects import perform_all
+from tiercel.acker.ids import RootIds
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.records import Sender
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.placement import bolt_tasks
 
 _RUN = "run"
 _BODY = b"x" * 100

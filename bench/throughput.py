@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.processes import cpu_seconds, spent
 from bench.rig import WORDS, BenchError, Running, fill, running, sentences, servers
 from bench.topologies import KINDS
-from workers.config import Settings
-from workers.control import State
+from tiercel.workers.config import Settings
+from tiercel.workers.control.contract import State
 
 _LOOK_S = 0.1
 _SLOWEST = 100

@@ -15,20 +15,21 @@ import pyarrow.compute as pc
 import redis
 
 from bench.probe import start_probe
-from examples.word_count import SplitSentence, WordCount
-from queues import QueueSpout, SpoutContext
-from spark_jobs import (
+from tiercel import (
     ArrowBolt,
     ArrowCollector,
     BasicBolt,
     BasicCollector,
     Config,
+    QueueSpout,
+    SpoutContext,
     Topology,
     TopologyBuilder,
     TopologyContext,
     Tuple,
 )
-from spark_jobs.arrow_bolt import AnyBolt
+from tiercel.examples.word_count import SplitSentence, WordCount
+from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
 

@@ -31,30 +31,22 @@ import pyarrow.compute as pc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from acker import Applied, Failure, Ledger, MemoryMetrics, Reply, RootIds, Token, Updates
-from acker.effects import Effect, LocalEffect, perform_all
-from queues import Spout
-from queues.inbox.memory import MemoryInboxes
-from queues.inbox.records import Bounds, Sender
-from spark_jobs import (
-    ArrowBolt,
-    ArrowCollector,
-    BasicBolt,
-    BasicCollector,
-    Bolt,
-    OutputCollector,
-    TopologyBuilder,
-    Tuple,
-)
-from spark_jobs.arrow_bolt import AnyBolt
-from spark_jobs.emission import SpoutEmitter
-from spark_jobs.interpreter import spare_the_collector
-from spark_jobs.running.around import Around
-from spark_jobs.running.attempt import Attempt
-from spark_jobs.running.counting import Counting
-from spark_jobs.running.placement import bolt_tasks
-from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.topology import Topology
+from tiercel import ArrowBolt, ArrowCollector, BasicBolt, BasicCollector, Bolt, OutputCollector, Spout, TopologyBuilder, Tuple
+from tiercel.acker.effects import Effect, LocalEffect, perform_all
+from tiercel.acker.ids import RootIds
+from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Bounds, Sender
+from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.interpreter import spare_the_collector
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks
 
 WORDS = 10
 VOCABULARY = 5_000

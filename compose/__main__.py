@@ -1,7 +1,7 @@
-"""``python3 -m compose THING…`` installs what is missing, before tiercel itself is installed."""
+"""``python3 -m tiercel.compose THING…`` installs what is missing, before any library is there."""
 
 import sys
 
-from compose.install import main
+from tiercel.compose.install import main
 
 sys.exit(main(sys.argv[1:]))

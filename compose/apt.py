@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from compose.errors import ServiceMissingError
+from tiercel.compose.errors import ServiceMissingError
 
 # Debian starts the system service of every server package that it installs. A policy that says no (exit 101) is the
 # documented way to prevent that; one that is already there is the administrator's, and stays. Where systemd runs, the units

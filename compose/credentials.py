@@ -1,6 +1,6 @@
 """Draws the passwords of a stack, once: what is there already stays. Each role has a folder with what it needs, and no more.
 
-    python -m compose.credentials FOLDER
+    python -m tiercel.compose.credentials FOLDER
 
 Each process reads its role's folder, so that no password is in an environment or on a command line. Standard library only.
 
@@ -135,7 +135,7 @@ def _spark_conf(secret: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """The command line."""
     if len(arguments) != 1:
-        print("tiercel: name one folder: python -m compose.credentials FOLDER", file=sys.stderr)  # noqa: T201 - the answer
+        print("tiercel: name one folder, for the credentials", file=sys.stderr)  # noqa: T201 - the answer
         return 2
     try:
         drawn = draw_credentials(Path(arguments[0]))

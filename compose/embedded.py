@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from compose.install import install_missing
-from compose.rabbitmq import EmbeddedRabbitMQ
-from compose.redis_server import EmbeddedRedis
+from tiercel.compose.install import install_missing
+from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
+from tiercel.compose.redis_server import EmbeddedRedis
 
 
 class EmbeddedServices:

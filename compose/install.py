@@ -2,7 +2,7 @@
 
 Standard library only: ``make`` runs it with the system's Python, before anything is installed:
 
-    python3 -m compose rabbitmq-server redis-server java python-venv
+    python3 -m tiercel.compose rabbitmq-server redis-server java python-venv
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from compose.apt import Apt
-from compose.errors import ServiceMissingError
+from tiercel.compose.apt import Apt
+from tiercel.compose.errors import ServiceMissingError
 
 PLAIN_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -13,11 +13,11 @@ import shutil
 import socket
 import subprocess
 
-from compose.errors import ServiceError
-from compose.guard import Launch
-from compose.install import PLAIN_ENVIRONMENT, find_rabbitmq, require
-from compose.ports import LOOPBACK, free_port
-from compose.server import EmbeddedServer
+from tiercel.compose.errors import ServiceError
+from tiercel.compose.guard import Launch
+from tiercel.compose.install import PLAIN_ENVIRONMENT, find_rabbitmq, require
+from tiercel.compose.ports import LOOPBACK, free_port
+from tiercel.compose.server import EmbeddedServer
 
 _USER = "tiercel"
 _NODE = f"{_USER}@localhost"

@@ -6,10 +6,10 @@ import secrets
 import socket
 from pathlib import Path
 
-from compose.guard import Launch
-from compose.install import PLAIN_ENVIRONMENT, find_redis, require
-from compose.ports import LOOPBACK, free_port
-from compose.server import EmbeddedServer
+from tiercel.compose.guard import Launch
+from tiercel.compose.install import PLAIN_ENVIRONMENT, find_redis, require
+from tiercel.compose.ports import LOOPBACK, free_port
+from tiercel.compose.server import EmbeddedServer
 
 _CONFIG = """\
 port {port}

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from compose.errors import ServiceStartError
-from compose.guard import GuardedProcess, Launch
+from tiercel.compose.errors import ServiceStartError
+from tiercel.compose.guard import GuardedProcess, Launch
 
 _ATTEMPTS = 3
 _READY_TIMEOUT_S = 60.0

@@ -1,8 +1,8 @@
-"""Topologies to run and to copy from: ``tiercel run examples.word_count:topology``.
+"""Topologies to run and to copy from: ``tiercel run tiercel.examples.word_count:topology``.
 
-word_count           sentences from RabbitMQ, split, counted by word in a state
-arrow_word_count     the same with whole record batches, into another queue
-invoices             from queue to queue
-reliable_sentences   a spout of your own that replays what failed
-random_sentences     a spout of your own, and what a timeout does
+word_count          sentences from RabbitMQ, split, counted by word in a state
+arrow_word_count    the same with whole record batches, into another queue
+invoices            from queue to queue
+reliable_sentences  a spout of your own that replays what failed
+random_sentences    a spout of your own, and what a timeout does
 """

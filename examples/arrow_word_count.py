@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queues import QueueSpout
-from spark_jobs import ArrowBolt, ArrowCollector, QueueSink, Topology, TopologyBuilder
+from tiercel import ArrowBolt, ArrowCollector, QueueSink, QueueSpout, Topology, TopologyBuilder
 
 
 class SplitSentences(ArrowBolt):

@@ -1,4 +1,4 @@
-"""From queue to queue: orders come in, invoices go out: ``tiercel run examples.invoices:topology``.
+"""Orders come in, invoices go out: ``tiercel run tiercel.examples.invoices:topology``.
 
     echo '{"order": 1, "item": "hood", "pieces": 2, "price": "12.50"}' | tiercel publish orders -
 
@@ -8,8 +8,7 @@ delivery limit lies among the dead letters with the reason: ``tiercel dead-lette
 
 from __future__ import annotations
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, BasicCollector, QueueSink, Topology, TopologyBuilder, Tuple
+from tiercel import BasicBolt, BasicCollector, QueueSink, QueueSpout, Topology, TopologyBuilder, Tuple
 
 
 class Bill(BasicBolt):

@@ -1,4 +1,4 @@
-"""What a timeout does: ``tiercel run examples.random_sentences:topology``.
+"""What a timeout does: ``tiercel run tiercel.examples.random_sentences:topology``.
 
 Now and then a sentence at random; the spout keeps it until it is acked. A bolt forgets some words: it neither acks nor fails
 them. Nobody can know that, so after ``message_timeout_secs`` the sentence fails with the reason ``timeout``, and is emitted
@@ -13,8 +13,19 @@ import uuid
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from queues import Spout, SpoutCollector, SpoutContext
-from spark_jobs import BasicBolt, BasicCollector, Bolt, Config, OutputCollector, Topology, TopologyBuilder, Tuple
+from tiercel import (
+    BasicBolt,
+    BasicCollector,
+    Bolt,
+    Config,
+    OutputCollector,
+    Spout,
+    SpoutCollector,
+    SpoutContext,
+    Topology,
+    TopologyBuilder,
+    Tuple,
+)
 
 SENTENCES = ("falcons hunt by day", "owls hunt by night", "a tiercel hunts whenever it is hungry")
 PAUSE_S = 0.5

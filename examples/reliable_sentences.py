@@ -1,4 +1,4 @@
-"""A spout of your own that replays what failed: ``tiercel run examples.reliable_sentences:topology``.
+"""A spout of your own that replays what failed: ``tiercel run tiercel.examples.reliable_sentences:topology``.
 
 No queue holds these sentences, so the spout itself has to remember what it emitted until it hears what became of it. Watch the
 ``again`` lines: each is a sentence of which some word failed, and that is emitted once more. Sooner or later each is ``done``.
@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from queues import Spout, SpoutCollector, SpoutContext
-from spark_jobs import Bolt, OutputCollector, Topology, TopologyBuilder, Tuple
+from tiercel import Bolt, OutputCollector, Spout, SpoutCollector, SpoutContext, Topology, TopologyBuilder, Tuple
 
 SENTENCES = (
     "a tiercel is a male falcon",

@@ -5,8 +5,7 @@ To look at the counts: ``redis-cli HGETALL "tiercel:{word-count:0}:state:count"`
 
 from __future__ import annotations
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, BasicCollector, StatefulBolt, Topology, TopologyBuilder, Tuple
+from tiercel import BasicBolt, BasicCollector, QueueSpout, StatefulBolt, Topology, TopologyBuilder, Tuple
 
 
 class SplitSentence(BasicBolt):

@@ -22,10 +22,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from queues.decimals import MISFITS, decimal_for
-from queues.errors import BadBodyError, SchemaError
-from queues.json_text import read_json
-from queues.schema import Schema
+from tiercel.queues.decimals import MISFITS, decimal_for
+from tiercel.queues.errors import BadBodyError, SchemaError
+from tiercel.queues.json_text import read_json
+from tiercel.queues.schema import Schema
 
 Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from queues.errors import BadBodyError
+from tiercel.queues.errors import BadBodyError
 
 # Values in one body: what takes memory is not their text but the objects that they become.
 MAX_VALUES = 1_000_000

@@ -14,7 +14,7 @@ BYTES_HELD = 256 * 1024 * 1024
 """Bytes of bodies that a spout task holds, more or less: above this it takes no more messages until half of it is settled.
 
 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ knows no prefetch in bytes. A consumer therefore begins with as many
-messages as fit whatever their size (16), and asks for more once it has seen how large they are; see ``queues.intake``.
+messages as fit whatever their size (16), and asks for more once it has seen how large they are; see ``consuming.intake``.
 """
 
 UNEMITTED_S = 300.0

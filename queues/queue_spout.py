@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from queues.address import Address
-from queues.consumer import Consumer, ConsumerSettings
-from queues.declare import WorkQueue
-from queues.errors import BadBodyError
-from queues.formats import Decoder, Format, decoder_for
-from queues.limits import PREFETCH
-from queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
-from queues.schema import Schema
-from queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.declare import WorkQueue
+from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.errors import BadBodyError
+from tiercel.queues.formats import Decoder, Format, decoder_for
+from tiercel.queues.limits import PREFETCH
+from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
+from tiercel.queues.schema import Schema
+from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
 
 _DEFAULT_FIELDS = "body string"
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from queues.decimals import MISFITS, decimal_for
-from queues.errors import SchemaError
+from tiercel.queues.decimals import MISFITS, decimal_for
+from tiercel.queues.errors import SchemaError
 
 # What Arrow and we raise for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from acker.ids import mix
-from queues.errors import SchemaError
-from queues.schema import UNFIT, Field, Schema
-from spark_jobs.errors import BadValuesError
+from tiercel.acker.ids import mix
+from tiercel.queues.errors import SchemaError
+from tiercel.queues.schema import UNFIT, Field, Schema
+from tiercel.spark_jobs.errors import BadValuesError
 
 KeyHash = Callable[[Sequence[Any]], int]
 """A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type."""

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from compose import EmbeddedServices
-from compose.engine import engine
-from compose.errors import ServiceError, ServiceMissingError
-from tests.choice import LONGEST_FIRST, chosen
-from tests.replicas import ClusteredRedis
-from tests.servers import EMBEDDED, Servers, in_containers
-from tests.waiting import wait_until as _wait_until
+from tests.images.engine import engine
+from tests.support.choice import LONGEST_FIRST, chosen
+from tests.support.replicas import ClusteredRedis
+from tests.support.servers import EMBEDDED, Servers, in_containers
+from tests.support.waiting import wait_until as _wait_until
+from tiercel.compose.embedded import EmbeddedServices
+from tiercel.compose.errors import ServiceError, ServiceMissingError
 
 # A slow example says that the machine is busy, and nothing else.
 settings.register_profile("unhurried", deadline=None)
@@ -170,5 +170,5 @@ def clustered_redis() -> Iterator[ClusteredRedis]:
 
 @pytest.fixture
 def wait_until() -> Callable[..., object]:
-    """``wait_until(condition, timeout, message)``; also importable from ``tests.waiting``."""
+    """``wait_until(condition, timeout, message)``; also importable from ``tests.support.waiting``."""
     return _wait_until

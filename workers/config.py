@@ -28,10 +28,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from acker.errors import LedgerRefusedError
-from acker.redis_address import Form, RedisAddress, split_urls
-from workers.errors import ConfigError
-from workers.redaction import redact
+from tiercel.acker.connection.address import Form, RedisAddress, split_urls
+from tiercel.acker.errors import LedgerRefusedError
+from tiercel.workers.errors import ConfigError
+from tiercel.workers.redaction import redact
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

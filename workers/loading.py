@@ -1,4 +1,4 @@
-"""Finds the topology that a command line names: ``examples.word_count:topology``."""
+"""Finds the topology that a command line names: ``tiercel.examples.word_count:topology``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.errors import SparkJobsError
-from workers.errors import UsageError
+from tiercel.spark_jobs.errors import SparkJobsError
+from tiercel.workers.errors import UsageError
 
 if TYPE_CHECKING:
-    from spark_jobs.topology import Topology
+    from tiercel.spark_jobs.topology.graph import Topology
 
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -27,11 +27,13 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
     Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for in the current folder,
     first. Raises UsageError with one line.
     """
-    from spark_jobs.topology import Topology  # noqa: PLC0415 - so that `tiercel --help` does not wait for numpy and pyarrow
+    from tiercel.spark_jobs.topology.graph import Topology  # noqa: PLC0415 - so that `tiercel --help` does not wait for numpy and pyarrow
 
     parts = _NAME.fullmatch(name)
     if parts is None:
-        raise UsageError(f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as examples.word_count:topology")
+        raise UsageError(
+            f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as tiercel.examples.word_count:topology"
+        )
     found = _attribute(_import(parts["module"]), parts["attribute"], name)
     if callable(found) and not isinstance(found, Topology):
         found = _call(found, name)
@@ -82,7 +84,7 @@ def _import(module: str) -> ModuleType:
 def _with_spout_tasks(topology: Topology, least: int) -> Topology:
     # Who reads a queue shares it with all others, however many of them work. Another spout may cut its source into as many
     # parts as it has tasks, and need a worker for each.
-    from queues import QueueSpout  # noqa: PLC0415 - as above
+    from tiercel.queues.queue_spout import QueueSpout  # noqa: PLC0415 - as above
 
     spouts = {
         component: replace(spec, parallelism=max(least, spec.parallelism)) if isinstance(spec.spout, QueueSpout) else spec

@@ -14,13 +14,13 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from workers.printable import printable
-from workers.redaction import redact
+from tiercel.workers.printable import printable
+from tiercel.workers.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workers.config import LogFormat
+    from tiercel.workers.config import LogFormat
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "component"}
 _CONTINUED = "\n    "

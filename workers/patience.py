@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
-from acker import LedgerUnavailableError
+from tiercel.acker.errors import LedgerUnavailableError
 
 log = logging.getLogger(__name__)
 

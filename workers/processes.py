@@ -11,8 +11,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from compose import GuardedProcess, Launch
-from workers.config import child_environment
+from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.workers.config import child_environment
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from workers.printable import printable
+from tiercel.workers.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -18,7 +18,7 @@ import redis
 from pika import SelectConnection, URLParameters
 
 from bench.probe import start_probe
-from queues.limits import PREFETCH
+from tiercel.queues.limits import PREFETCH
 
 Work = Callable[[bytes], None]
 

@@ -1,12 +1,13 @@
-"""What bolt tasks are sent.
+"""Inboxes of the bolt tasks: what they are sent.
 
 contract       appending, taking, sealing and finishing
 records        what travels through them
+chunk          the tuples of a record, as one Arrow record batch
 rules          what both backends check alike
 memory         within one process
-memory_box       one of them
+memory_box     one of them
 redis_streams  one stream per bolt task, in Redis
-scripts          its Lua scripts as typed functions, in lua/
-covered          a seal as text
-server           the servers that it is given
+scripts        its Lua scripts as typed functions, in lua/
+covered        a seal as text
+server         the servers that it is given
 """

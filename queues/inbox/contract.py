@@ -41,7 +41,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from queues.inbox.records import Appended, Covered, Entry, InboxFigures, Opened, Parcel, Sender
+from tiercel.queues.inbox.records import Appended, Covered, Entry, InboxFigures, Opened, Parcel, Sender
 
 T_co = TypeVar("T_co", covariant=True)
 

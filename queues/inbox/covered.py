@@ -5,7 +5,7 @@ STEP TICKS TUPLES BYTES|POSITION POSITION …|POSITION=HEX POSITION=HEX …
 
 from __future__ import annotations
 
-from queues.inbox.records import Covered
+from tiercel.queues.inbox.records import Covered
 
 
 def encode(covered: Covered) -> str:

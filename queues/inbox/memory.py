@@ -10,10 +10,20 @@ from datetime import timedelta
 from functools import partial
 from typing import Generic, TypeVar
 
-from queues.inbox.contract import Effect
-from queues.inbox.memory_box import Box, Known, figures_of, number_of
-from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender, StaleAttemptError
-from queues.inbox.rules import (
+from tiercel.queues.inbox.contract import Effect
+from tiercel.queues.inbox.memory_box import Box, Known, figures_of, number_of
+from tiercel.queues.inbox.records import (
+    Appended,
+    Bounds,
+    Covered,
+    Entry,
+    InboxFigures,
+    Opened,
+    Parcel,
+    Sender,
+    StaleAttemptError,
+)
+from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     check_append,

@@ -23,11 +23,11 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from queues.inbox.contract import Effect
-from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
-from queues.inbox.rules import DRAINED_BYTES, check_append, stale
-from queues.inbox.scripts import InboxScripts
-from queues.inbox.server import Server, Servers
+from tiercel.queues.inbox.contract import Effect
+from tiercel.queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
+from tiercel.queues.inbox.rules import DRAINED_BYTES, check_append, stale
+from tiercel.queues.inbox.scripts import InboxScripts
+from tiercel.queues.inbox.server import Server, Servers
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not its own any more.
 _ELSEWHERE = "@"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from queues.inbox.contract import LARGEST
-from queues.inbox.records import Parcel, StaleAttemptError
+from tiercel.queues.inbox.contract import LARGEST
+from tiercel.queues.inbox.records import Parcel, StaleAttemptError
 
 # Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000

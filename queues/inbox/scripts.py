@@ -8,11 +8,11 @@ from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
-from queues.inbox.contract import Effect
-from queues.inbox.covered import decode, encode
-from queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
-from queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, superseded, unfinished, unsealed
-from queues.inbox.server import Script, Server
+from tiercel.queues.inbox.contract import Effect
+from tiercel.queues.inbox.covered import decode, encode
+from tiercel.queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
+from tiercel.queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, superseded, unfinished, unsealed
+from tiercel.queues.inbox.server import Script, Server
 
 T = TypeVar("T")
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
@@ -203,4 +203,4 @@ def _read_figures(reply: Any) -> InboxFigures:
 
 @cache
 def _source(name: str) -> str:
-    return resources.files("queues.inbox").joinpath("lua", f"{name}.lua").read_text()
+    return resources.files("tiercel.queues.inbox").joinpath("lua", f"{name}.lua").read_text()

@@ -1,6 +1,6 @@
 """The servers that inboxes in Redis are given: whoever opens them connects, and names the errors.
 
-``acker.redis_effects`` has them.
+``acker.connection.server`` has them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from queues.inbox.contract import Effect
+from tiercel.queues.inbox.contract import Effect
 
 T = TypeVar("T")
 

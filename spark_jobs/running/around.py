@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acker import Ledger
-from queues.inbox.contract import Inboxes
-from spark_jobs.running.counting import Counting
-from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.state import StateStore
-from spark_jobs.system import is_system
-from spark_jobs.topology import Topology
+from tiercel.acker.ledger import Ledger
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.state.store import StateStore
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.system import is_system
 
 
 @dataclass(frozen=True, kw_only=True)

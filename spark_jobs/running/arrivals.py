@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from queues.chunk import Chunk, Route, decode
-from queues.errors import BadChunkError
-from queues.inbox.contract import Inboxes
-from queues.schema import Schema
-from spark_jobs.system import SYSTEM, SYSTEM_STREAMS
-from spark_jobs.topology import Topology
+from tiercel.queues.errors import BadChunkError
+from tiercel.queues.inbox.chunk import Chunk, Route, decode
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.schema import Schema
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.system import SYSTEM, SYSTEM_STREAMS
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from acker import LedgerUnavailableError
-from queues.chunk import Chunk
-from queues.inbox.records import Covered, Sender, StaleAttemptError
-from spark_jobs.running.around import Around
-from spark_jobs.running.arrivals import arrival
-from spark_jobs.running.commit import Committer
-from spark_jobs.running.copy import WorkingCopy
-from spark_jobs.running.pending import Pending, Share
-from spark_jobs.running.placement import behind, cycle_of
-from spark_jobs.running.slices import Slices
-from spark_jobs.running.step import Bench, Done, Step, StepOf
-from spark_jobs.running.ticks import TickClock
-from spark_jobs.task_states import TaskStates
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.queues.inbox.chunk import Chunk
+from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.arrivals import arrival
+from tiercel.spark_jobs.running.commit import Committer
+from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.pending import Pending, Share
+from tiercel.spark_jobs.running.slices import Slices
+from tiercel.spark_jobs.running.states import TaskStates
+from tiercel.spark_jobs.running.step import Bench, Done, Step, StepOf
+from tiercel.spark_jobs.running.ticks import TickClock
+from tiercel.spark_jobs.topology.placement import behind, cycle_of
 
 log = logging.getLogger(__name__)
 

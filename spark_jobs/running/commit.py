@@ -19,15 +19,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from acker import Applied, Ledger, Reply, Token
-from acker.effects import Effect, perform_all, perform_in_turn
-from acker.outcomes import total
-from acker.work import canonical, conflict_of
-from queues.inbox.contract import Inbox, Inboxes
-from queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
-from spark_jobs.running.step import Done
-from spark_jobs.state.store import StateTurn
-from spark_jobs.task_states import TaskStates
+from tiercel.acker.effects import Effect, perform_all, perform_in_turn
+from tiercel.acker.ledger import Applied, Ledger, Reply, Token
+from tiercel.acker.outcomes import total
+from tiercel.acker.work import canonical, conflict_of
+from tiercel.queues.inbox.contract import Inbox, Inboxes
+from tiercel.queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
+from tiercel.spark_jobs.running.states import TaskStates
+from tiercel.spark_jobs.running.step import Done
+from tiercel.spark_jobs.state.store import StateTurn
 
 log = logging.getLogger(__name__)
 

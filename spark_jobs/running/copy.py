@@ -8,14 +8,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from queues.chunk import Lineage
-from spark_jobs.arrow_bolt import AnyBolt
-from spark_jobs.collector import Record
-from spark_jobs.reasons import RAISED, reason_of
-from spark_jobs.snapshots.packing import Held, Packed, pack, unpack
-from spark_jobs.snapshots.sealing import BadSealError, seal, unseal
-from spark_jobs.topology import Topology
-from spark_jobs.tuples import OPEN
+from tiercel.queues.inbox.chunk import Lineage
+from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.tuples import OPEN
+from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.snapshots.packing import Held, Packed, pack, unpack
+from tiercel.spark_jobs.snapshots.sealing import BadSealError, seal, unseal
+from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 

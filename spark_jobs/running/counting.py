@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from acker import ErrorReport, Metrics, Reply
-from spark_jobs.counts import ACKER, ACKER_TASK, acker_counts, task_counts
-from spark_jobs.running.step import Done
+from tiercel.acker.ledger import Reply
+from tiercel.acker.metrics.contract import ErrorReport, Metrics
+from tiercel.spark_jobs.running.counts import ACKER, ACKER_TASK, acker_counts, task_counts
+from tiercel.spark_jobs.running.step import Done
 
 REASON_LENGTH = 500
 

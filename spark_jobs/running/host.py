@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 
-from acker import LedgerUnavailableError
-from queues.inbox.records import StaleAttemptError
-from spark_jobs.config import Config
-from spark_jobs.running.around import Around
-from spark_jobs.running.arrivals import waiting_roots
-from spark_jobs.running.task import BoltTask
-from spark_jobs.suspects.watchdog import Watchdog, Watched
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.arrivals import waiting_roots
+from tiercel.spark_jobs.running.task import BoltTask
+from tiercel.spark_jobs.suspects.watchdog import Watchdog, Watched
+from tiercel.spark_jobs.topology.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_jobs.spacing import Spacing
+from tiercel.spark_jobs.running.spacing import Spacing
 
 _STEP_S = 0.02
 """After this long no further tuple is begun."""

@@ -15,25 +15,25 @@ from typing import cast
 
 import numpy as np
 
-from acker import Failure, Updates
-from acker.ids import mix, mix_array
-from queues.chunk import Chunk, Lineage, Route, encode
-from queues.inbox.records import Parcel
-from spark_jobs.arrow_bolt import AnyBolt, ArrowBolt
-from spark_jobs.arrow_run import ArrowRecord, arrow_departures, execute_arrow
-from spark_jobs.bolt import BasicBolt
-from spark_jobs.collector import Item, Record
-from spark_jobs.counts import sources_of
-from spark_jobs.departures import Departure, departures
-from spark_jobs.execution import execute_bolt, fail_all
-from spark_jobs.fold import fold, join_lineages, roots_of, row_seeds, select
-from spark_jobs.outputs import Outputs
-from spark_jobs.running.copy import WorkingCopy
-from spark_jobs.running.pending import Share
-from spark_jobs.suspects.guard import Watch
-from spark_jobs.task_states import TaskStates
-from spark_jobs.topology import Topology
-from spark_jobs.tuples import Tuple, tuples_of
+from tiercel.acker.ids import mix, mix_array
+from tiercel.acker.ledger import Failure, Updates
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
+from tiercel.queues.inbox.records import Parcel
+from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt, ArrowBolt
+from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
+from tiercel.spark_jobs.emitting.collector import Item, Record
+from tiercel.spark_jobs.emitting.departures import Departure, departures
+from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
+from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
+from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.counts import sources_of
+from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
+from tiercel.spark_jobs.running.pending import Share
+from tiercel.spark_jobs.running.states import TaskStates
+from tiercel.spark_jobs.suspects.guard import Watch
+from tiercel.spark_jobs.topology.graph import Topology
 
 May = Callable[[], bool]
 """Says before each tuple whether the step goes on with it."""

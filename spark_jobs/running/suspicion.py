@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from acker import Ledger, Token
-from spark_jobs.running.pending import Pending, Share
-from spark_jobs.running.step import Done, May, Step
-from spark_jobs.suspects.book import CaseBook
-from spark_jobs.suspects.case import REASON
-from spark_jobs.suspects.guard import Guard
-from spark_jobs.suspects.lookout import Lookout
-from spark_jobs.suspects.turns import Turns
-from spark_jobs.suspects.watchdog import Work
+from tiercel.acker.ledger import Ledger, Token
+from tiercel.spark_jobs.running.pending import Pending, Share
+from tiercel.spark_jobs.running.step import Done, May, Step
+from tiercel.spark_jobs.suspects.book import CaseBook
+from tiercel.spark_jobs.suspects.case import REASON
+from tiercel.spark_jobs.suspects.guard import Guard
+from tiercel.spark_jobs.suspects.lookout import Lookout
+from tiercel.spark_jobs.suspects.turns import Turns
+from tiercel.spark_jobs.suspects.watchdog import Work
 
 
 class Suspicion:

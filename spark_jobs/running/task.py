@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 
-from acker import LedgerUnavailableError
-from queues.inbox.records import StaleAttemptError
-from spark_jobs.running.around import Around
-from spark_jobs.running.attempt import Attempt
-from spark_jobs.running.step import Step
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.step import Step
 
 log = logging.getLogger(__name__)
 

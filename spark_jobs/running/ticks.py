@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from queues.chunk import Chunk, Lineage, Route
-from spark_jobs.system import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route
+from tiercel.spark_jobs.topology.system import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
 
 
 class TickClock:

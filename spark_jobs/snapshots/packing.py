@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from queues.chunk import Chunk, Lineage, Route, decode, encode
-from spark_jobs.arrow_bolt import AnyBolt
-from spark_jobs.collector import Record
-from spark_jobs.fold import join_lineages, select
-from spark_jobs.reasons import RAISED, reason_of
-from spark_jobs.tuples import OPEN, Origin, Tuple, tuples_of
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
+from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
+from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.fold import join_lineages, select
+from tiercel.spark_jobs.reasons import RAISED, reason_of
 
 _FRAME = struct.Struct(">I")
 _CHUNKS_FROM = 3

@@ -4,10 +4,11 @@ settings       Spark's settings, and where each applies
 versions       what must be installed before it can start
 archive        the file of classes that a JVM starts faster with
 class_archive  making it
-context        the Spark context
+session        the Spark context
+shipping       code for executors that lack it
 slots          how many Spark tasks can run at once
-python_daemon  on each executor: the Python process that imports everything, and forks the tasks' processes
-long_tasks     the Spark job of one run
+python_daemon  on each executor: imports everything, and forks the tasks' processes
+job            the Spark job of one run
 run            what travels to the Spark tasks, and what one of them does with it
 stores         the inboxes that it opens
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.errors import SparkUnavailableError
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """An archive that does not fit, such as after an update of Java, is passed over. That needs no words on stdout."""

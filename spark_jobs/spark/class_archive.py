@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from spark_jobs.spark.archive import archive_path, writing_options
-from spark_jobs.spark.context import SparkUnit
-from spark_jobs.spark.settings import one_machine
+from tiercel.spark_jobs.spark.archive import archive_path, writing_options
+from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.spark.settings import one_machine
 
 _PATIENCE_S = 600.0
 

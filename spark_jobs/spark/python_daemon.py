@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 # It imports all that a bolt task runs on.
-_OURS = "spark_jobs.spark.run"
+_OURS = "tiercel.spark_jobs.spark.run"
 # Spark names the worker's module there, on the command line.
 _WORKER = 1
 
@@ -49,7 +49,7 @@ def main() -> None:
     use_the_folder()
     import_everything(sys.argv[_WORKER] if len(sys.argv) > _WORKER else None)
     # What is there now stays out of the collector's sight in all workers, whose pages it would copy.
-    importlib.import_module("spark_jobs.interpreter").spare_the_collector()
+    importlib.import_module("tiercel.spark_jobs.running.interpreter").spare_the_collector()
     importlib.import_module("pyspark.daemon").manager()
 
 

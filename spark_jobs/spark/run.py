@@ -7,20 +7,22 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from acker import LedgerSpec, RedisMetrics, open_ledger
-from acker.redis_client import connect_topology
-from queues.inbox.contract import Inboxes
-from queues.inbox.records import StaleAttemptError
-from spark_jobs.interpreter import spare_the_collector, take_turns_often
-from spark_jobs.running.around import Around
-from spark_jobs.running.counting import Counting
-from spark_jobs.running.host import Host
-from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.snapshots.sealing import new_key
-from spark_jobs.spark.stores import open_inboxes
-from spark_jobs.state import RedisStateStore
-from spark_jobs.suspects.redis_book import RedisCaseBook
-from spark_jobs.topology import Topology
+from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.host import Host
+from tiercel.spark_jobs.running.interpreter import spare_the_collector, take_turns_often
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.snapshots.sealing import new_key
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
+from tiercel.spark_jobs.topology.graph import Topology
 
 
 @dataclass(frozen=True, kw_only=True)

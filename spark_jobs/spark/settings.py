@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
-from spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.errors import SparkUnavailableError
 
 # Spark adds the failures of a task up over the life of its job, and a job of months must not end at the tenth.
 ATTEMPTS = 1_000_000
@@ -21,7 +21,7 @@ EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     # Each executor imports everything once, and forks its Python processes from there.
-    "spark.python.daemon.module": "spark_jobs.spark.python_daemon",
+    "spark.python.daemon.module": "tiercel.spark_jobs.spark.python_daemon",
     # A process that forks must have no other thread. Each Spark task has one core, so BLAS needs no more.
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -62,7 +62,7 @@ _REFUSED = {
     "spark.speculation": "two attempts at one task would take each other's inbox",
     "spark.dynamicAllocation.enabled": "a run has as many Spark tasks as there were slots when it began",
 }
-_LOG4J = resources.files("spark_jobs").joinpath("log4j2.properties")
+_LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties")
 
 
 def settings_of(application: str, master: str, options: Mapping[str, str], java_options: Sequence[str]) -> dict[str, str]:

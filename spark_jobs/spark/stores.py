@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from acker import LedgerSpec
-from acker.redis_effects import RedisServers
-from queues.inbox.contract import Inboxes
-from queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.redis_streams import RedisInboxes
 
 
 def open_inboxes(spec: LedgerSpec) -> Inboxes:

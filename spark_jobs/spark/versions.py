@@ -8,7 +8,7 @@ import subprocess
 
 import pyspark
 
-from spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.errors import SparkUnavailableError
 
 _OLDEST_SPARK = (4, 1)
 _OLDEST_JAVA = 17

@@ -10,8 +10,8 @@ import base64
 import json
 from typing import Any
 
-from spark_jobs.errors import BadStateError
-from spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.errors import BadStateError
+from tiercel.spark_jobs.reasons import RAISED
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 

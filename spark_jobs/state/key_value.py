@@ -7,12 +7,12 @@ from enum import Enum, auto
 from functools import wraps
 from typing import Any
 
-from acker import AckerError
-from acker.effects import Effect
-from spark_jobs.errors import BadStateError
-from spark_jobs.hashing import hash_values
-from spark_jobs.state.encoding import Key, decode_key, decode_value, encode_key, encode_value
-from spark_jobs.state.store import StateTurn, Writes
+from tiercel.acker.effects import Effect
+from tiercel.acker.errors import AckerError
+from tiercel.spark_jobs.errors import BadStateError
+from tiercel.spark_jobs.hashing import hash_values
+from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value, encode_key, encode_value
+from tiercel.spark_jobs.state.store import StateTurn, Writes
 
 _LIMIT = 1 << 63
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from acker.effects import Effect, LocalEffect
-from spark_jobs.errors import BadStateError, StaleTurnError
-from spark_jobs.state.store import Writes
-from spark_jobs.state.undo import value_before
+from tiercel.acker.effects import Effect, LocalEffect
+from tiercel.spark_jobs.errors import BadStateError, StaleTurnError
+from tiercel.spark_jobs.state.store import Writes
+from tiercel.spark_jobs.state.undo import value_before
 
 _LIMIT = 1 << 63
 

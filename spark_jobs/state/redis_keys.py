@@ -19,8 +19,8 @@ from __future__ import annotations
 import zlib
 from urllib.parse import quote
 
-from acker.ids import mix
-from acker.layout import shard_prefix
+from tiercel.acker.ids import mix
+from tiercel.acker.layout import shard_prefix
 
 
 class StateKeys:

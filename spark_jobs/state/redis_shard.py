@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acker.redis_effects import RedisEffect, RedisServer
-from acker.script_sources import script_source
-from spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
-from spark_jobs.state.redis_keys import StateKeys
-from spark_jobs.state.store import Writes
-from spark_jobs.state.undo import value_before
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import RedisEffect, RedisServer
+from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
+from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.state.store import Writes
+from tiercel.spark_jobs.state.undo import value_before
 
 SLICE = 2_000
 """Entries per call that changes them: a few milliseconds, and half of what Lua can unpack."""
@@ -170,4 +170,4 @@ def _pairs(reply: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def _source(*names: str) -> str:
-    return "".join(script_source(name, "spark_jobs.state") for name in names)
+    return "".join(script_source(name, "tiercel.spark_jobs.state") for name in names)

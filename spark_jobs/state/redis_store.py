@@ -7,16 +7,16 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-from acker import LedgerSpec
-from acker.effects import Effect, perform_all
-from acker.layout import shard_prefix
-from acker.redis_client import connect
-from acker.redis_effects import RedisEffect, RedisServers
-from acker.redis_errors import translated
-from spark_jobs.state import redis_shard
-from spark_jobs.state.redis_keys import StateKeys, shard_of
-from spark_jobs.state.redis_shard import Begun, StateShard, Turn, other_shards, scan
-from spark_jobs.state.store import Writes
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.server import RedisEffect, RedisServers
+from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.layout import shard_prefix
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.spark_jobs.state import redis_shard
+from tiercel.spark_jobs.state.redis_keys import StateKeys, shard_of
+from tiercel.spark_jobs.state.redis_shard import Begun, StateShard, Turn, other_shards, scan
+from tiercel.spark_jobs.state.store import Writes
 
 
 def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from acker.effects import Effect
+from tiercel.acker.effects import Effect
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

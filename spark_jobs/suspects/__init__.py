@@ -1,11 +1,11 @@
-"""Which tuple kills the Python process, and which one hangs in it.
+"""Suspects: the tuple that kills the Python process, and the one that hangs in it.
 
-case         what is known about one bolt task whose processes died; pure
-book         the contract: cases outlive processes
-memory       within one process
-redis_book   on the server
-guard        what a task does with all that: it notes each tuple before it executes it
-turns        a suspect is executed alone
-watchdog     ends a process in which a bolt hangs
-lookout      what it sees of a task, and does before the end
+guard       what a task does with all that: it notes each tuple before it executes it
+book        the contract: cases outlive processes
+case        what is known about one bolt task whose processes died; pure
+memory      the book within one process
+redis_book  the book on the server
+turns       a suspect is executed alone
+watchdog    ends a process in which a bolt hangs
+lookout     what it sees of a task, and does before the end
 """

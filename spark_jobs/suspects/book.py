@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from acker import Token
-from spark_jobs.suspects.case import Case, Suspect
+from tiercel.acker.ledger import Token
+from tiercel.spark_jobs.suspects.case import Case, Suspect
 
 
 class CaseBook(Protocol):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from acker import Failure
+from tiercel.acker.ledger import Failure
 
 DEATHS = 2
 """One death may be anybody's fault: an operator's kill, the kernel's choice when memory is short. Two on one tuple are not."""

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from acker import Ledger, LedgerUnavailableError, Token
-from spark_jobs.collector import Item, Record
-from spark_jobs.suspects.book import CaseBook
-from spark_jobs.suspects.case import REASON, Suspect
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.ledger import Ledger, Token
+from tiercel.spark_jobs.emitting.collector import Item, Record
+from tiercel.spark_jobs.suspects.book import CaseBook
+from tiercel.spark_jobs.suspects.case import REASON, Suspect
 
 Roots = Callable[[int], Sequence[int]]
 T = TypeVar("T", bound=Item)

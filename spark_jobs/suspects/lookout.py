@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from acker import Failure, Ledger, Token
-from spark_jobs.suspects.book import CaseBook
-from spark_jobs.suspects.case import DEATHS, Suspect
-from spark_jobs.suspects.watchdog import Doing, Work
+from tiercel.acker.ledger import Failure, Ledger, Token
+from tiercel.spark_jobs.suspects.book import CaseBook
+from tiercel.spark_jobs.suspects.case import DEATHS, Suspect
+from tiercel.spark_jobs.suspects.watchdog import Doing, Work
 
 
 class Lookout:

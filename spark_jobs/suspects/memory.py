@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from acker import Token
-from spark_jobs.suspects.case import Case, Suspect
+from tiercel.acker.ledger import Token
+from tiercel.spark_jobs.suspects.case import Case, Suspect
 
 
 class MemoryCaseBook:

@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
-from acker import Token
-from acker.layout import topology_prefix
-from acker.redis_errors import translated
-from spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.layout import topology_prefix
+from tiercel.acker.ledger import Token
+from tiercel.spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from spark_jobs.collector import Item, Record
+from tiercel.spark_jobs.emitting.collector import Item, Record
 
 log = logging.getLogger(__name__)
 

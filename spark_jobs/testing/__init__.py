@@ -1,4 +1,4 @@
-"""The test kit: a topology on simulated time, for users' own tests; see docs/testing.md.
+"""The test kit: a topology on simulated time. For users it is ``tiercel.testing``: docs/testing.md.
 
 plugin         the kit as a pytest plugin
 complete       complete_topology: from the first tuple to the last
@@ -16,10 +16,3 @@ imports        where they find the test's own modules
 shared         what all clusters of a process share
 errors         what is raised
 """
-
-from spark_jobs.testing.cluster import LocalCluster
-from spark_jobs.testing.complete import complete_topology, feeder_for, with_spouts
-from spark_jobs.testing.errors import LocalClusterError
-from spark_jobs.testing.feeder import FeederSpout
-
-__all__ = ["FeederSpout", "LocalCluster", "LocalClusterError", "complete_topology", "feeder_for", "with_spouts"]

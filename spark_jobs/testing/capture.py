@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from queues.chunk import Chunk, Lineage, decode, encode
-from queues.inbox.contract import Effect, Inbox, Inboxes
-from queues.inbox.records import Appended, Entry, InboxFigures, Parcel, Sender
-from spark_jobs.bolt import BasicBolt, TopologyContext
-from spark_jobs.collector import BasicCollector
-from spark_jobs.grouping import Global
-from spark_jobs.system import is_system
-from spark_jobs.topology import BoltSpec, Subscription, Topology
-from spark_jobs.tuples import Tuple
+from tiercel.queues.inbox.chunk import Chunk, Lineage, decode, encode
+from tiercel.queues.inbox.contract import Effect, Inbox, Inboxes
+from tiercel.queues.inbox.records import Appended, Entry, InboxFigures, Parcel, Sender
+from tiercel.spark_jobs.bolts.bolt import BasicBolt, TopologyContext
+from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.emitting.collector import BasicCollector
+from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
+from tiercel.spark_jobs.topology.grouping import Global
+from tiercel.spark_jobs.topology.system import is_system
 
 CAPTURE = "__capture"
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from queues import MsgId, Spout
-from spark_jobs.bolt import DEFAULT_STREAM
-from spark_jobs.config import Config
-from spark_jobs.running.placement import check_has_bolts
-from spark_jobs.state.encoding import Key, decode_key, decode_value
-from spark_jobs.stateful_bolt import StatefulBolt
-from spark_jobs.system import SYSTEM_TASK
-from spark_jobs.testing.capture import Seen, watched
-from spark_jobs.testing.clock import SimulatedClock, to_ns
-from spark_jobs.testing.engine import Engine
-from spark_jobs.testing.errors import LocalClusterError
-from spark_jobs.testing.memory_engine import MemoryEngine
-from spark_jobs.testing.spouts import Settled, SpoutTask, Surroundings
-from spark_jobs.testing.ticks import Ticks
-from spark_jobs.topology import Topology
+from tiercel.queues.spout import MsgId, Spout
+from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
+from tiercel.spark_jobs.testing.capture import Seen, watched
+from tiercel.spark_jobs.testing.clock import SimulatedClock, to_ns
+from tiercel.spark_jobs.testing.engine import Engine
+from tiercel.spark_jobs.testing.errors import LocalClusterError
+from tiercel.spark_jobs.testing.memory_engine import MemoryEngine
+from tiercel.spark_jobs.testing.spouts import Settled, SpoutTask, Surroundings
+from tiercel.spark_jobs.testing.ticks import Ticks
+from tiercel.spark_jobs.topology.config import Config
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import check_has_bolts
+from tiercel.spark_jobs.topology.system import SYSTEM_TASK
 
 EngineName = Literal["memory", "spark"]
 
@@ -234,7 +234,7 @@ class LocalCluster:
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
             return MemoryEngine(self._watched, self._clock)
-        from spark_jobs.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
+        from tiercel.spark_jobs.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
 
         return SparkEngine(self._watched, self._slots, self._redis_url)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from queues import Spout
-from spark_jobs.bolt import DEFAULT_STREAM
-from spark_jobs.config import Config
-from spark_jobs.testing.cluster import EngineName, LocalCluster
-from spark_jobs.testing.errors import LocalClusterError
-from spark_jobs.testing.feeder import FeederSpout
-from spark_jobs.topology import Topology
+from tiercel.queues.spout import Spout
+from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.spark_jobs.testing.cluster import EngineName, LocalCluster
+from tiercel.spark_jobs.testing.errors import LocalClusterError
+from tiercel.spark_jobs.testing.feeder import FeederSpout
+from tiercel.spark_jobs.topology.config import Config
+from tiercel.spark_jobs.topology.graph import Topology
 
 
 def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:

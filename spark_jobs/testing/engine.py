@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from acker import Ledger, Metrics
-from queues.inbox.records import Parcel
-from spark_jobs.state import StateStore
+from tiercel.acker.ledger import Ledger
+from tiercel.acker.metrics.contract import Metrics
+from tiercel.queues.inbox.records import Parcel
+from tiercel.spark_jobs.state.store import StateStore
 
 
 class Engine(Protocol):

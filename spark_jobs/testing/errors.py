@@ -6,7 +6,7 @@ SparkJobsError
 
 from __future__ import annotations
 
-from spark_jobs.errors import SparkJobsError
+from tiercel.spark_jobs.errors import SparkJobsError
 
 
 class LocalClusterError(SparkJobsError):

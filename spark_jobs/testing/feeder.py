@@ -8,10 +8,11 @@ from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any
 
-from queues import MsgId, Schema, Spout, SpoutCollector
-from queues.errors import SchemaError
-from spark_jobs.bolt import DEFAULT_STREAM
-from spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
+from tiercel.queues.errors import SchemaError
+from tiercel.queues.schema import Schema
+from tiercel.queues.spout import MsgId, Spout, SpoutCollector
+from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
 
 
 class FeederSpout(Spout):

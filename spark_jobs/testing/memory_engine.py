@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from acker import MemoryLedger, MemoryMetrics
-from queues.inbox.memory import MemoryInboxes
-from queues.inbox.records import Bounds, Parcel, Sender
-from spark_jobs.running.around import Around
-from spark_jobs.running.attempt import Attempt
-from spark_jobs.running.counting import Counting
-from spark_jobs.running.placement import bolt_tasks, has_cycle
-from spark_jobs.running.suspicion import Suspicion
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import MemoryStateStore
-from spark_jobs.testing.capture import CopyingInboxes
-from spark_jobs.testing.errors import LocalClusterError
-from spark_jobs.topology import Topology
+from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Bounds, Parcel, Sender
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.testing.capture import CopyingInboxes
+from tiercel.spark_jobs.testing.errors import LocalClusterError
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
 
 _RUN = "local-cluster"
 # One thread cannot wait for room.

@@ -8,9 +8,9 @@ from typing import Any, Protocol, get_args
 
 import pytest
 
-from spark_jobs.config import Config
-from spark_jobs.testing.cluster import EngineName, LocalCluster
-from spark_jobs.topology import Topology
+from tiercel.spark_jobs.testing.cluster import EngineName, LocalCluster
+from tiercel.spark_jobs.topology.config import Config
+from tiercel.spark_jobs.topology.graph import Topology
 
 
 class StartCluster(Protocol):

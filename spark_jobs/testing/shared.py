@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
-from compose import EmbeddedRedis, ServiceError
-from spark_jobs.spark.context import SparkUnit
-from spark_jobs.testing.errors import LocalClusterError
+from tiercel.compose.errors import ServiceError
+from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.testing.errors import LocalClusterError
 
 _CORES = 2
 
@@ -30,7 +31,7 @@ def shared_redis_url() -> str:
 def shared_spark() -> SparkUnit:
     """A context on this machine, or the one that this process has already. Raises SparkUnavailableError."""
     spark = SparkUnit("tiercel-test-kit", f"local[{_CORES}]", {})
-    spark.use_python(sys.executable, [str(Path(__file__).parents[2])])
+    spark.use_python(sys.executable, [str(Path(__file__).parents[3])])
     atexit.register(_end, spark)
     return spark
 

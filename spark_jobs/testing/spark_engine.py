@@ -11,26 +11,27 @@ from dataclasses import replace
 
 from pyspark import cloudpickle
 
-from acker import RedisMetrics, open_ledger
-from acker.effects import perform_all
-from acker.layout import topology_prefix
-from acker.redis_client import connect_topology
-from acker.redis_errors import translated
-from queues import Spout
-from queues.inbox.records import Appended, Parcel, Sender, StaleAttemptError
-from spark_jobs.reasons import reason_of
-from spark_jobs.running.attempt import Attempt
-from spark_jobs.running.placement import bolt_tasks, spread
-from spark_jobs.spark.context import SparkUnit
-from spark_jobs.spark.long_tasks import LongTasks
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import RedisStateStore
-from spark_jobs.testing.capture import CAPTURE
-from spark_jobs.testing.errors import LocalClusterError
-from spark_jobs.testing.imports import Imports
-from spark_jobs.testing.shared import shared_redis_url, shared_spark
-from spark_jobs.testing.spark_run import WatchedRun
-from spark_jobs.topology import Topology
+from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.effects import perform_all
+from tiercel.acker.layout import topology_prefix
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.records import Appended, Parcel, Sender, StaleAttemptError
+from tiercel.queues.spout import Spout
+from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.spark.job import LongTasks
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.testing.capture import CAPTURE
+from tiercel.spark_jobs.testing.errors import LocalClusterError
+from tiercel.spark_jobs.testing.imports import Imports
+from tiercel.spark_jobs.testing.shared import shared_redis_url, shared_spark
+from tiercel.spark_jobs.testing.spark_run import WatchedRun
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
 
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0

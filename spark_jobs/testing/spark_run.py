@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from queues.inbox.contract import Inboxes
-from spark_jobs.spark.run import Run
-from spark_jobs.testing.capture import CopyingInboxes
-from spark_jobs.testing.imports import Imports
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.testing.capture import CopyingInboxes
+from tiercel.spark_jobs.testing.imports import Imports
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,15 @@ from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
-from acker import ErrorReport, Ledger, Metrics, Outcomes
-from queues import MsgId, Spout
-from queues.inbox.records import Parcel
-from queues.spout import takes_reason
-from spark_jobs.emission import SpoutEmitter
-from spark_jobs.reasons import reason_of
-from spark_jobs.testing.capture import CAPTURE
-from spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
-from spark_jobs.topology import Topology
+from tiercel.acker.ledger import Ledger, Outcomes
+from tiercel.acker.metrics.contract import ErrorReport, Metrics
+from tiercel.queues.inbox.records import Parcel
+from tiercel.queues.spout import MsgId, Spout, takes_reason
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.testing.capture import CAPTURE
+from tiercel.spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
+from tiercel.spark_jobs.topology.graph import Topology
 
 _BATCH_TUPLES = 1_000
 """At most so many from one spout task in one round."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from queues.chunk import encode
-from queues.inbox.records import Parcel
-from spark_jobs.running.ticks import tick_for
-from spark_jobs.system import is_system
-from spark_jobs.topology import Topology
+from tiercel.queues.inbox.chunk import encode
+from tiercel.queues.inbox.records import Parcel
+from tiercel.spark_jobs.running.ticks import tick_for
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.system import is_system
 
 _NS = 1_000_000_000
 

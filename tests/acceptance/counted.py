@@ -5,11 +5,10 @@ import signal
 import threading
 from pathlib import Path
 
-from acker.redis_client import connect
-from examples.word_count import SplitSentence
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
-from spark_jobs.state.redis_keys import StateKeys
+from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
+from tiercel.acker.connection.client import connect
+from tiercel.examples.word_count import SplitSentence
+from tiercel.spark_jobs.state.redis_keys import StateKeys
 
 NAME = "counted"
 QUEUE = "counted"

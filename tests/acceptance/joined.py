@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Bolt, Config, TopologyBuilder
+from tiercel import BasicBolt, Bolt, Config, QueueSpout, TopologyBuilder
 
 NAME = "joined"
 EFFECTS = "TIERCEL_TEST_EFFECTS"

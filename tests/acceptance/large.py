@@ -4,8 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Config, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 
 QUEUE = "large"
 EFFECTS = "TIERCEL_TEST_EFFECTS"

@@ -4,8 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 NAME = "rebalanced"
 QUEUE = "rebalanced"

@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[2]
 NOWHERE = "amqp://guest:secret@127.0.0.1:1"
 
 TOPOLOGIES = """
-from queues import QueueSpout
-from spark_jobs import BasicBolt, TopologyBuilder
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 
 
 class Words(BasicBolt):
@@ -64,7 +63,7 @@ def tiercel(tmp_path):
 
     def run(*arguments, **environment):
         finished = subprocess.run(
-            [sys.executable, "-m", "workers", *arguments],
+            [sys.executable, "-m", "tiercel", *arguments],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             capture_output=True,

@@ -16,18 +16,18 @@ from itertools import repeat
 
 import pytest
 
-from acker import RedisMetrics
-from acker.redis_client import connect
-from compose.engine import engine
-from compose.errors import ServiceMissingError
-from compose.images import image_of, server_named
-from queues import Publisher, WorkQueue, declare_queue
-from spark_jobs.state.encoding import decode_key, decode_value
-from tests.block_thief import stolen_from
-from tests.broker import ready
-from tests.stack_image import build_image, prometheus_image
-from tests.stacks import CREDENTIALS, Stack, readable_folder
-from tests.waiting import wait_until
+from tests.images.engine import engine
+from tests.images.server_images import image_of, server_named
+from tests.support.block_thief import stolen_from
+from tests.support.broker import ready
+from tests.support.stack_image import build_image, prometheus_image
+from tests.support.stacks import CREDENTIALS, Stack, readable_folder
+from tests.support.waiting import wait_until
+from tiercel import Publisher, WorkQueue, declare_queue
+from tiercel.acker.connection.client import connect
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.compose.errors import ServiceMissingError
+from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -56,8 +56,7 @@ NETWORKS_OF = {
 
 # Two files: what the topology's own module imports, even late, must reach the executors too.
 TOPOLOGY = """
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 
 class Split(BasicBolt):

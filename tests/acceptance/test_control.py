@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from queues.depths import depths
-from tests.broker import put, unique
-from tests.terminal import tiercel_run
-from tests.waiting import wait_until
+from tests.support.broker import put, unique
+from tests.support.terminal import tiercel_run
+from tests.support.waiting import wait_until
+from tiercel.queues.broker.depths import depths
 
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 
 TOPOLOGY = """
-from queues import QueueSpout
-from spark_jobs import Bolt, Config, TopologyBuilder
+from tiercel import Bolt, Config, QueueSpout, TopologyBuilder
 
 
 class Listen(Bolt):
@@ -59,7 +58,7 @@ class Stage:
         self.environment = {**os.environ, **servers, "PYTHONPATH": str(ROOT)}
 
     def tiercel(self, *arguments):
-        command = [sys.executable, "-m", "workers", *arguments]
+        command = [sys.executable, "-m", "tiercel", *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
         )

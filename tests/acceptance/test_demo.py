@@ -16,7 +16,7 @@ KEYS = [
 
 def demo(*options):
     """Everything it printed, and the JSON object of the last line."""
-    command = [sys.executable, "-m", "workers", "demo", *options]
+    command = [sys.executable, "-m", "tiercel", "demo", *options]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout, json.loads(finished.stdout.splitlines()[-1])

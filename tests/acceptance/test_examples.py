@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from acker import RedisMetrics
-from queues import Publisher, WorkQueue, declare_queue
-from tests.broker import take_all
-from tests.terminal import tiercel_run
-from tests.waiting import wait_until
+from tests.support.broker import take_all
+from tests.support.terminal import tiercel_run
+from tests.support.waiting import wait_until
+from tiercel import Publisher, WorkQueue, declare_queue
+from tiercel.acker.metrics.redis_counters import RedisMetrics
 
 pytestmark = pytest.mark.timeout(900)
 

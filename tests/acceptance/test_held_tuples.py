@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from acker import open_ledger
-from queues import Publisher
-from spark_jobs.spark.run import ledger_spec_of
 from tests.acceptance import joined
-from tests.children import kill, python_workers
-from tests.running import running
-from tests.waiting import wait_until
+from tests.support.children import kill, python_workers
+from tests.support.running import running
+from tests.support.waiting import wait_until
+from tiercel import Publisher
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.spark_jobs.spark.run import ledger_spec_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -29,8 +29,8 @@ import threading
 import helpers
 import pytest
 from helpers import Mood
-from spark_jobs import BasicBolt, Bolt, TopologyBuilder
-from spark_jobs.testing import FeederSpout, complete_topology
+from tiercel import BasicBolt, Bolt, TopologyBuilder
+from tiercel.testing import FeederSpout, complete_topology
 
 ENDING = "!"
 
@@ -131,8 +131,8 @@ def test_bolts_work_on_spark_wherever_pytest_found_them(tmp_path, mode):
 
 
 MISSING = """
-from spark_jobs.testing import FeederSpout, LocalCluster
-from spark_jobs import BasicBolt, TopologyBuilder
+from tiercel.testing import FeederSpout, LocalCluster
+from tiercel import BasicBolt, TopologyBuilder
 
 def test(local_cluster):
     builder = TopologyBuilder("t")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from queues import Publisher, WorkQueue, declare_queue
-from queues.dead_letters import show
-from queues.depths import depths
-from queues.limits import MAX_BODY_BYTES
 from tests.acceptance import large
-from tests.broker import put
-from tests.waiting import wait_until
-from workers.config import Settings
-from workers.local import LocalRun
+from tests.support.broker import put
+from tests.support.waiting import wait_until
+from tiercel import Publisher, WorkQueue, declare_queue
+from tiercel.queues.broker.depths import depths
+from tiercel.queues.limits import MAX_BODY_BYTES
+from tiercel.queues.publishing.dead_letters import show
+from tiercel.workers.config import Settings
+from tiercel.workers.local.run import LocalRun
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from pyspark import SparkConf, SparkContext
 
-from acker import RootIds, open_ledger
-from acker.effects import perform_all
-from queues.inbox.records import Appended, Sender
-from spark_jobs import BasicBolt, TopologyBuilder
-from spark_jobs.emission import SpoutEmitter
-from spark_jobs.running.placement import bolt_tasks, spread
-from spark_jobs.spark.long_tasks import LongTasks
-from spark_jobs.spark.run import Run, ledger_spec_of
-from tests.pump import Source
-from tests.waiting import wait_until
+from tests.support.pump import Source
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, TopologyBuilder
+from tiercel.acker.effects import perform_all
+from tiercel.acker.ids import RootIds
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.records import Appended, Sender
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.spark.job import LongTasks
+from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
+from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
 
 pytestmark = pytest.mark.quick
 

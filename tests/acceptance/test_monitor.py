@@ -15,34 +15,33 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from acker import RedisMetrics
-from acker.redis_effects import RedisServers
-from compose import GuardedProcess, Launch
-from compose.install import find_system_program, install_missing
-from compose.ports import free_port
-from queues import QueueSpout, WorkQueue, declare_queue
-from queues.inbox.redis_streams import RedisInboxes
-from spark_jobs import Bolt, TopologyBuilder
-from tests.broker import put, unique, wait_ready
-from tests.inboxes import parcel
-from tests.inboxes import put as append
-from tests.monitors import chromium, give_token, monitor, number, rows
-from tests.terminal import tiercel_run
-from tests.waiting import wait_until
-from workers.control import Presence, State
-from workers.driver.lease import Holder
-from workers.driver.redis_lease import RedisLease
-from workers.redis_control import RedisControl
-from workers.registry import Registry
+from tests.support.broker import put, unique, wait_ready
+from tests.support.inboxes import parcel
+from tests.support.inboxes import put as append
+from tests.support.monitors import chromium, give_token, monitor, number, rows
+from tests.support.terminal import tiercel_run
+from tests.support.waiting import wait_until
+from tiercel import Bolt, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.compose.install import find_system_program, install_missing
+from tiercel.compose.ports import free_port
+from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 
 TOPOLOGY = """
-from queues import QueueSpout
-from queues.retry import NO_WAIT
-from spark_jobs import BasicBolt, TopologyBuilder
+from tiercel import QueueSpout
+from tiercel.queues.retry import NO_WAIT
+from tiercel import BasicBolt, TopologyBuilder
 
 
 class Split(BasicBolt):

@@ -9,13 +9,13 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from acker import ErrorReport, RedisMetrics
-from queues import QueueSpout, WorkQueue, declare_queue
-from spark_jobs import BasicBolt, TopologyBuilder
-from tests.broker import put, unique
-from tests.monitors import chromium, give_token, monitor
-from tests.waiting import wait_until
-from workers.registry import Registry
+from tests.support.broker import put, unique
+from tests.support.monitors import chromium, give_token, monitor
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.workers.control.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -9,16 +9,16 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from acker import RedisMetrics
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import RedisStateStore
-from spark_jobs.state.encoding import decode_key, decode_value
 from tests.acceptance import rebalanced
 from tests.faults.load import Load
-from tests.running import running
-from tests.waiting import wait_until
-from workers.cli import app
-from workers.registry import topology_named
+from tests.support.running import running
+from tests.support.waiting import wait_until
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.state.encoding import decode_key, decode_value
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.workers.cli.app import app
+from tiercel.workers.control.registry import topology_named
 
 pytestmark = pytest.mark.timeout(900)
 

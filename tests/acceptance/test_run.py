@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal import tiercel_run
-from tests.waiting import wait_until
+from tests.support.terminal import tiercel_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 
 TOPOLOGY = """
-from queues import QueueSpout
-from spark_jobs import BasicBolt, TopologyBuilder
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 
 
 class Shout(BasicBolt):
@@ -41,7 +40,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def tiercel(folder: Path, *arguments: str) -> str:
     """The output of a command that must succeed."""
-    command = [sys.executable, "-m", "workers", *arguments]
+    command = [sys.executable, "-m", "tiercel", *arguments]
     finished = subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=300, check=False
     )

@@ -19,12 +19,12 @@ from playwright.sync_api import expect
 from rich.console import Console
 from rich.text import Text
 
-from queues import Publisher, WorkQueue, declare_queue
-from queues.retry import NO_WAIT
-from tests.broker import ready
-from tests.monitors import chromium, give_token, monitor, number, rows
-from tests.terminal import tiercel_run
-from tests.waiting import wait_until
+from tests.support.broker import ready
+from tests.support.monitors import chromium, give_token, monitor, number, rows
+from tests.support.terminal import tiercel_run
+from tests.support.waiting import wait_until
+from tiercel import Publisher, WorkQueue, declare_queue
+from tiercel.queues.retry import NO_WAIT
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.screenshots]
 
@@ -32,9 +32,9 @@ ROOT = Path(__file__).parents[2]
 WORK = WorkQueue(name="sentences", delivery_limit=3, retry=NO_WAIT)
 COLUMNS, LINES = 100, 50
 TOPOLOGY = """
-from queues import QueueSpout
-from queues.retry import NO_WAIT
-from spark_jobs import BasicBolt, TopologyBuilder
+from tiercel import QueueSpout
+from tiercel.queues.retry import NO_WAIT
+from tiercel import BasicBolt, TopologyBuilder
 
 
 class Split(BasicBolt):
@@ -111,7 +111,7 @@ def at_a_terminal(*arguments):
     """``screen()`` is what a terminal shows of the command by now, with its colours."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
-    command = [sys.executable, "-m", "workers", *arguments]
+    command = [sys.executable, "-m", "tiercel", *arguments]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     seen = bytearray()

@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from acker import RedisMetrics
-from queues import Publisher
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import RedisStateStore
-from spark_jobs.state.encoding import decode_key, decode_value
 from tests.acceptance import counted
-from tests.running import running
-from tests.waiting import wait_until
+from tests.support.running import running
+from tests.support.waiting import wait_until
+from tiercel import Publisher
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.state.encoding import decode_key, decode_value
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
 pytestmark = pytest.mark.timeout(900)
 

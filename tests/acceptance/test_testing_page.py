@@ -1,7 +1,7 @@
 """docs/testing.md is a test module that passes, with Spark in it."""
 
-from spark_jobs import testing
-from tests.pages import page, run_tests_of
+from tests.support.pages import page, run_tests_of
+from tiercel import testing
 
 
 def test_the_tests_on_the_page_pass(tmp_path):

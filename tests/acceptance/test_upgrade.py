@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from queues.declare import WorkQueue, declare_queue
-from queues.depths import depths
-from queues.errors import QueuesError
 from tests.faults.load import Load
-from tests.waiting import wait_until
-from workers.cli import app
-from workers.config import Settings
-from workers.processes import Child
-from workers.redis_control import RedisControl
+from tests.support.waiting import wait_until
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.broker.depths import depths
+from tiercel.queues.errors import QueuesError
+from tiercel.workers.cli.app import app
+from tiercel.workers.config import Settings
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.processes import Child
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,8 +30,7 @@ _TOPOLOGY = '''
 import os
 from pathlib import Path
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Config, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 
 
 class Label(BasicBolt):
@@ -89,7 +88,7 @@ class Deployment:
             "TIERCEL_TEST_EFFECTS": str(self.effects),
         }  # fmt: skip
         # `python -m` would look for the topology in the current folder first.
-        argv = [sys.executable, "-c", "from workers.cli import main; main()", *arguments]
+        argv = [sys.executable, "-c", "from tiercel.workers.cli.app import main; main()", *arguments]
         self._children[name] = Child(f"{name} of version {version}", argv, environment)
         self._children[name].start()
 

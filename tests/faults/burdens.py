@@ -9,8 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from queues import QueueSpout
-from spark_jobs import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 SLOW = "slow"
 ODD = "odd"

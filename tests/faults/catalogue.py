@@ -6,9 +6,9 @@ These strike bolts that are quick and bodies that are small. The others are else
   the Python process, or eat its memory: ``test_deadly.py``;
 * executors and Python workers that die at one moment of a step: ``test_executors.py``; an executor that stands still for a
   minute and comes back: ``test_vanished.py``; servers that have replicas: ``test_replicas.py``; a clock of Redis
-  that jumps, as the driver sees it: ``tests/unit/test_runs.py``;
+  that jumps, as the driver sees it: ``tests/unit/workers/driver/test_runs.py``;
 * faults that repeat more than twenty times, and faults that last several consumer timeouts (scaled), for which Spark is not
-  needed: ``tests/integration/test_long_faults.py``.
+  needed: ``tests/integration/queues/test_long_faults.py``.
 
 All of them have four bolt tasks on two slots, so that each process has several.
 """
@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from acker.redis_client import connect
-from tests.children import kill, python_workers
 from tests.faults.numbered import Order
 from tests.faults.stack import Stack
-from tests.waiting import wait_until
+from tests.support.children import kill, python_workers
+from tests.support.waiting import wait_until
+from tiercel.acker.connection.client import connect
 
 Fault = Callable[[Stack], None]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import settle
 from tests.faults.report import REPORT
 from tests.faults.stack import Stack
-from tests.servers import Servers
+from tests.support.broker import settle
+from tests.support.servers import Servers
 
 
 def started(folders: pytest.TempPathFactory, servers: Servers, config: pytest.Config, master: str) -> Stack:

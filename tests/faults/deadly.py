@@ -8,8 +8,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-from queues import QueueSpout, RetryPolicy
-from spark_jobs import BasicBolt, Config, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, RetryPolicy, TopologyBuilder
 
 QUEUE = "deadly"
 EFFECTS = "TIERCEL_TEST_EFFECTS"

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from queues import Publisher
+from tiercel import Publisher
 
 PATIENCE = timedelta(seconds=120)
 _TICK_S = 0.05

@@ -7,11 +7,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 
-from tests.children import family, python_workers, spark_jvms
-from tests.entered import Looking
 from tests.faults.stack import Stack
-from tests.jvm_memory import needed_bytes
-from tests.memory_bound import resident_bytes
+from tests.support.children import family, python_workers, spark_jvms
+from tests.support.entered import Looking
+from tests.support.jvm_memory import needed_bytes
+from tests.support.memory_bound import resident_bytes
 
 _SERVERS = ("RabbitMQ", "Redis")
 _JVM, _WORKER = "Spark's JVM, after a collection", "Spark: Python worker"

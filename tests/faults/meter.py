@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.entered import Looking
 from tests.faults import numbered
+from tests.support.entered import Looking
 
 _LOOK_S = 0.1
 _WHOLE = (1 << numbered.FAN_OUT) - 1

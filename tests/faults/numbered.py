@@ -11,10 +11,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from queues import QueueSpout, RetryPolicy
-from spark_jobs import BasicBolt, Config, TopologyBuilder
-from spark_jobs.running.commit import Committer
 from tests.faults.executions import EFFECTS, Lines, first_folder
+from tiercel import BasicBolt, Config, QueueSpout, RetryPolicy, TopologyBuilder
+from tiercel.spark_jobs.running.commit import Committer
 
 NAME = "numbered"
 QUEUE = "numbered"

@@ -13,8 +13,8 @@ from tests.faults.load import Load
 from tests.faults.meter import Meter
 from tests.faults.report import REPORT, Shown
 from tests.faults.wired import Wired
-from tests.servers import Servers
-from tests.waiting import wait_until
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
 
 NAME = "tests.faults.numbered:topology"
 BEFORE_S = 4.0

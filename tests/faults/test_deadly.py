@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from queues import Publisher, dead_letters
-from queues.errors import QueuesError
-from tests.children import python_processes
 from tests.faults import deadly
-from tests.memory_bound import MemoryBound
-from tests.running import running
-from tests.waiting import wait_until
+from tests.support.children import python_processes
+from tests.support.memory_bound import MemoryBound
+from tests.support.running import running
+from tests.support.waiting import wait_until
+from tiercel import Publisher
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.publishing import dead_letters
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from tests.broker import plain_channel
 from tests.faults import numbered
 from tests.faults.catalogue import FAULTS, QUICK, SLOW, TOGETHER, failed_back, failed_over
 from tests.faults.stack import Stack
+from tests.support.broker import plain_channel
 
 pytestmark = pytest.mark.timeout(900)
 

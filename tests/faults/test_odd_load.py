@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from queues import Publisher
-from tests.broker import plain_channel
-from tests.children import kill
 from tests.faults.burdens import ODD, Executions, digest
 from tests.faults.wired import Wired
-from tests.raw import ODD as ODD_HEADERS
-from tests.raw import Raw, properties
-from tests.waiting import wait_until
+from tests.support.broker import plain_channel
+from tests.support.children import kill
+from tests.support.raw import ODD as ODD_HEADERS
+from tests.support.raw import Raw, properties
+from tests.support.waiting import wait_until
+from tiercel import Publisher
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,7 +30,7 @@ HEADERS = [
     "counts of a liar",
     "as large as a frame",
 ]
-"""Those that did harm, or could: ``tests/integration/test_odd_headers.py`` has all of them."""
+"""Those that did harm, or could: ``tests/integration/queues/test_odd_headers.py`` has all of them."""
 STRUCK_AFTER = 0.2
 """Share of the messages that is processed before the fault, which so strikes in the middle."""
 WITHIN_S = 200

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from acker.layout import shard_prefix, topology_prefix
-from compose import EmbeddedRedis
-from queues import Publisher
-from tests.broker import plain_channel, unique
-from tests.brokers import ClusteredRabbitMQ
 from tests.faults import numbered
 from tests.faults.load import PATIENCE
 from tests.faults.stack import Stack
-from tests.replicas import ClusteredRedis, WatchedRedis
-from tests.servers import EMBEDDED
-from tests.waiting import wait_until
+from tests.support.broker import plain_channel, unique
+from tests.support.brokers import ClusteredRabbitMQ
+from tests.support.replicas import ClusteredRedis, WatchedRedis
+from tests.support.servers import EMBEDDED
+from tests.support.waiting import wait_until
+from tiercel import Publisher
+from tiercel.acker.layout import shard_prefix, topology_prefix
+from tiercel.compose.redis_server import EmbeddedRedis
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 

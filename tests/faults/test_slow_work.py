@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from queues import Publisher
-from tests.children import python_workers
 from tests.faults.burdens import SLOW, Executions
 from tests.faults.wired import Wired
-from tests.waiting import wait_until
+from tests.support.children import python_workers
+from tests.support.waiting import wait_until
+from tiercel import Publisher
 
 pytestmark = pytest.mark.timeout(600)
 

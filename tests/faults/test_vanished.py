@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.state import RedisStateStore
-from spark_jobs.state.encoding import decode_key, decode_value
-from tests.children import family
 from tests.faults.burdens import HOLD_S, VANISHED, Executions, hold_order
 from tests.faults.executions import lives
 from tests.faults.load import Load
 from tests.faults.numbered import executor_of
 from tests.faults.wired import Wired
-from tests.waiting import wait_until
+from tests.support.children import family
+from tests.support.waiting import wait_until
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.state.encoding import decode_key, decode_value
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
 pytestmark = pytest.mark.timeout(600)
 

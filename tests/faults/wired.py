@@ -14,22 +14,25 @@ from typing import Any
 
 import pytest
 
-from acker import LedgerSpec, LedgerUnavailableError, RedisMetrics, open_ledger
-from queues.depths import depths
-from queues.errors import QueuesError
-from queues.inbox.records import InboxFigures
-from spark_jobs.running.placement import bolt_tasks
-from spark_jobs.spark.run import ledger_spec_of
-from spark_jobs.spark.stores import open_inboxes
-from tests.entered import Entered
-from tests.proxy import Proxy
-from tests.servers import Servers
-from tests.waiting import wait_until
-from workers.config import Settings, python_path
-from workers.driver.redis_lease import RedisLease
-from workers.driver.watch import UNATTENDED_S
-from workers.local import LocalRun
-from workers.processes import Child
+from tests.support.entered import Entered
+from tests.support.proxy import Proxy
+from tests.support.servers import Servers
+from tests.support.waiting import wait_until
+from tiercel import LedgerUnavailableError
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.broker.depths import depths
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.workers.config import Settings, python_path
+from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.driver.watch import UNATTENDED_S
+from tiercel.workers.local.run import LocalRun
+from tiercel.workers.processes import Child
 
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 """Names the folder of the effects to the bolts."""
@@ -144,7 +147,7 @@ class Wired(Entered):
     def start_again(self, name: str) -> None:
         """Start a driver or spout worker that has ended, as an operator would."""
         arguments = ["driver", self.name] if name == "driver" else ["spout", self.name, self.spout, "--task-index", name]
-        argv = [sys.executable, "-m", "workers", *arguments]
+        argv = [sys.executable, "-m", "tiercel", *arguments]
         child = Child(f"{name} again", argv, {**self._settings.as_environment(), **python_path(Path.cwd())})
         child.start()
         self._exits.callback(child.stop, timedelta(seconds=10))

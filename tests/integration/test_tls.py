@@ -8,15 +8,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from acker import LedgerRefusedError, LedgerUnavailableError, RedisMetrics
-from acker.redis_client import connect
-from acker.redis_errors import translated
-from queues.declare import WorkQueue, declare_queue
-from queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
-from queues.publisher import Publisher
-from tests.broker import Desk, ready, unique
-from tests.certificates import HOST, Certificate, make_ca, make_certificate
-from tests.waiting import wait_until
+from tests.support.broker import Desk, ready, unique
+from tests.support.certificates import HOST, Certificate, make_ca, make_certificate
+from tests.support.waiting import wait_until
+from tiercel import LedgerRefusedError, LedgerUnavailableError
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
+from tiercel.queues.publishing.publisher import Publisher
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(rediss, ce
 
 def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkeypatch):
     # What is waited for an answer in TLS is five seconds longer.
-    monkeypatch.setattr("queues.address._CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("tiercel.queues.broker.address._CONNECT_TIMEOUT_S", 1.0)
     with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="amqp or amqps"):
         declare_queue(amqp_url.replace("amqp://", "amqps://"), WorkQueue(name="q"))
     url = redis_url.replace("redis://", "rediss://")

@@ -1,7 +1,7 @@
 """Spouts, bolts and topologies of several tests. What a bolt has to say, it emits: it may run in another process."""
 
-from spark_jobs import BasicBolt, Bolt, TopologyBuilder
-from spark_jobs.testing import FeederSpout
+from tiercel import BasicBolt, Bolt, TopologyBuilder
+from tiercel.testing import FeederSpout
 
 
 class Pass(BasicBolt):

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from spark_jobs import BasicBolt, Bolt
 from tests.semantics.components import chain, feeding, outcome
+from tiercel import BasicBolt, Bolt
 
 
 class Living(BasicBolt):

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from spark_jobs import BasicBolt, Bolt, TopologyBuilder
-from spark_jobs.testing import FeederSpout
 from tests.semantics.components import Pass, Split, chain, feeding, outcome
+from tiercel import BasicBolt, Bolt, TopologyBuilder
+from tiercel.testing import FeederSpout
 
 
 class Doing(Bolt):

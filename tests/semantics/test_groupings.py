@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from spark_jobs import BasicBolt, TopologyBuilder
-from spark_jobs.testing import LocalCluster
 from tests.semantics.components import Split, Telling, feeding, outcome
+from tiercel import BasicBolt, TopologyBuilder
+from tiercel.testing import LocalCluster
 
 TASKS = 3
 WORDS = [f"word{number}" for number in range(60)]

@@ -1,7 +1,7 @@
 """Tuples that a bolt holds over steps: joins, windows, and what becomes of them."""
 
-from spark_jobs import Bolt, Config, TopologyBuilder
 from tests.semantics.components import Acking, chain, feeding, outcome
+from tiercel import Bolt, Config, TopologyBuilder
 
 
 class Join(Bolt):

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs import ArrowBolt, BasicBolt, StatefulBolt, TopologyBuilder
 from tests.semantics.components import Split, feeding, outcome
+from tiercel import ArrowBolt, BasicBolt, StatefulBolt, TopologyBuilder
 
 
 class Count(StatefulBolt):

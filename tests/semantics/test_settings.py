@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_jobs import BasicBolt, Bolt, Config, TopologyBuilder
 from tests.semantics.components import Failing, Pass, Silent, chain, feeding, outcome
+from tiercel import BasicBolt, Bolt, Config, TopologyBuilder
 
 
 def test_a_spout_task_has_at_most_max_spout_pending_tuples_in_flight(cluster_of):

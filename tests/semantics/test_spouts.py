@@ -4,9 +4,8 @@ import threading
 from collections import Counter
 from types import MappingProxyType
 
-from queues import Spout
-from spark_jobs import Bolt, Config, TopologyBuilder
 from tests.semantics.components import Acking, Silent, Split, chain, outcome
+from tiercel import Bolt, Config, Spout, TopologyBuilder
 
 
 class ReliableSentenceSpout(Spout):

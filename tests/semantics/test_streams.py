@@ -2,9 +2,9 @@
 
 from types import MappingProxyType
 
-from spark_jobs import BasicBolt, Bolt, TopologyBuilder
-from spark_jobs.testing import FeederSpout
 from tests.semantics.components import Acking, Pass, Telling, feeding, outcome
+from tiercel import BasicBolt, Bolt, TopologyBuilder
+from tiercel.testing import FeederSpout
 
 
 class Sorting(BasicBolt):

@@ -1,7 +1,7 @@
 """When a message times out: never early, and told once."""
 
-from spark_jobs import Bolt, Config
 from tests.semantics.components import Pass, Silent, chain, feeding, outcome
+from tiercel import Bolt, Config
 
 TIMEOUT = 30
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from spark_jobs import BasicBolt, Bolt, TopologyBuilder
 from tests.semantics.components import Acking, Failing, Pass, Silent, Split, chain, feeding, outcome
+from tiercel import BasicBolt, Bolt, TopologyBuilder
 
 
 class Join(Bolt):

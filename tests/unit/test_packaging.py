@@ -34,17 +34,18 @@ def contents(wheel: Path) -> set[str]:
 
 def test_every_module_and_every_lua_script_is_in_the_wheel(contents: set[str]) -> None:
     for folder in FOLDERS:
-        for pattern in ("*.py", "*.lua", "py.typed"):
+        for pattern in ("*.py", "*.lua", "*.properties"):
             for path in (ROOT / folder).rglob(pattern):
-                assert path.relative_to(ROOT).as_posix() in contents
+                assert f"tiercel/{path.relative_to(ROOT).as_posix()}" in contents
 
 
 def test_the_wheel_says_that_it_is_typed(contents: set[str]) -> None:
-    assert {f"{folder}/py.typed" for folder in FOLDERS} - {"examples/py.typed"} <= contents
+    assert "tiercel/py.typed" in contents
 
 
-def test_nothing_but_the_packages_is_in_the_wheel(contents: set[str]) -> None:
-    assert {name.split("/")[0] for name in contents if ".dist-info/" not in name} == set(FOLDERS)
+def test_nothing_but_the_package_is_in_the_wheel(contents: set[str]) -> None:
+    assert {name.split("/")[0] for name in contents if ".dist-info/" not in name} == {"tiercel"}
+    assert {name.split("/")[1] for name in contents if name.startswith("tiercel/") and name.count("/") > 1} == set(FOLDERS)
     assert not [name for name in contents if name.endswith((".pyc", ".so"))]
 
 
@@ -54,6 +55,7 @@ def test_settings_of_one_machine_are_in_no_package(tmp_path: Path, target: str) 
     checkout = tmp_path / "checkout"
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tiercel", checkout / "tiercel", symlinks=True)
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
     for place in SETTINGS:
@@ -86,7 +88,7 @@ def test_settings_of_one_machine_are_ignored_by_git_and_stay_out_of_an_images_bu
 def test_the_wheel_has_the_command_and_the_licence(wheel: Path, contents: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = next(name for name in contents if name.endswith("entry_points.txt"))
-        assert "tiercel = workers.cli:main" in archive.read(entry_points).decode()
+        assert "tiercel = tiercel.workers.cli.app:main" in archive.read(entry_points).decode()
     assert any(name.endswith("licenses/LICENSE") for name in contents)
 
 
@@ -99,7 +101,7 @@ sys.path[:] = [{str(package)!r}] + [p for p in sys.path if p not in ("", {str(RO
 import importlib, pkgutil
 from importlib.resources import files
 found = 0
-for folder in ("acker", "queues", "spark_jobs"):
+for folder in ("tiercel.acker", "tiercel.queues", "tiercel.spark_jobs"):
     package = importlib.import_module(folder)
     assert "tiercel.zip" in package.__file__, package.__file__
     packages = [folder]

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from acker import RedisMetrics
-from acker.histogram import percentile
-from acker.redis_client import connect
-from acker.redis_errors import translated
-from queues import Publisher, QueueDepth
-from queues.dead_letters import show as show_dead_letters
-from queues.declare import declare_queue
-from queues.depths import depths
-from workers.config import Settings
-from workers.demo import topology as demo
-from workers.demo.text import Text
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.metrics.histogram import percentile
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.queues.broker.declare import declare_queue
+from tiercel.queues.broker.depths import QueueDepth, depths
+from tiercel.queues.publishing.dead_letters import show as show_dead_letters
+from tiercel.queues.publishing.publisher import Publisher
+from tiercel.workers.config import Settings
+from tiercel.workers.demo import topology as demo
+from tiercel.workers.demo.text import Text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from queues import QueueDepth
-from workers.terminal import cell
+from tiercel.queues.broker.depths import QueueDepth
+from tiercel.workers.terminal import cell
 
 
 @dataclass(frozen=True, kw_only=True)

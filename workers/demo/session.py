@@ -12,16 +12,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from workers.config import Settings
-from workers.demo import topology as demo_topology
-from workers.demo.measure import Audit, Observer, Sample
-from workers.demo.result import Result, show_result, show_words
-from workers.demo.text import Text, load, with_poison
-from workers.errors import WorkersError
-from workers.loading import load_topology
-from workers.local import LocalRun, servers, spout_name
-from workers.logs import set_up_logging
-from workers.terminal import say
+from tiercel.workers.config import Settings
+from tiercel.workers.demo import topology as demo_topology
+from tiercel.workers.demo.measure import Audit, Observer, Sample
+from tiercel.workers.demo.result import Result, show_result, show_words
+from tiercel.workers.demo.text import Text, load, with_poison
+from tiercel.workers.errors import WorkersError
+from tiercel.workers.loading import load_topology
+from tiercel.workers.local.run import LocalRun, servers, spout_name
+from tiercel.workers.logs import set_up_logging
+from tiercel.workers.terminal import say
 
 _POISON_LINES = 3
 _LOOK_S = 0.25

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.errors import UsageError
+from tiercel.workers.errors import UsageError
 
 _WORD = re.compile(r"\S+")
 _FIRST_WORD = re.compile(r'\{"first_word": (\d+)')

@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from acker.redis_client import connect
-from queues import QueueSpout, RetryPolicy, WorkQueue
-from spark_jobs import BasicBolt, BasicCollector, Topology, TopologyBuilder, TopologyContext, Tuple
-from workers.demo.text import POISON
+from tiercel.acker.connection.client import connect
+from tiercel.queues.broker.declare import WorkQueue
+from tiercel.queues.queue_spout import QueueSpout
+from tiercel.queues.retry import RetryPolicy
+from tiercel.spark_jobs.bolts.bolt import BasicBolt, TopologyContext
+from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.emitting.collector import BasicCollector
+from tiercel.spark_jobs.topology.builder import TopologyBuilder
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.demo.text import POISON
 
 NAME = "tiercel-demo"
 QUEUE = "tiercel-demo"

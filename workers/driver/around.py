@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.heartbeat import Heartbeat
+from tiercel.workers.heartbeat import Heartbeat
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from acker import Ledger
-from queues.chunk import decode
-from queues.errors import BadChunkError
-from queues.inbox.contract import Inboxes
-from queues.inbox.records import StaleAttemptError
-from spark_jobs.snapshots.packing import held_roots
-from spark_jobs.snapshots.sealing import body_of
-from spark_jobs.suspects.book import CaseBook
-from spark_jobs.topology import Topology
+from tiercel.acker.ledger import Ledger
+from tiercel.queues.errors import BadChunkError
+from tiercel.queues.inbox.chunk import decode
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.snapshots.packing import held_roots
+from tiercel.spark_jobs.snapshots.sealing import body_of
+from tiercel.spark_jobs.suspects.book import CaseBook
+from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 

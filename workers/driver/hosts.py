@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from spark_jobs.spark.run import Run
+from tiercel.spark_jobs.spark.run import Run
 
 _LOOK_S = 5.0
 # Looks in a row: an executor that comes and goes is not worth a new run.

@@ -7,11 +7,10 @@ import secrets
 import threading
 from contextlib import suppress
 
-from acker import LedgerUnavailableError
-from acker.errors import AckerError
-from spark_jobs.shape import shape_of
-from spark_jobs.topology import Topology
-from workers.driver.lease import LASTS, Holder, Lease
+from tiercel.acker.errors import AckerError, LedgerUnavailableError
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.workers.control.lease import LASTS, Holder, Lease
 
 log = logging.getLogger(__name__)
 

@@ -6,26 +6,27 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
-from acker import LedgerUnavailableError, open_ledger
-from acker.redis_client import connect_topology
-from spark_jobs.errors import StaleTurnError, TopologyError
-from spark_jobs.queue_sink import no_address, sinks_of
-from spark_jobs.running.placement import bolt_tasks, check_has_bolts, spread
-from spark_jobs.spark.context import SparkUnit
-from spark_jobs.spark.long_tasks import LongTasks
-from spark_jobs.spark.run import Run, ledger_spec_of
-from spark_jobs.spark.stores import open_inboxes
-from spark_jobs.state.redis_store import RedisStateStore, check_layout
-from spark_jobs.stateful_bolt import StatefulBolt
-from spark_jobs.suspects.redis_book import RedisCaseBook
-from spark_jobs.topology import Topology
-from workers.control import State
-from workers.driver.around import DriverAround
-from workers.driver.entering import enter
-from workers.driver.redis_lease import RedisLease
-from workers.driver.runs import Ground, Runs
-from workers.redis_control import RedisControl
-from workers.registry import Registry
+from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.spark_jobs.bolts.queue_sink import no_address, sinks_of
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
+from tiercel.spark_jobs.spark.job import LongTasks
+from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
+from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
+from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks, check_has_bolts, spread
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.registry import Registry
+from tiercel.workers.driver.around import DriverAround
+from tiercel.workers.driver.entering import enter
+from tiercel.workers.driver.runs import Ground, Runs
 
 log = logging.getLogger(__name__)
 

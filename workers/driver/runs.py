@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from acker import LedgerUnavailableError
-from queues.inbox.contract import Inboxes
-from queues.inbox.records import StaleAttemptError
-from spark_jobs.spark.run import Run
-from spark_jobs.topology import Topology
-from workers.control import NO_REBALANCE, Control, Rebalance, State
-from workers.driver.hosts import Hosts, Tasks, Width
-from workers.driver.keeper import Keeper
-from workers.driver.lease import Lease
-from workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
-from workers.errors import RunsFailedError
-from workers.heartbeat import Heartbeat
-from workers.patience import patiently
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.contract import NO_REBALANCE, Control, Rebalance, State
+from tiercel.workers.control.lease import Lease
+from tiercel.workers.driver.hosts import Hosts, Tasks, Width
+from tiercel.workers.driver.keeper import Keeper
+from tiercel.workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
+from tiercel.workers.errors import RunsFailedError
+from tiercel.workers.heartbeat import Heartbeat
+from tiercel.workers.patience import patiently
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from queues.inbox.records import InboxFigures
+from tiercel.queues.inbox.records import InboxFigures
 
 # For the Spark tasks of a run, until each bolt task has been seen.
 START_S = 60.0

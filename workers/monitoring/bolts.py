@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from acker import ErrorReport
-from queues.inbox.records import InboxFigures
-from workers.driver.watch import UNATTENDED_S
-from workers.monitoring.graph import Component
-from workers.monitoring.raw import Raw
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.workers.control.graph import Component
+from tiercel.workers.driver.watch import UNATTENDED_S
+from tiercel.workers.monitoring.raw import Raw
 
 # Counts per thousand seconds, and nanoseconds.
 _PER_SECOND = 1e3

@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queues import QueueDepth
-from workers.monitoring.bolts import BoltRow, TaskRow
-from workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
-from workers.monitoring.watcher import Watcher
+from tiercel.queues.broker.depths import QueueDepth
+from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
+from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
+from tiercel.workers.monitoring.watcher import Watcher
 
 _Figure = tuple[str, str]
 """Name and help."""

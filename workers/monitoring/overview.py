@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from acker import ErrorReport
-from acker.histogram import cumulative, percentile
-from queues import QueueDepth
-from spark_jobs.counts import ACKER, edge_counter
-from workers.control import State
-from workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
-from workers.monitoring.graph import Component, Edge
-from workers.monitoring.raw import Raw
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.histogram import cumulative, percentile
+from tiercel.queues.broker.depths import QueueDepth
+from tiercel.spark_jobs.running.counts import ACKER, edge_counter
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.graph import Component, Edge
+from tiercel.workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
+from tiercel.workers.monitoring.raw import Raw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

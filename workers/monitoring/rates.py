@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from acker.windows import Counts
+from tiercel.acker.metrics.windows import Counts
 
 _SPAN_S = 10.0
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from acker import Census, Counted, ErrorReport
-from acker.windows import Counts
-from queues.inbox.records import InboxFigures
-from workers.control import Presence, State
-from workers.monitoring.graph import Graph
+from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.windows import Counted, Counts
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.graph import Graph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

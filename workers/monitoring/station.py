@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from acker import Window
-from workers.monitoring.history import History, Sample
-from workers.monitoring.watcher import Look, Watcher
+from tiercel.acker.metrics.windows import Window
+from tiercel.workers.monitoring.history import History, Sample
+from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from acker import Window
-from queues import QueueDepth
-from queues.depths import require, survey
-from workers.errors import UsageError
-from workers.monitoring.overview import Own
-from workers.monitoring.watcher import TopologyReader
-from workers.registry import Registry, TopologyNote
+from tiercel.acker.metrics.windows import Window
+from tiercel.queues.broker.depths import QueueDepth, require, survey
+from tiercel.workers.control.registry import Registry, TopologyNote
+from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.overview import Own
+from tiercel.workers.monitoring.watcher import TopologyReader
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from acker import ErrorReport
-from queues import QueueDepth
-from workers.monitoring.bolts import BoltRow
-from workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
-from workers.monitoring.survey import Survey
-from workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, tasks_named, when
-from workers.terminal import cell
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.queues.broker.depths import QueueDepth
+from tiercel.workers.monitoring.bolts import BoltRow
+from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
+from tiercel.workers.monitoring.survey import Survey
+from tiercel.workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, span, tasks_named, when
+from tiercel.workers.terminal import cell
 
 _LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 

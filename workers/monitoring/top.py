@@ -8,11 +8,11 @@ from contextlib import closing
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from acker import Window
-from workers.errors import UsageError
-from workers.monitoring.tables import top_view
-from workers.monitoring.watcher import Look, Servers, Watcher
-from workers.terminal import cell
+from tiercel.acker.metrics.windows import Window
+from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.tables import top_view
+from tiercel.workers.monitoring.watcher import Look, Servers, Watcher
+from tiercel.workers.terminal import cell
 
 _LOOK_S = 1.0
 

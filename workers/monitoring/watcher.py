@@ -9,19 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from acker import AckerError, Census, Ledger, LedgerSpec, LedgerUnavailableError, RedisMetrics, Window, open_ledger
-from acker.redis_effects import RedisServers
-from queues import QueueDepth
-from queues.depths import survey
-from queues.errors import QueuesError
-from queues.inbox.redis_streams import RedisInboxes
-from workers.driver.redis_lease import RedisLease
-from workers.monitoring.overview import Overview, overview_of
-from workers.monitoring.rates import RateMeter
-from workers.monitoring.raw import Raw
-from workers.redaction import redact
-from workers.redis_control import RedisControl
-from workers.registry import Registry, TopologyNote, known_topologies, topology_named
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.errors import AckerError, LedgerUnavailableError
+from tiercel.acker.ledger import Census, Ledger, LedgerSpec
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.windows import Window
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.broker.depths import QueueDepth, survey
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.registry import Registry, TopologyNote, known_topologies, topology_named
+from tiercel.workers.monitoring.overview import Overview, overview_of
+from tiercel.workers.monitoring.rates import RateMeter
+from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.redaction import redact
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from datetime import datetime
 
-from workers.printable import printable
+from tiercel.workers.printable import printable
 
 UNKNOWN = "?"
 _WHITE = "\t\n"

@@ -1,0 +1,157 @@
+"""The one place where clients of Redis are made."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+
+import redis
+from redis import exceptions
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.commands.core import Script
+from redis.retry import Retry
+
+from tiercel.acker.connection.address import Form, RedisAddress
+from tiercel.acker.connection.errors import shown
+from tiercel.acker.connection.pool import Pool
+from tiercel.acker.connection.primary import following_pool
+from tiercel.acker.errors import LedgerRefusedError, LedgerVersionError
+from tiercel.acker.layout import topology_prefix
+
+OLDEST = (7, 0)
+"""Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with."""
+_CONNECT_TIMEOUT_S = 2.0
+_RETRIES = 2
+_pools: WeakValueDictionary[tuple[str, str, timedelta], Pool] = WeakValueDictionary()
+"""Of this process; each lives as long as a client uses it."""
+_users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
+"""The clients of a pool that are not closed."""
+_pools_lock = threading.Lock()
+
+
+class _Script(Script):
+    """Runs by its digest, and from its text where the server does not know it.
+
+    The client's own way, to load it and try the digest again, fails if the scripts are flushed between the two.
+    """
+
+    def __call__(self, keys: Sequence[Any] | None = None, args: Iterable[Any] | None = None, client: Any = None) -> Any:
+        keys, args, client = keys or (), tuple(args or ()), client or self.registered_client
+        try:
+            return client.evalsha(self.sha, len(keys), *keys, *args)
+        except exceptions.NoScriptError:
+            return client.eval(self.script, len(keys), *keys, *args)
+
+
+class _Redis(redis.Redis):
+    """Closes the idle connections of its pool when it is the last one that uses it.
+
+    The client's own ``close`` leaves a pool that was handed in as it is, and the garbage collector, which finds sockets in no
+    particular order, complains of those that nobody closed.
+    """
+
+    def close(self) -> None:
+        super().close()
+        users = _users.get(self.connection_pool)
+        if users is not None:
+            users.discard(self)
+            if not users:
+                # Not those in use: another thread may wait for a reply. Should a new client come meanwhile, it connects again.
+                self.connection_pool.disconnect(inuse_connections=False)
+
+    def register_script(self, script: Any) -> Script:
+        return _Script(self, script)
+
+
+def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
+    """A client that returns bytes; connects on its first call. Thread-safe, and safe to make before a fork.
+
+    ``url`` as in ``redis_address``. In a cluster the client is for ``key`` and the keys with the same hash tag, and a
+    ValueError without one. With Sentinels or a cluster it follows the primary when that changes.
+
+    The clients of one process share their connections to a server. So a connection that went dead without a word costs a
+    process one timeout, and not one for the ledger, one for the inboxes, one for the counters.
+
+    No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call may take effect more than
+    once on its way to one reply; whoever uses this must be able to bear that. ``rediss://`` is TLS, and the certificate must
+    be valid for the host; ``?ssl_ca_certs=path`` names authorities beside those of the system. Raises LedgerRefusedError for
+    a malformed URL, an unknown option in it, or a file that cannot be read.
+    """
+    address = RedisAddress.parse(url)
+    if address.form is not Form.CLUSTER:
+        key = ""
+    elif not key:
+        raise ValueError("a client of a Redis Cluster is for one hash tag: give a key")
+    with _pools_lock:
+        pool = _pools.get((url, key, socket_timeout))
+        if pool is None:
+            pool = _pools[url, key, socket_timeout] = _pool(address, key, socket_timeout)
+        client = _Redis(connection_pool=pool)
+        _users.setdefault(pool, WeakSet()).add(client)
+        return client
+
+
+def connect_topology(url: str, topology: str) -> redis.Redis:
+    """As ``connect``, for the keys of a topology that are not of one shard."""
+    return connect(url, topology_prefix(topology))
+
+
+def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
+    try:
+        pool = Pool.from_url(
+            address.url,
+            socket_connect_timeout=_CONNECT_TIMEOUT_S,
+            socket_timeout=socket_timeout.total_seconds(),
+            socket_keepalive=True,
+            protocol=2,  # the shapes of some replies hang on it, and the default on the client's version
+            health_check_interval=30,
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
+            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            retry_on_error=[exceptions.ReadOnlyError],
+        )
+    except ValueError:
+        # Without the cause: it may quote a part of the password.
+        raise LedgerRefusedError("malformed Redis URL; it should look like redis://:password@host:6379/0") from None
+    _check_options(pool)
+    return pool if address.form is Form.SERVER else following_pool(pool, address, key)
+
+
+def _check_options(pool: redis.ConnectionPool) -> None:
+    """Find now what the client would find when it connects, and would take for a server that is away."""
+    options = pool.connection_kwargs
+    try:
+        pool.connection_class(**options)
+    except (TypeError, exceptions.RedisError) as error:
+        raise LedgerRefusedError(f"an option in the Redis URL is wrong: {shown(error)}") from None
+    files = {name: options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")}
+    if not any(files.values()):
+        return
+    try:
+        context = ssl.create_default_context(cafile=files["ssl_ca_certs"])
+        if files["ssl_certfile"]:
+            context.load_cert_chain(files["ssl_certfile"], files["ssl_keyfile"], options.get("ssl_password"))
+    except OSError as error:  # SSLError, for a file with something else in it, is one
+        named = " or ".join(f"{name}={path}" for name, path in files.items() if path)
+        raise LedgerRefusedError(f"cannot read {named} of the Redis URL: {error}") from error
+
+
+def check_version(client: redis.Redis) -> None:
+    """Raises LedgerVersionError if the server is too old, and LedgerRefusedError if it is a Sentinel.
+
+    A server that does not let itself be asked is taken as it is.
+    """
+    try:
+        info = client.info("server")
+    except exceptions.NoPermissionError:
+        return
+    if info.get("redis_mode") == "sentinel":
+        raise LedgerRefusedError("this Redis is a Sentinel: write its URL as redis+sentinel://host:26379/mymaster/0")
+    version = str(info["redis_version"])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST:
+        raise LedgerVersionError(f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey")

@@ -1,0 +1,146 @@
+"""The one place where errors of Redis and of its client become ours: retry or refuse, the same for every store.
+
+LedgerUnavailableError (retry) is for what passes by itself or by an operator's work on the server, so that a process waits
+for it. LedgerRefusedError (refuse) is for what is wrong in the address, the rights or the kind of server: waiting helps
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from redis import exceptions
+
+from tiercel.acker.errors import LedgerRefusedError, LedgerUnavailableError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Meaning:
+    """What an error says about the server, and what to do about it."""
+
+    passes: bool
+    said: str
+    advice: str
+
+
+def _away(advice: str) -> _Meaning:
+    return _Meaning(passes=True, said="does not answer", advice=advice)
+
+
+def _no_writes(advice: str) -> _Meaning:
+    return _Meaning(passes=True, said="takes no writes now", advice=advice)
+
+
+def _refusal(advice: str) -> _Meaning:
+    return _Meaning(passes=False, said="refuses", advice=advice)
+
+
+SCHEMES = "whether its URL should begin with redis:// or rediss://"
+_CHECK = "check that it runs"
+_LOGIN = _refusal("check the user and password in its URL and what the user may do")
+_MEMBER = _refusal("it is a member of a Redis Cluster: begin its URL with redis+cluster://")
+_NO_CLUSTER = _refusal("it is no member of a Redis Cluster: begin its URL with redis://")
+_CLUSTER_DOWN = _away("check that it runs with all members of the cluster")
+_ELSE = _refusal("check its log and settings")
+_BY_CODE = {
+    "LOADING": _away("check that it runs; it reads its data from the disk, wait for that"),
+    "BUSY": _away("a script of another program keeps it busy: SCRIPT KILL ends that"),
+    "CLUSTERDOWN": _CLUSTER_DOWN,
+    "TRYAGAIN": _away("a slot of the cluster moves to another member: wait for that"),
+    "MASTERDOWN": _away("it is a replica that has lost its primary: check that the primary runs"),
+    "UNBLOCKED": _away("its role changed while a call waited: a failover is under way"),
+    # The text of the script goes with the next call.
+    "NOSCRIPT": _away("its scripts were flushed between two calls; nothing is to be done"),
+    "OOM": _no_writes("raise its maxmemory or free memory"),
+    "READONLY": _no_writes("unless a failover is under way, point the URL at the primary, not at a replica"),
+    "MISCONF": _no_writes("it cannot save to its disk: check the space there, its log and settings"),
+    "NOREPLICAS": _no_writes("too few replicas keep up: check them, its log and settings (min-replicas-to-write)"),
+    "NOAUTH": _LOGIN,
+    "WRONGPASS": _LOGIN,
+    "NOPERM": _LOGIN,
+    "DENIED": _refusal("it is in protected mode: give it a password, and write that into its URL"),
+    "MOVED": _MEMBER,
+    "ASK": _MEMBER,
+    "CROSSSLOT": _refusal("begin its URL with redis+cluster://, and let no proxy of a cluster stand in between"),
+    "WRONGTYPE": _refusal("another program uses the same keys: give tiercel a database of its own, or remove the key"),
+}
+# Where the server sent no code, or one that says nothing: the first that fits.
+_BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
+    ((exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError), _LOGIN),
+    ((exceptions.AuthenticationWrongNumberOfArgsError,), _LOGIN),
+    ((exceptions.MaxConnectionsError,), _away("raise max_connections in its URL, or leave it out")),
+    ((exceptions.BusyLoadingError,), _BY_CODE["LOADING"]),
+    ((exceptions.MasterDownError,), _BY_CODE["MASTERDOWN"]),
+    ((exceptions.ClusterDownError, exceptions.SlotNotCoveredError), _CLUSTER_DOWN),
+    ((exceptions.TryAgainError,), _BY_CODE["TRYAGAIN"]),
+    ((exceptions.NoScriptError,), _BY_CODE["NOSCRIPT"]),
+    ((exceptions.OutOfMemoryError,), _BY_CODE["OOM"]),
+    ((exceptions.ReadOnlyError,), _BY_CODE["READONLY"]),
+    ((exceptions.AskError,), _MEMBER),  # a MovedError is one
+    ((exceptions.ClusterCrossSlotError, exceptions.CrossSlotTransactionError), _BY_CODE["CROSSSLOT"]),
+    # What it says within was looked for before; nothing took effect.
+    ((exceptions.ExecAbortError,), _away("it discarded a transaction: see its log")),
+    ((exceptions.InvalidResponse,), _refusal("what answers there speaks another protocol: check host and port")),
+    ((exceptions.ConnectionError, exceptions.TimeoutError), _away(_CHECK)),
+)
+_OF_PIPELINE = re.compile(r"Command # \d+ \(.*?\) of pipeline caused error: ", re.DOTALL)
+_DISCARDED = re.compile(r"discarded because of: -?([A-Z]+)\b")
+_URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
+
+
+@contextmanager
+def translated(verb: str) -> Iterator[None]:
+    """Turn errors of the client into ours: "cannot ``verb``: …". No message holds a password."""
+    try:
+        yield
+    except (exceptions.RedisError, exceptions.RedisClusterException) as error:
+        said, tls = shown(error), _tls_advice(error)
+        if tls:
+            raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
+        meaning = _meaning(error)
+        also = f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
+        kind = LedgerUnavailableError if meaning.passes else LedgerRefusedError
+        raise kind(f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}") from error
+
+
+def shown(error: Exception) -> str:
+    """The error in one line, without a password, and without the command of a pipeline, which may hold what users sent."""
+    return _URL_CREDENTIALS.sub("://***@", _text(error).partition("\n")[0])[:200] or type(error).__name__
+
+
+def _text(error: Exception) -> str:
+    return _OF_PIPELINE.sub("", str(error), count=1)
+
+
+def _meaning(error: Exception) -> _Meaning:
+    code = getattr(error, "status_code", None) or _text(error).partition(" ")[0]
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    discarded = _DISCARDED.search(str(error))
+    if discarded and discarded[1] in _BY_CODE:
+        return _BY_CODE[discarded[1]]
+    if "cluster support disabled" in str(error):
+        return _NO_CLUSTER
+    if "unauthenticated" in str(error):
+        # Redis takes only short commands from strangers: a long one ends here, before NOAUTH could be said.
+        return _LOGIN
+    if "max number of clients" in str(error):
+        return _away("raise its maxclients, or let fewer processes use it")
+    return next((meaning for kinds, meaning in _BY_CLASS if isinstance(error, kinds)), _ELSE)
+
+
+def _tls_advice(error: BaseException) -> str | None:
+    """Advice about a handshake that will fail again; None if it was something else. The client hides its cause."""
+    cause = error.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "add ?ssl_ca_certs=/path/to/ca.pem to its URL or correct the host name there"
+    reason = (cause.reason or "") if isinstance(cause, ssl.SSLError) else ""
+    if reason == "WRONG_VERSION_NUMBER":
+        return f"check the port, and {SCHEMES}"
+    if "ALERT" in reason:
+        return "it asks for another certificate or protocol: see ssl_certfile and ssl_keyfile, and its log"
+    return None

@@ -1,0 +1,255 @@
+"""Redis as a place for effects: prepared scripts and commands that leave alone or together.
+
+A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or by
+``perform_all`` they take the same way: one pipeline per server, in the order given. Scripts that
+``perform_in_turn`` makes become one script, so that the server stops at the one that it refuses.
+Effects of several stores travel together where their servers share a connection pool, that is where their URLs are equal
+(in a cluster: URL and hash tag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha1
+from typing import Any, Generic, TypeVar, cast
+
+from redis import exceptions
+
+from tiercel.acker.connection.address import Form, RedisAddress
+from tiercel.acker.connection.client import check_version, connect
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.pool import Command, Pool
+from tiercel.acker.connection.script_sources import in_turn
+from tiercel.acker.effects import perform_singly
+from tiercel.acker.errors import LedgerUnavailableError
+
+T = TypeVar("T")
+Reader = Callable[[Any], T]
+
+# Longest wait for a push in one call. A connection that died without a word is noticed after the other.
+_LONGEST_WAIT = timedelta(seconds=5)
+_WAITING_TIMEOUT = timedelta(seconds=10)
+# Keys and arguments of scripts that become one.
+_JOINED_WORDS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class RedisEffect(Generic[T]):
+    """One prepared call of one server. ``read`` turns the server's reply into the effect's.
+
+    It may be sent more than once on its way to one reply, so its script must recognise a repeat.
+    """
+
+    batch: RedisServer
+    command: tuple[Any, ...]
+    read: Reader[T]
+    verb: str
+    """For errors: "cannot ``verb``: …"."""
+    text: str | None = None
+    """The script, if ``command`` names one by its digest."""
+
+    def perform(self) -> T:
+        """Make the call alone. Raises LedgerUnavailableError, LedgerRefusedError, and what ``read`` raises."""
+        reply: T = self.batch.perform([self])[0]
+        return reply
+
+    def in_full(self) -> tuple[Any, ...]:
+        """Return the call with the script's text instead of its digest."""
+        return self.command if self.text is None else ("EVAL", self.text, *self.command[2:])
+
+    @property
+    def words(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The keys and the arguments of a script."""
+        first_arg = 3 + self.command[2]
+        return self.command[3:first_arg], self.command[first_arg:]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisScript:
+    """A script on one server; a call of it is an effect."""
+
+    server: RedisServer
+    text: str
+    digest: str
+
+    def __call__(self, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str) -> RedisEffect[T]:
+        command = ("EVALSHA", self.digest, len(keys), *keys, *args)
+        return RedisEffect(self.server, command, read, verb, self.text)
+
+
+class RedisServer:
+    """One server, or one hash slot of a cluster. Thread-safe; connects on its first call.
+
+    Servers with the same connections are equal, so that effects of several stores form one batch.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        """``url`` and ``key`` as in ``connect``, which raises LedgerRefusedError and ValueError."""
+        self._client = connect(url, key)
+        self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
+        self._checked = False
+        # Texts of the scripts that were sent; None stands for the plain commands.
+        self._known: set[str | None] = {None}
+        self._chains: dict[tuple[str, ...], RedisScript] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RedisServer) and self._pool is other._pool
+
+    def __hash__(self) -> int:
+        return hash(id(self._pool))
+
+    def script(self, text: str) -> RedisScript:
+        """Prepare a script. It is sent when the server turns out not to know it."""
+        return RedisScript(self, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    def command(self, *words: Any, read: Reader[T], verb: str) -> RedisEffect[T]:
+        """Prepare a plain command that may be repeated."""
+        return RedisEffect(self, words, read, verb)
+
+    def perform(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        """Make the calls in order, in one round trip; returns their replies.
+
+        The first error is raised when all calls were made. A script goes by its digest once it was sent
+        from here. Should the server have forgotten it since, the whole batch is repeated with the texts:
+        the calls behind it have then taken effect before it.
+        """
+        if not effects:
+            return []
+        with translated(effects[0].verb):
+            self._check()
+            known = self._known
+            replies = self._send([e.command if e.text in known else e.in_full() for e in effects])
+            if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
+                replies = self._send([effect.in_full() for effect in effects])
+            known.update(effect.text for effect in effects)
+        for effect, reply in zip(effects, replies, strict=True):
+            if isinstance(reply, exceptions.RedisError):
+                with translated(effect.verb):
+                    raise reply
+        return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
+
+    def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        """Make each call only if the one before replied 1; return the replies of those that were made.
+
+        Scripts with few arguments go together, as one: one round trip, and atomic. If one of them
+        fails, those before it have taken effect.
+        """
+        replies: list[Any] = []
+        for together in _bounded(effects):
+            replies += self._perform_joined(together)
+            if len(replies) < len(effects) and replies[-1] is not True:
+                break
+        return replies
+
+    def _perform_joined(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        if len(effects) == 1:
+            return [effects[0].perform()]
+        try:
+            found = self._joined(effects).perform()
+        except LedgerUnavailableError as error:
+            if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
+                raise
+            # A server without memory refuses all of them, also what it takes alone, as that frees
+            # some.
+            return perform_singly(effects)
+        return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
+
+    def _joined(self, effects: Sequence[RedisEffect[Any]]) -> RedisEffect[list[Any]]:
+        keys: list[Any] = []
+        counts: list[int] = []
+        args: list[Any] = []
+        for effect in effects:
+            own_keys, own_args = effect.words
+            counts += (len(own_keys), len(own_args))
+            keys += own_keys
+            args += own_args
+        script = self._chain(tuple(effect.text or "" for effect in effects))
+        return script(keys, [*counts, *args], list, ", ".join(effect.verb for effect in effects))
+
+    def _chain(self, texts: tuple[str, ...]) -> RedisScript:
+        """Prepare the script of these scripts, once."""
+        found = self._chains.get(texts)
+        if found is None:
+            found = self._chains[texts] = self.script(in_turn(texts))
+        return found
+
+    def wait(self, key: str, most: timedelta, verb: str) -> bool:
+        """Wait until something is in a list, and take it out; False after ``most``, or after some seconds.
+
+        A wait whose connection breaks may take something and return after all its time. Each thread that
+        waits has a connection of its own.
+        """
+        seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
+        with translated(verb):
+            return self._waiting.blpop([key], timeout=seconds) is not None
+
+    def close(self) -> None:
+        """Release the connections that no other server shares. Idempotent."""
+        self._client.close()
+        self._waiting.close()
+
+    @property
+    def _pool(self) -> Pool:
+        return cast("Pool", self._client.connection_pool)
+
+    def _check(self) -> None:
+        if not self._checked:
+            check_version(self._client)
+            self._checked = True
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        replies = self._pool.exchange(commands)
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            self._pool.disconnect(inuse_connections=False)
+            replies = self._pool.exchange(commands)
+        return replies
+
+
+class RedisServers:
+    """The servers of one store, by number: one object per server, or per hash tag in a cluster."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Raises LedgerRefusedError for a malformed URL."""
+        if not urls:
+            raise ValueError("a store in Redis needs a server at least")
+        self._urls = tuple(urls)
+        self._by_key = [RedisAddress.parse(url).form is Form.CLUSTER for url in urls]
+        self._servers: dict[tuple[int, str], RedisServer] = {}
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def at(self, number: int, key: str) -> RedisServer:
+        """Return the server that holds a key: number ``number``, or in a cluster what has its hash tag."""
+        place = (number, _tag(key) if self._by_key[number] else "")
+        found = self._servers.get(place)
+        if found is None:
+            found = self._servers.setdefault(place, RedisServer(self._urls[number], place[1]))
+        return found
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        for server in list(self._servers.values()):
+            server.close()
+
+
+def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
+    """Cut into what one script may do: many arguments would keep others waiting too long."""
+    groups: list[list[RedisEffect[Any]]] = [[]]
+    words = 0
+    for effect in effects:
+        words += len(effect.command)
+        if groups[-1] and (words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None):
+            groups.append([])
+            words = len(effect.command)
+        groups[-1].append(effect)
+    return groups
+
+
+def _tag(key: str) -> str:
+    """Return a key that all keys with the same hash tag share."""
+    tag = key.partition("{")[2].partition("}")[0]
+    return f"{{{tag}}}" if tag else key

@@ -1,0 +1,8 @@
+"""The counters: what every task of a topology did, and the last errors.
+
+contract        what counters promise
+memory          within one process
+redis_counters  in Redis, with lua/count.lua and lua/report.lua
+windows         ten minutes, three hours, a day, all time
+histogram       latencies as counters
+"""

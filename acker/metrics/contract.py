@@ -1,0 +1,92 @@
+"""The contract of the counters: what every task of a topology did, exact and not sampled, and the last errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from tiercel.acker.metrics.windows import Counted, Counts, Window
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorReport:
+    """One error of one task, as people see it."""
+
+    at: datetime
+    """Aware, UTC."""
+    component: str
+    task: int
+    message: str
+    """One line, at most 500 characters."""
+
+
+def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
+    """By time; those of one time stay in the order in which they came."""
+    return sorted(errors, key=lambda error: error.at, reverse=True)
+
+
+ERRORS_KEPT = 1000
+ERRORS_A_WINDOW = 5
+ERRORS_WINDOW = timedelta(seconds=10)
+"""As in Storm: of each task, five errors each ten seconds."""
+_MESSAGE_LENGTH = 500
+
+
+def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorReport]]:
+    """The errors of each (component, task), in order, clipped."""
+    found: dict[tuple[str, int], list[ErrorReport]] = {}
+    for error in errors:
+        found.setdefault((error.component, error.task), []).append(clipped(error))
+    return found
+
+
+def clipped(error: ErrorReport) -> ErrorReport:
+    """With at most 500 characters of message."""
+    return replace(error, message=error.message[:_MESSAGE_LENGTH])
+
+
+class Metrics(Protocol):
+    """Counters by component and task, exact for as long as who counts lives.
+
+    What a process has counted and not yet reported when it is killed is lost, and so is what a store loses. Never a message.
+    """
+
+    def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
+        """Add to the named counters of one task, all in one round trip. Call it once per piece of work.
+
+        When it raises LedgerUnavailableError the counts are kept here: the next call sends them too, and a call that had
+        taken effect although its reply was lost is not counted twice. So do not add them again.
+        """
+        ...
+
+    def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+        """``add`` for several tasks, {(component, task): {counter: count}}, in the same one round trip."""
+        ...
+
+    def report(self, errors: Sequence[ErrorReport]) -> None:
+        """Keep these errors, the newest 1000 of the topology; of one task five each ten seconds, the first ones.
+
+        A window begins with the first error after the one before. However many processes a task runs in, they share it.
+        """
+        ...
+
+    def totals(self) -> Counts:
+        """Everything counted: {component: {task: {counter: value}}}."""
+        ...
+
+    def over(self, window: Window) -> Counted:
+        """What was counted in a window that ends now, and how long that window is.
+
+        Exact, by the clock of each machine that counts. What is older than a day and a slot is kept in the totals alone.
+        """
+        ...
+
+    def errors(self, limit: int = 50) -> list[ErrorReport]:
+        """Those that were reported last, by the time at which they happened, newest first."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything that was counted for this topology."""
+        ...

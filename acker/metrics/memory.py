@@ -1,0 +1,90 @@
+"""The counters in memory: the twin of ``RedisMetrics``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from tiercel.acker.metrics.contract import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
+from tiercel.acker.metrics.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
+
+_Slot = dict[tuple[str, int], Counter[str]]
+
+
+class MemoryMetrics:
+    """``Metrics`` within one process; thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` counts seconds."""
+        self._clock = clock
+        self._windows: dict[tuple[str, int], tuple[float, int]] = {}
+        """Of each task: when its window began, and how many errors it has reported since."""
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._counts: _Slot = {}
+        self._slots: dict[Window, dict[int, _Slot]] = {window: {} for window in SLIDING}
+        self._errors: list[ErrorReport] = []
+
+    def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
+        self.add_all({(component, task): counts})
+
+    def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+        now = self._clock()
+        with self._lock:
+            if self._since is None and any(counts.values()):
+                self._since = now
+            _add(self._counts, counts)
+            for window, slots in self._slots.items():
+                _add(slots.setdefault(slot_of(window, now), {}), counts)
+                for old in slots.keys() - set(slots_of(window, now)):
+                    del slots[old]
+
+    def report(self, errors: Sequence[ErrorReport]) -> None:
+        now = self._clock()
+        with self._lock:
+            for task, reported in by_task(errors).items():
+                began, count = self._windows.get(task, (now, 0))
+                if now - began >= ERRORS_WINDOW.total_seconds():
+                    began, count = now, 0
+                kept = reported[: ERRORS_A_WINDOW - count]
+                self._windows[task] = (began, count + len(kept))
+                self._errors = [*self._errors, *kept][-ERRORS_KEPT:]
+
+    def totals(self) -> Counts:
+        return self.over(Window.ALL_TIME).counts
+
+    def over(self, window: Window) -> Counted:
+        now = self._clock()
+        found: _Slot = {}
+        with self._lock:
+            if window is Window.ALL_TIME:
+                _add(found, self._counts)
+            else:
+                for number in slots_of(window, now):
+                    _add(found, self._slots[window].get(number, {}))
+            seconds = seconds_of(window, now, self._since)
+        totals: Counts = {}
+        for (component, task), counts in found.items():
+            totals.setdefault(component, {})[task] = dict(counts)
+        return Counted(counts=totals, seconds=seconds)
+
+    def errors(self, limit: int = 50) -> list[ErrorReport]:
+        with self._lock:
+            return newest_first(self._errors[::-1][:limit])
+
+    def clear(self) -> None:
+        with self._lock:
+            self._since = None
+            self._counts.clear()
+            for slots in self._slots.values():
+                slots.clear()
+            self._errors.clear()
+            self._windows.clear()
+
+
+def _add(slot: _Slot, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+    for place, more in counts.items():
+        if more:
+            slot.setdefault(place, Counter()).update(more)

@@ -1,0 +1,152 @@
+"""The counters in Redis: a hash for all time and one a slot of each window; the errors, and how many each task reported."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.layout import topology_prefix
+from tiercel.acker.metrics.contract import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
+from tiercel.acker.metrics.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
+
+_BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
+_NAMES_KNOWN = 65_536
+_REPORTER_MEMORY_MS = 600_000
+"""Longer than any client goes on repeating a call."""
+
+
+class RedisMetrics:
+    """``Metrics`` on one server; thread-safe. Connects on its first call. Raises LedgerUnavailableError, LedgerRefusedError."""
+
+    def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
+        """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
+        prefix = topology_prefix(topology)
+        self._client = connect_topology(url, topology)
+        self._clock = clock
+        self._reporter_key = f"{prefix}counted:{secrets.token_hex(8)}"
+        self._number = 0
+        self._unsure: dict[str, int] = {}
+        """What was sent under ``number``, if no reply said that it was counted."""
+        self._waiting: dict[str, int] = {}
+        self._sending = threading.Lock()
+        self._counts_key = prefix + "metrics"
+        self._errors_key = prefix + "errors"
+        self._windows_key = prefix + "error-windows"
+        self._report = self._client.register_script(script_source("report", "tiercel.acker.metrics"))
+        self._since_key = prefix + "metrics:since"
+        self._slot_prefix = prefix + "metrics:"
+        self._count = self._client.register_script(script_source("count", "tiercel.acker.metrics"))
+
+    def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
+        self.add_all({(component, task): counts})
+
+    def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+        with self._sending:
+            for (component, task), more in counts.items():
+                for counter, count in more.items():
+                    name = _name(component, task, counter)
+                    self._waiting[name] = self._waiting.get(name, 0) + count
+            # The call before may have been counted though its reply was lost: as it was, with its number, it is not counted
+            # twice. What has come since goes under the next number.
+            if self._unsure:
+                self._send()
+            if self._waiting:
+                self._number += 1
+                self._unsure = self._waiting
+                self._waiting = {}
+                self._send()
+
+    def _send(self) -> None:
+        now = self._clock()
+        slots = [self._slot(window, slot_of(window, now)) for window in SLIDING]
+        # Kept for two slots more than it is asked for: clocks may differ a little.
+        kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
+        pairs = [part for pair in self._unsure.items() for part in pair]
+        with translated("count"):
+            self._count(
+                keys=[self._reporter_key, self._since_key, self._counts_key, *slots],
+                args=[self._number, _REPORTER_MEMORY_MS, now, *kept_ms, *pairs],
+            )
+        self._unsure = {}
+
+    def report(self, errors: Sequence[ErrorReport]) -> None:
+        for (component, task), reported in by_task(errors).items():
+            # More than a window holds would not be kept.
+            packed = [_pack(error) for error in reported[:ERRORS_A_WINDOW]]
+            with translated("report errors"):
+                self._report(
+                    keys=[self._errors_key, self._windows_key], args=[*_BOUNDS, json.dumps([component, task]), *packed]
+                )
+
+    def totals(self) -> Counts:
+        return self.over(Window.ALL_TIME).counts
+
+    def over(self, window: Window) -> Counted:
+        now = self._clock()
+        with translated("read the counters"), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.get(self._since_key)
+            for key in self._keys_of(window, now):
+                pipeline.hgetall(key)
+            since, *found = pipeline.execute()
+        counts: Counts = {}
+        for slot in found:
+            for name, count in slot.items():
+                component, task, counter = _parts(name)
+                of_task = counts.setdefault(component, {}).setdefault(task, {})
+                of_task[counter] = of_task.get(counter, 0) + int(count)
+        return Counted(counts=counts, seconds=seconds_of(window, now, None if since is None else float(since)))
+
+    def errors(self, limit: int = 50) -> list[ErrorReport]:
+        if limit < 1:
+            return []
+        with translated("read the errors"):
+            packed: Any = self._client.lrange(self._errors_key, 0, limit - 1)
+        return newest_first(_unpack(one) for one in packed)
+
+    def clear(self) -> None:
+        with translated("clear the counters"):
+            slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
+            self._client.delete(
+                self._counts_key, self._errors_key, self._windows_key, self._since_key, self._reporter_key, *slots
+            )
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        self._client.close()
+
+    def _slot(self, window: Window, number: int) -> str:
+        return f"{self._slot_prefix}{window.value}:{number}"
+
+    def _keys_of(self, window: Window, now: float) -> list[str]:
+        if window is Window.ALL_TIME:
+            return [self._counts_key]
+        return [self._slot(window, number) for number in slots_of(window, now)]
+
+
+@lru_cache(maxsize=_NAMES_KNOWN)
+def _name(component: str, task: int, counter: str) -> str:
+    return json.dumps([component, task, counter])
+
+
+@lru_cache(maxsize=_NAMES_KNOWN)
+def _parts(name: bytes) -> tuple[str, int, str]:
+    component, task, counter = json.loads(name)
+    return component, task, counter
+
+
+def _pack(error: ErrorReport) -> str:
+    return json.dumps([error.at.isoformat(), error.component, error.task, error.message])
+
+
+def _unpack(packed: bytes) -> ErrorReport:
+    at, component, task, message = json.loads(packed)
+    return ErrorReport(at=datetime.fromisoformat(at), component=component, task=task, message=message)

@@ -1,0 +1,122 @@
+"""Where RabbitMQ is: an AMQP URL, read strictly and shown without its password."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pika
+
+from tiercel.queues.errors import AddressError
+
+_PORTS = {"amqp": 5672, "amqps": 5671}
+_OPTIONS = ("heartbeat", "cafile")
+_HEARTBEAT_S = 10
+"""A dead connection is noticed within twice this. The I/O thread answers them whatever the other threads do. RabbitMQ's manual
+recommends 5 to 20 seconds."""
+_CONNECT_TIMEOUT_S = 10.0
+_AFTER_PLACE = re.compile(r"[/?#]")
+_EXAMPLE = "write amqp://user:password@host:5672/vhost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """A broker: one server or the members of a cluster, tried in turn."""
+
+    hosts: tuple[tuple[str, int], ...]
+    user: str
+    password: str = field(repr=False)
+    vhost: str
+    tls: bool
+    cafile: str | None = None
+    heartbeat_s: int = _HEARTBEAT_S
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Read ``amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost][?heartbeat=seconds&cafile=path]``.
+
+        Without a vhost it is ``/``, without a user ``guest``. Raises AddressError.
+        """
+        scheme, separator, rest = url.partition("://")
+        if not separator or scheme.lower() not in _PORTS:
+            shown = scheme[:20] if separator else "no scheme"
+            raise AddressError(f"the AMQP URL begins with {shown!r}, not with amqp:// or amqps://; {_EXAMPLE}")
+        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+        place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
+        parts = urlsplit(f"//{rest[len(place) :]}")
+        if "@" in rest and "@" not in place:
+            raise AddressError("the AMQP URL has a '/', '?' or '#' in its user or password; write it as %2F, %3F or %23")
+        login, _, hosts = place.rpartition("@")
+        user, colon, password = login.partition(":")
+        options = _options(parts.query)
+        return cls(
+            hosts=tuple(_host(host, _PORTS[scheme.lower()]) for host in hosts.split(",")),
+            user=unquote(user) or "guest",
+            password=unquote(password) if colon else "guest",
+            vhost=unquote(parts.path[1:]) or "/",
+            tls=scheme.lower() == "amqps",
+            cafile=options.get("cafile"),
+            heartbeat_s=_heartbeat(options.get("heartbeat")),
+        )
+
+    def __str__(self) -> str:
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        vhost = "" if self.vhost == "/" else f"/{self.vhost}"
+        return f"amqp{'s' if self.tls else ''}://{self.user}@{hosts}{vhost}"
+
+    def parameters(self, name: str) -> list[pika.ConnectionParameters]:
+        """The form that pika takes, one a host. ``name`` is shown in RabbitMQ's list of connections.
+
+        Raises AddressError if the CA file cannot be read.
+        """
+        context = self._tls_context() if self.tls else None
+        return [
+            pika.ConnectionParameters(
+                host=host,
+                port=port,
+                virtual_host=self.vhost,
+                credentials=pika.PlainCredentials(self.user, self.password),
+                heartbeat=self.heartbeat_s,
+                socket_timeout=_CONNECT_TIMEOUT_S,
+                stack_timeout=_CONNECT_TIMEOUT_S + 5,
+                ssl_options=pika.SSLOptions(context, host) if context else None,
+                client_properties={"connection_name": name, "product": "tiercel"},
+            )
+            for host, port in self.hosts
+        ]
+
+    def _tls_context(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self.cafile)
+        except (OSError, ssl.SSLError) as error:
+            raise AddressError(f"cannot read the CA certificates in {self.cafile!r}: {error}") from error
+
+
+def _host(text: str, default_port: int) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port == 0:
+        # Not shown: it may be a user and a password whose host was forgotten.
+        raise AddressError(f"the AMQP URL needs host:port with a port from 1 to 65535; {_EXAMPLE}")
+    return host, port or default_port
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:
+            raise AddressError(f"the AMQP URL has an unknown option {name[:20]!r}; the options are {' and '.join(_OPTIONS)}")
+    return options
+
+
+def _heartbeat(text: str | None) -> int:
+    if text is None:
+        return _HEARTBEAT_S
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise AddressError(f"heartbeat={text[:20]} in the AMQP URL must be whole seconds from 0 (none) to 65535")
+    return int(text)

@@ -1,0 +1,211 @@
+"""Declaring the queues: a quorum queue for the work, and its dead-letter queue.
+
+What the arguments are for: https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison messages, delayed retry).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pika.exceptions import ChannelClosedByBroker
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.arguments import LIMIT, PRECONDITION_FAILED, TYPE, read_arguments
+from tiercel.queues.broker.connection import connected, translate
+from tiercel.queues.errors import BrokerRefusedError, ServerTooOldError
+from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, RetryPolicy
+
+log = logging.getLogger(__name__)
+
+OLDEST_SERVER = (3, 10)
+"""The first with at-least-once dead-lettering."""
+_LIMITED_SINCE = (4, 0)
+"""From here on a quorum queue has a delivery limit unless it is given -1; before, it has none and -1 is refused."""
+_LIMIT_SINCE_THEN = 20
+_DELAYED_RETRY_SINCE = (4, 3)
+
+BROKER_LIMIT = 1_000_000
+"""The delivery limit that work queues are declared with: none, in practice.
+
+RabbitMQ's count rises with each connection and each worker that dies around a message. tiercel counts a message's own
+failures, and dead-letters it for these alone (``queues.consuming.failures``). A number, for without a limit a quorum queue
+puts what comes back behind everything that waits.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkQueue:
+    """A queue that a topology reads, and how its failures are treated."""
+
+    name: str
+    delivery_limit: int = DELIVERY_LIMIT
+    """A message that failed so often and fails once more is dead-lettered."""
+    retry: RetryPolicy = DEFAULT_RETRY
+    declare: bool = True
+    """False: it must exist; a missing one is an error."""
+
+    @property
+    def dead(self) -> str:
+        """The name of its dead-letter queue."""
+        return dead_letter_queue(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the broker has now."""
+
+    ours: bool
+    """It dead-letters into the dead-letter queue of this queue. False: it is used as it is."""
+    delays_retries: bool
+    """The broker holds rejected messages back by itself."""
+    limit: BrokerLimit
+
+
+def dead_letter_queue(name: str) -> str:
+    """Where the messages go that cannot be processed."""
+    return f"{name}.dead"
+
+
+def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:
+    """Declare a work queue and its dead-letter queue over a connection of its own; idempotent.
+
+    Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its kinds.
+    """
+    address = Address.parse(amqp_url)
+    with connected(address, "tiercel declare", patience) as connection:
+        return declare_work_queue(connection, address, queue)
+
+
+def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
+    """Make sure that the queue exists; ``connection`` is a ``BlockingConnection``. A queue that exists is never changed.
+
+    Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none, BrokerRefusedError.
+    """
+    version = check_server(connection, address)
+    if queue.declare:
+        declare_dead_letter_queue(connection, address, queue.dead)
+        arguments = work_queue_arguments(queue, version)
+        if _declare(connection, address, queue.name, arguments):
+            return _declared(arguments, version, queue)
+    else:
+        _look(connection, address, queue.name)
+    found = read_arguments(connection, queue.name)
+    declared = _declared(found, version, queue)
+    _judge(declared, found, address, queue)
+    return declared
+
+
+def _declared(arguments: Mapping[str, Any] | None, version: tuple[int, int], queue: WorkQueue) -> Declared:
+    """What follows from a queue's arguments, ``None`` where they are not known."""
+    known = {} if arguments is None else arguments
+    limit = known.get(LIMIT, _LIMIT_SINCE_THEN if version >= _LIMITED_SINCE else None)
+    if known.get(TYPE, "quorum") != "quorum" or (limit is not None and limit < 0):
+        limit = None
+    exchange = known.get("x-dead-letter-exchange")
+    return Declared(
+        ours=exchange == "" and known.get("x-dead-letter-routing-key") == queue.dead,
+        delays_retries=known.get("x-delayed-retry-type") == "failed",
+        limit=BrokerLimit(returns=limit, deletes=limit is not None and exchange is None),
+    )
+
+
+def _judge(declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue) -> None:
+    """Say what is worth knowing of a queue that is used as it is; raises BrokerRefusedError if it would lose messages."""
+    limit = declared.limit.returns
+    if declared.limit.deletes and limit is not None and limit < 1:
+        raise BrokerRefusedError(
+            f"queue {queue.name!r} on {address} has the delivery limit {limit} and no dead-letter exchange: RabbitMQ deletes"
+            " each message that comes back; declare the queue with a higher limit or a dead-letter exchange"
+        )
+    if found is None:
+        why = "its arguments cannot be read"
+    elif declared.limit.deletes:
+        why = f"after {limit} deliveries a message is copied to {queue.dead!r}: there is no dead-letter exchange"
+    elif not declared.limit.returns_are_free:
+        why = (
+            f"RabbitMQ dead-letters what comes back more than {limit} times, for lost connections too;"
+            f" to end that, delete it when it is empty and let tiercel declare it with {LIMIT}={BROKER_LIMIT}"
+        )
+    elif found.get(TYPE) != "quorum":
+        why = f"it is a {found.get(TYPE)} queue, where deliveries are counted per worker"
+    else:
+        return
+    log.warning("queue %s is used as it is: %s", queue.name, why, extra={"event": "queue_used_as_is", "queue": queue.name})
+
+
+def declare_dead_letter_queue(connection: Any, address: Address, name: str) -> None:
+    """Make sure that a dead-letter queue exists."""
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"}
+    if check_server(connection, address) >= _LIMITED_SINCE:
+        # Looking at a dead letter is a delivery. With a limit, looking often enough would delete it.
+        arguments[LIMIT] = -1
+    _declare(connection, address, name, arguments)
+
+
+def check_server(connection: Any, address: Address) -> tuple[int, int]:
+    """The version of the server, (major, minor); raises ServerTooOldError."""
+    properties = connection._impl.server_properties or {}  # noqa: SLF001 - BlockingConnection has no other way to it
+    text = str(properties.get("version", ""))
+    numbers = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
+    version = (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
+    if version < OLDEST_SERVER:
+        shown = f"{properties.get('product', 'the server')} {text or 'without a version'}"
+        raise ServerTooOldError(
+            f"{shown} at {address} is too old; tiercel needs RabbitMQ {'.'.join(map(str, OLDEST_SERVER))} or newer"
+        )
+    return version
+
+
+def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str, Any]:
+    """The arguments that a work queue is declared with on this version of RabbitMQ."""
+    arguments = {
+        TYPE: "quorum",
+        # The default exchange leads to the queue of that name: nothing in between that could be missing or bound wrongly.
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": queue.dead,
+        # A dead letter stays in the work queue until its dead-letter queue has it; needs reject-publish, even without a limit.
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        LIMIT: BROKER_LIMIT,
+    }
+    return arguments | (delayed_retry_arguments(queue.retry) if version >= _DELAYED_RETRY_SINCE else {})
+
+
+def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
+    """What makes RabbitMQ 4.3 wait before it delivers a rejected message again; nothing without a wait.
+
+    ``failed`` means those that count as a failed delivery (``basic.reject``), not those that were given back (``basic.nack``).
+    """
+    first_ms, longest_ms = (int(wait.total_seconds() * 1000) for wait in (policy.first, policy.longest))
+    if first_ms <= 0:
+        return {}
+    return {
+        "x-delayed-retry-type": "failed",
+        "x-delayed-retry-min": first_ms,
+        "x-delayed-retry-max": max(first_ms, longest_ms),
+    }
+
+
+def _declare(connection: Any, address: Address, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Declare it; False if it is there with other arguments."""
+    try:
+        connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
+    except ChannelClosedByBroker as error:
+        if error.reply_code != PRECONDITION_FAILED:
+            raise translate(error, address) from error
+        # RabbitMQ refuses arguments that it does not know in the same way: then there need be no queue.
+        _look(connection, address, name)
+        return False
+    return True
+
+
+def _look(connection: Any, address: Address, name: str) -> None:
+    """Raise QueueMissingError if there is no such queue."""
+    try:
+        connection.channel().queue_declare(name, passive=True)
+    except ChannelClosedByBroker as error:
+        raise translate(error, address) from error

@@ -1,0 +1,250 @@
+"""An I/O thread that keeps one connection with one channel to RabbitMQ, whatever happens to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from pika.adapters.select_connection import IOLoop
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import backoff_s, translate
+from tiercel.queues.broker.frames import Connection
+from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueuesError
+
+log = logging.getLogger(__name__)
+
+_STABLE_S = 5.0
+"""A connection that lived this long was a success: the next failure begins with the shortest wait again."""
+_REFUSALS = 5
+"""A broker that starts up may refuse what it accepted before. After so many refusals in a row we believe it."""
+
+
+_LOOKS = 4
+"""How often in the time of a heartbeat we look whether the broker was heard."""
+_SILENT_LOOKS = 6
+"""Without a sign of the broker, which sends one at least twice in the time of a heartbeat: three are missing, one after the
+other. Looks are counted, not seconds: a process that was stopped has not listened."""
+
+
+class LinkUser(Protocol):
+    """What is done with the channel. All of it is called on the I/O thread."""
+
+    def prepare(self) -> None:
+        """Called before each connection, and may block: declare the queues here. Raises QueuesError."""
+        ...
+
+    def opened(self, channel: Any) -> None:
+        """There is a new channel; everything of the one before is void."""
+        ...
+
+    def lost(self, error: QueuesError) -> None:
+        """There is no channel any more, or none came. A new one is on its way, unless ``failed`` or the end comes next."""
+        ...
+
+    def failed(self, error: QueuesError) -> None:
+        """The link has ended by itself: a person must act."""
+        ...
+
+
+class Link:
+    """Connects, connects again with growing waits, tries the hosts in turn, and ends when told to or when refused.
+
+    A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else after five in a row.
+    """
+
+    def __init__(self, address: Address, user: LinkUser, name: str) -> None:
+        """``name`` is shown in RabbitMQ's list of connections. Raises AddressError."""
+        self._address, self._user, self._name = address, user, name
+        self._parameters = address.parameters(name)
+        self._loop = IOLoop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._connection: Any = None
+        self._next: object | None = None
+        """The timer of the next attempt to connect."""
+        self._why: QueuesError | None = None
+        self._attempts = self._refusals = self._host = 0
+        self._opened_at: float | None = None
+        self._worked = self._finishing = False
+        self.blocked = False
+        """The broker takes no messages over this connection now."""
+
+    # -- from any thread ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run it on the I/O thread soon; nothing happens once the link has ended."""
+        self._loop.add_callback_threadsafe(partial(self._guarded, function))
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the thread; False if it still runs."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # -- on the I/O thread -------------------------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, function: Callable[[], None]) -> object:
+        """Run it after a while; the handle is for ``forget``."""
+        return self._loop.call_later(delay_s, partial(self._guarded, function))
+
+    def forget(self, handle: object) -> None:
+        """Do not run it after all."""
+        self._loop.remove_timeout(handle)
+
+    def healthy(self) -> None:
+        """The channel did useful work: failures are counted from the beginning."""
+        self._attempts = self._refusals = 0
+
+    def restart(self, why: QueuesError) -> None:
+        """Give up this connection and make a new one."""
+        connection, self._why = self._connection, self._why or why
+        if connection is not None and not (connection.is_closing or connection.is_closed):
+            connection.close()
+
+    def abandon(self, why: QueuesError) -> None:
+        """As ``restart``, for a broker that answers nothing on this connection, nor would answer its close."""
+        self._why = self._why or why
+        # pika has no public way to end a connection from this side alone.
+        self._connection._terminate_stream(None if self._connection.is_closing else why)  # noqa: SLF001
+
+    def finish(self) -> None:
+        """Close the connection in good order, what was sent before included, and end the thread."""
+        self._finishing = True
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            self._loop.stop()
+        elif connection.is_open:
+            connection.close()
+        # Else it is being made, which pika cannot give up half way, or being closed: what follows either sees that we finish.
+
+    def _run(self) -> None:
+        try:
+            self._next = self._loop.call_later(0, self._connect)
+            while not self._turn():
+                pass
+        except Exception as error:  # our own fault; the owner must not wait for a thread that is gone
+            log.exception("the thread %s ends", self._name, extra={"event": "link_broken"})
+            self._user.failed(BrokerUnavailableError(f"an error in the connection to {self._address}: {error}"))
+        finally:
+            self._loop.close()
+
+    def _turn(self) -> bool:
+        """Run the loop until it is stopped; False if an error got out of it, and a new connection is on its way."""
+        try:
+            self._loop.start()
+        except Exception as error:  # noqa: BLE001 - _begin_anew logs it
+            self._begin_anew(error)
+            return False
+        return True
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        # An error that gets out of a callback ends pika's loop, and takes the timers with it that were due at the same time.
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - _begin_anew logs it
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """After a fault of ours, or of pika's: what was done on this connection is in doubt, but the broker has it all."""
+        log.error("%s: connecting again after an error", self._name, exc_info=error, extra={"event": "link_error"})
+        why = BrokerUnavailableError(f"an error in the connection to {self._address}: {error}")
+        connection = self._connection
+        if connection is not None and not connection.is_closed:
+            try:
+                self.abandon(why)
+            except Exception:
+                log.exception("%s: the connection is left as it is", self._name, extra={"event": "link_error"})
+            else:
+                return
+        if self._next is None:
+            self._down(why)
+
+    def _connect(self) -> None:
+        self._next = None
+        if self._finishing:
+            return
+        self._attempts += 1
+        self._connection = self._why = self._opened_at = None
+        try:
+            self._user.prepare()
+        except QueuesError as error:
+            self._down(error)
+            return
+        self._connection = Connection(
+            self._parameters[self._host],
+            on_open_callback=self._connection_opened,
+            on_open_error_callback=self._connection_closed,
+            on_close_callback=self._connection_closed,
+            custom_ioloop=self._loop,
+        )
+
+    def _connection_opened(self, connection: Any) -> None:
+        if self._finishing:
+            connection.close()
+            return
+        connection.add_on_connection_blocked_callback(self._blocked)
+        connection.add_on_connection_unblocked_callback(self._unblocked)
+        connection.channel(on_open_callback=self._channel_opened)
+        if self._address.heartbeat_s:
+            self._listen(connection, heard=0, silent=0)
+
+    def _listen(self, connection: Any, heard: int, silent: int) -> None:
+        """Give up a connection over which nothing comes any more. pika does too, but after two to three times as long."""
+        if connection is not self._connection or connection.is_closed:
+            return
+        silent = silent + 1 if connection.bytes_received == heard else 0
+        if silent > _SILENT_LOOKS:
+            seconds = silent * self._address.heartbeat_s / _LOOKS
+            self.abandon(BrokerUnavailableError(f"RabbitMQ at {self._address} has been silent for {seconds:.0f} s"))
+            return
+        again = partial(self._listen, connection, connection.bytes_received, silent)
+        self._loop.call_later(self._address.heartbeat_s / _LOOKS, again)
+
+    def _blocked(self, _connection: Any, _method: Any) -> None:
+        self.blocked = True
+        log.warning(
+            "RabbitMQ at %s takes no messages now (memory or disk alarm); waiting until it does",
+            self._address,
+            extra={"event": "broker_blocked"},
+        )
+
+    def _unblocked(self, _connection: Any, _method: Any) -> None:
+        self.blocked = False
+
+    def _channel_opened(self, channel: Any) -> None:
+        channel.add_on_close_callback(self._channel_closed)
+        self._opened_at = time.monotonic()
+        self._worked = True
+        self._user.opened(channel)
+
+    def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
+        if not self._finishing:
+            self.restart(translate(reason, self._address))
+
+    def _connection_closed(self, connection: Any, reason: BaseException) -> None:
+        if connection is self._connection:
+            self._down(self._why or translate(reason, self._address))
+
+    def _down(self, error: QueuesError) -> None:
+        self._connection, self.blocked = None, False
+        if self._opened_at is not None and time.monotonic() - self._opened_at > _STABLE_S:
+            self.healthy()
+        self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
+        self._user.lost(error)
+        if self._finishing:
+            self._loop.stop()
+        elif self._refusals >= (_REFUSALS if self._worked else 1):
+            self._loop.stop()
+            self._user.failed(error)
+        else:
+            self._host = (self._host + 1) % len(self._parameters)
+            wait_s = backoff_s(self._attempts + 1)
+            log.warning("%s; connecting again in %.1f s", error, wait_s, extra={"event": "broker_lost"})
+            self._next = self._loop.call_later(wait_s, self._connect)

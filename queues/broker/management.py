@@ -1,0 +1,115 @@
+"""RabbitMQ's HTTP API: what AMQP does not tell of a queue."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.errors import AddressError
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 3.0
+# A queue is some 2 kB.
+_LONGEST_ANSWER = 1 << 20
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Raises the redirect as an HTTPError: the login would go with the request, to whatever host the answer names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+# No proxy either, whatever http_proxy says: it would read the login. RabbitMQ is asked directly, or not at all.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Managed:
+    """What the interface knows of a queue, some seconds old. It leaves out what never happened: that is 0 here."""
+
+    ready: int
+    unacked: int
+    delayed: int
+    consumers: int
+    in_rate: float
+    """Messages published a second."""
+    out_rate: float
+    """Messages that left a second: acked, or taken without an ack."""
+
+
+class ManagementSilentError(Exception):
+    """The interface does not answer, or not as RabbitMQ's does: do without."""
+
+
+def managed(management_url: str, address: Address, name: str) -> Managed | None:
+    """A queue; None if there is no such queue. Raises ManagementSilentError, AddressError.
+
+    User and password are those of ``address`` unless the URL has its own. They go to the host of the URL and to no other: no
+    redirect is followed, and no proxy is asked.
+    """
+    request = _request(management_url, address, name)
+    try:
+        with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
+            found = json.loads(response.read(_LONGEST_ANSWER))
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND and _is_ours(error):
+            return None
+        raise _silent(error) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _silent(error) from error
+    if not isinstance(found, dict):
+        raise ManagementSilentError("not a queue")
+    return _managed(found)
+
+
+def _managed(found: dict[str, Any]) -> Managed:
+    stats = found.get("message_stats") or {}
+
+    def rate(*names: str) -> float:
+        return float(sum((stats.get(f"{name}_details") or {}).get("rate") or 0 for name in names))
+
+    return Managed(
+        ready=found.get("messages_ready") or 0,
+        unacked=found.get("messages_unacknowledged") or 0,
+        delayed=found.get("messages_delayed") or 0,
+        consumers=found.get("consumers") or 0,
+        in_rate=rate("publish"),
+        out_rate=rate("ack", "deliver_no_ack", "get_no_ack"),
+    )
+
+
+def _is_ours(error: urllib.error.HTTPError) -> bool:
+    """Whether RabbitMQ itself says that the queue is not there, and not some other server that it knows no such page."""
+    try:
+        return "error" in json.load(error)
+    except ValueError:
+        return False
+
+
+def _silent(error: Exception) -> ManagementSilentError:
+    log.debug("no answer from the management interface: %s", error, extra={"event": "management_unavailable"})
+    return ManagementSilentError(str(error))
+
+
+def _request(management_url: str, address: Address, name: str) -> urllib.request.Request:
+    parts = urlsplit(management_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise AddressError("the management URL must look like http://host:15672")
+    host = parts.netloc.rpartition("@")[2]
+    user = unquote(parts.username) if parts.username else address.user
+    password = unquote(parts.password or "") if parts.username else address.password
+    path = f"{parts.path.rstrip('/')}/api/queues/{quote(address.vhost, safe='')}/{quote(name, safe='')}"
+    login = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return urllib.request.Request(  # noqa: S310 - checked above
+        f"{parts.scheme}://{host}{path}", headers={"Authorization": f"Basic {login}"}
+    )

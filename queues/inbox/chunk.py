@@ -1,0 +1,247 @@
+"""A chunk: the tuples that one task emits to one other task on one stream, as one Arrow record batch with their ids.
+
+On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed columns, then
+``__roots`` and ``__edges`` (list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tiercel.queues.errors import BadChunkError
+
+_ROOTS = "__roots"
+_EDGES = "__edges"
+_ROUTE = b"tiercel"
+_IDS = pa.list_(pa.uint64())
+# The types of ``queues.schema``, beside decimals and lists: each value has bytes of its own.
+_FLAT = {pa.string(), pa.binary(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
+_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
+_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+_TIMES = {pa.date32(): _DAYS, pa.timestamp("us"): _MICROSECONDS, pa.timestamp("us", tz="UTC"): _MICROSECONDS}
+_LEAST_SCALE = -38  # what pyarrow makes Python decimals of
+_FRAME = struct.Struct("<Ii")
+_CONTINUES = 0xFFFFFFFF
+_END = _FRAME.pack(_CONTINUES, 0)
+# Longer headings, of streams with thousands of columns, are read each time.
+_KEPT_BYTES = 16 * 1024
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+# All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is UnicodeDecodeError too.
+_DAMAGED = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    StopIteration,
+    struct.error,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """Where a chunk comes from and goes to; task ids are unique in the topology."""
+
+    component: str
+    stream: str
+    source_task: int
+    target_task: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lineage:
+    """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the trees ``roots`` of that slice.
+
+    A tuple without roots is not tracked. A root may stand twice in one slice: the edges of one root XOR together.
+    """
+
+    offsets: NDArray[np.int32]
+    """Shape (n + 1,)."""
+    roots: NDArray[np.uint64]
+    edges: NDArray[np.uint64]
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        """How many trees each tuple belongs to; shape (n,)."""
+        # numpy's diff does the same for ten times the time, and most steps are short.
+        return self.offsets[1:] - self.offsets[:-1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """n tuples on one route."""
+
+    route: Route
+    values: pa.RecordBatch
+    """The stream's typed columns, n rows."""
+    lineage: Lineage
+
+
+def encode(chunk: Chunk) -> bytes:
+    """The chunk as an Arrow IPC stream."""
+    lineage = chunk.lineage
+    schema, beginning = _written_heading(chunk.route, chunk.values.schema)
+    offsets = pa.array(lineage.offsets, pa.int32())
+    ids = [pa.ListArray.from_arrays(offsets, pa.array(array, pa.uint64())) for array in (lineage.roots, lineage.edges)]
+    batch = pa.RecordBatch.from_arrays([*chunk.values.columns, *ids], schema=schema)
+    return b"".join((beginning, batch.serialize(), _END))
+
+
+@lru_cache(maxsize=1024)
+def _written_heading(route: Route, values: pa.Schema) -> tuple[pa.Schema, bytes]:
+    """The schema of all chunks on one route, and its message: to write it anew is half of a small chunk's price."""
+    names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
+    schema = pa.schema([*values, pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)], metadata={_ROUTE: names.encode()})
+    return schema, schema.serialize().to_pybytes()
+
+
+def decode(payload: bytes) -> Chunk:
+    """The chunk in an Arrow IPC stream written by ``encode``. Raises BadChunkError for anything else.
+
+    Whoever wrote the payload: what this returns is safe to read. Arrow itself believes offsets and lengths as they come, and
+    would read beyond a buffer later; here all of them are checked. Compressed bodies are refused, and so are types that stand
+    for more values than they have bytes, so that reading takes memory in proportion to the payload.
+    """
+    try:
+        heading, at = _heading_of(payload)
+        batch = _batch(payload, at, heading.schema)
+        columns = batch.columns
+        for column, type_ in heading.times:
+            _check_times(columns[column], type_)
+        return Chunk(
+            route=heading.route,
+            values=pa.RecordBatch.from_arrays(columns[:-2], schema=heading.values),
+            lineage=_lineage(*columns[-2:]),
+        )
+    except _DAMAGED as error:
+        why = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise BadChunkError(f"not a chunk of tuples: {why}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """The first message of a payload."""
+
+    schema: pa.Schema
+    values: pa.Schema
+    """Without the ids."""
+    times: list[tuple[int, pa.DataType]]
+    """The columns of dates and times, and of lists of them, with the type of their values."""
+    route: Route
+
+
+def _heading_of(payload: bytes) -> tuple[_Heading, int]:
+    """The heading, and where it ends."""
+    mark, length = _FRAME.unpack_from(payload)
+    end = _FRAME.size + length
+    if mark != _CONTINUES or not 0 < length <= len(payload) - _FRAME.size:
+        raise BadChunkError("it does not begin like one")
+    head = payload[:end]
+    return (_heading(head) if length <= _KEPT_BYTES else _heading.__wrapped__(head)), end
+
+
+@lru_cache(maxsize=1024)
+def _heading(head: bytes) -> _Heading:
+    """All chunks on one route begin with the same bytes."""
+    schema = pa.ipc.read_schema(pa.py_buffer(head))
+    fields = list(schema)
+    leaves = [_leaf(field.type) for field in fields[:-2]]
+    for field, leaf in zip(fields, leaves, strict=False):
+        if not _is_plain(leaf):
+            raise BadChunkError(f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has")
+    if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or any(field.type != _IDS for field in fields[-2:]):
+        raise BadChunkError("its last columns are not the ids of trees and edges")
+    source, target, component, stream = schema.metadata[_ROUTE].decode().split("\n")
+    route = Route(component=component, stream=stream, source_task=int(source), target_task=int(target))
+    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    return _Heading(schema, pa.schema(fields[:-2]), times, route)
+
+
+def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch, checked through and through."""
+    message = pa.ipc.read_message(pa.py_buffer(payload)[at:])
+    if message.type != "record batch" or message.metadata_version != pa.ipc.MetadataVersion.V5:
+        raise BadChunkError(f"a {message.type} of Arrow's format {message.metadata_version} where its rows should be")
+    if _is_compressed(message.metadata):
+        raise BadChunkError("its body is compressed")
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    return batch
+
+
+def _lineage(roots: pa.Array, edges: pa.Array) -> Lineage:
+    for ids in (roots, edges):
+        if ids.null_count or ids.values.null_count:
+            raise BadChunkError("an id of its trees and edges is missing")
+    offsets: NDArray[np.int32] = roots.offsets.to_numpy()
+    others = edges.offsets.to_numpy()
+    if len(offsets) != len(others) or not (offsets == others).all():
+        raise BadChunkError("it has not one edge for each root")
+    if len(roots) and (offsets[0] != 0 or not offsets[-1] == len(roots.values) == len(edges.values)):
+        raise BadChunkError("it has ids that belong to none of its tuples")
+    return Lineage(
+        offsets=offsets,
+        roots=roots.values.to_numpy(zero_copy_only=True),
+        edges=edges.values.to_numpy(zero_copy_only=True),
+    )
+
+
+def _leaf(type_: pa.DataType) -> pa.DataType:
+    """The type itself; of a list, that of its values."""
+    while type_.id == _IDS.id:
+        type_ = type_.value_type
+    return type_
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    if pa.types.is_decimal128(type_):
+        return bool(_LEAST_SCALE <= type_.scale <= type_.precision)
+    return type_ in _FLAT or type_ in _TIMES
+
+
+def _check_times(column: pa.Array, type_: pa.DataType) -> None:
+    """Arrow has the year 300,000, Python has not: no tuple could be made of it."""
+    while column.type.id == _IDS.id:
+        column = column.flatten()
+    first, last = _TIMES[type_]
+    ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
+    if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
+        raise BadChunkError(f"a {type_} is not within the years 1 to 9999")
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Look into the message's head: pyarrow unpacks a body without asking, however large it becomes.
+
+    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the table's length, its own
+    and then the places of its fields, 0 for one that is not there. The third field of a message is the head of its batch,
+    whose fourth is the compression.
+    """
+    head = memoryview(metadata)
+    (message,) = _U32.unpack_from(head)
+    place = _place(head, message, 2)
+    (distance,) = _U32.unpack_from(head, place)
+    return _place(head, place + distance, 3) != 0
+
+
+def _place(head: memoryview, table: int, field: int) -> int:
+    """Where a field of a table is; 0 if it is not there."""
+    (distance,) = _I32.unpack_from(head, table)
+    directory = table - distance
+    (length,) = _U16.unpack_from(head, directory)
+    at = 4 + 2 * field
+    if at >= length:
+        return 0
+    (offset,) = _U16.unpack_from(head, directory + at)
+    return table + offset if offset else 0

@@ -1,0 +1,115 @@
+"""What became of the messages that a publisher has on their way: noted on the I/O thread, read by the one who publishes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tiercel.queues.errors import NackedError, QueuesError
+from tiercel.queues.publishing.outlet import Outgoing
+
+
+class Fates:
+    """What became of the messages of one ``publish_each``; told on the I/O thread."""
+
+    def __init__(self, count: int) -> None:
+        self.told = 0
+        self._changed = threading.Condition()
+        self._told = [False] * count
+        self._errors: list[QueuesError | None] = [None] * count
+
+    def done(self, index: int) -> Callable[[QueuesError | None], None]:
+        def done(error: QueuesError | None) -> None:
+            with self._changed:
+                self._told[index], self._errors[index] = True, error
+                self.told += 1
+                if self.told == len(self._told):
+                    self._changed.notify()
+
+        return done
+
+    def wait(self, timeout_s: float) -> bool:
+        """True as soon as all are told; False after ``timeout_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.told == len(self._told), timeout_s)
+
+    def result(self, untold: QueuesError | None) -> list[QueuesError | None]:
+        """The fate of each as it is now; ``untold`` for those that have none."""
+        with self._changed:
+            return [error if told else untold for told, error in zip(self._told, self._errors, strict=True)]
+
+
+class Batch:
+    """What one ``publish`` has on its way, until the broker has it; by its place in what is published."""
+
+    def __init__(self) -> None:
+        self.problem: QueuesError | None = None
+        """Why a message will never be taken."""
+        self._changed = threading.Condition()
+        self._open: dict[int, Outgoing] = {}
+        self._nacked: dict[int, NackedError] = {}
+        self._size = self._confirmed = 0
+        self._wanted = (-1, -1)
+
+    def add(self, index: int, message: Outgoing) -> None:
+        """``message`` is about to be sent."""
+        with self._changed:
+            self._open[index] = message
+            self._size += len(message.body)
+
+    def done(self, index: int) -> Callable[[QueuesError | None], None]:
+        """What to call with the fate of a message that was added."""
+
+        def done(error: QueuesError | None) -> None:
+            with self._changed:
+                if isinstance(error, NackedError):
+                    self._nacked[index] = error
+                elif error is not None:
+                    self.problem = self.problem or error
+                else:
+                    self._size -= len(self._open.pop(index).body)
+                    self._confirmed += 1
+                if error is not None or self.fits(*self._wanted):
+                    self._changed.notify()
+
+        return done
+
+    def wait(self, count: int, size: int, timeout_s: float) -> bool:
+        """True as soon as at most so much is on its way; False after a problem or ``timeout_s``."""
+        with self._changed:
+            self._wanted = (count, size)
+            self._changed.wait_for(lambda: self.problem is not None or self.fits(count, size), timeout_s)
+            self._wanted = (-1, -1)
+            return self.fits(count, size)
+
+    def fits(self, count: int, size: int) -> bool:
+        """Whether at most so many messages and bytes are on their way, and nothing went wrong."""
+        return self.problem is None and len(self._open) <= count and self._size <= size
+
+    def take_confirmed(self) -> int:
+        """How many more were confirmed since the last call."""
+        with self._changed:
+            confirmed, self._confirmed = self._confirmed, 0
+            return confirmed
+
+    @property
+    def first(self) -> int:
+        """The place of the first message that the broker does not have, of those that were added."""
+        with self._changed:
+            return next(iter(self._open))
+
+    @property
+    def nacked(self) -> NackedError | None:
+        """Why the broker did not take a message; None when none is to be offered again."""
+        if not self._nacked:
+            return None
+        with self._changed:
+            return next(iter(self._nacked.values()), None)
+
+    def take_nacked(self, most: int | None = None) -> list[Outgoing]:
+        """What was nacked, in order, ``most`` at most: to be offered again."""
+        with self._changed:
+            taken = sorted(self._nacked)[:most]
+            for index in taken:
+                del self._nacked[index]
+            return [self._open[index] for index in taken]

@@ -1,0 +1,131 @@
+"""Moving a message to the dead-letter queue together with the reason.
+
+It is copied with a publisher confirm, and acknowledged only then: a reject without requeue would lose the message on a queue
+that has no dead-letter exchange, and has no room for a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pika import BasicProperties
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import connected
+from tiercel.queues.broker.declare import declare_dead_letter_queue
+from tiercel.queues.broker.frames import Properties
+from tiercel.queues.broker.headers import Headers
+from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.publishing.outlet import Outgoing, Outlet
+
+log = logging.getLogger(__name__)
+
+REASON_HEADER = "x-tiercel-reason"
+QUEUE_HEADER = "x-tiercel-queue"
+_REASON_BYTES = 2_000
+# All properties must fit into one frame; this is the size that RabbitMQ and pika agree on by default.
+_FRAME_BYTES = 128 * 1024
+_FRAME_OVERHEAD_BYTES = 20
+_BROKER_HEADERS = frozenset(
+    (
+        "x-delivery-count",
+        "x-acquired-count",
+        "CC",  # would send copies to the queues named there
+        "BCC",
+    )
+)
+
+
+class Undertaker:
+    """Buries messages of one queue; the connection for it is made when the first one comes.
+
+    It has a connection of its own: RabbitMQ stops reading from a connection that publishes during a memory or disk alarm, and
+    acknowledgements on it would wait too.
+    """
+
+    def __init__(self, address: Address, queue: str, dead: str) -> None:
+        self._address, self._queue, self._dead = address, queue, dead
+        self._outlet: Outlet | None = None
+
+    def bury(self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]) -> None:
+        """Copy it; ``done`` is called once, on another thread, with None when the dead-letter queue has the copy."""
+        if self._outlet is None or self._outlet.error is not None:
+            self._outlet = Outlet(self._address, f"tiercel dead letters of {self._queue}", self._prepare)
+        outlet = self._outlet
+        copy = dead_letter_properties(properties, self._queue, reason)
+
+        def first_try(error: QueuesError | None) -> None:
+            if isinstance(error, PublishRefusedError):
+                # The dead-letter queue may have been deleted: a new connection begins with declaring it.
+                outlet.reconnect(error)
+                outlet.submit(Outgoing(self._dead, body, copy, done))
+            else:
+                done(error)
+
+        outlet.submit(Outgoing(self._dead, body, copy, first_try))
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is on its way, at most so long, then end."""
+        if self._outlet is not None:
+            self._outlet.drain(timeout_s)
+            self._outlet.close(1.0)
+
+    def _prepare(self) -> None:
+        with connected(self._address, "tiercel declare") as connection:
+            declare_dead_letter_queue(connection, self._address, self._dead)
+
+
+def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicProperties:
+    """The properties of the copy: the original's, persistent, with the reason.
+
+    What only fits the original is left out. So are headers that cannot be read or do not fit into a
+    frame beside the reason, which then says so.
+    """
+    headers = Headers.of(properties.headers)
+    if headers.unreadable:
+        reason = f"{reason}; headers left out: {headers.unreadable}"
+    copy = copy_properties(properties, clean_headers(headers).plus(_ours(queue, reason)))
+    if size_of(copy) > _FRAME_BYTES:
+        reason = f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: too large with the reason"
+        copy = copy_properties(properties, Headers().plus(_ours(queue, reason)))
+    return copy
+
+
+def copy_properties(properties: Any, headers: Headers) -> BasicProperties:
+    """A persistent copy with other headers.
+
+    Without ``expiration``, which would delete it from the next queue too, and without ``user_id``,
+    which must be the user of the connection that publishes.
+    """
+    return Properties(
+        content_type=properties.content_type,
+        content_encoding=properties.content_encoding,
+        headers=headers,
+        delivery_mode=2,
+        priority=properties.priority,
+        correlation_id=properties.correlation_id,
+        reply_to=properties.reply_to,
+        message_id=properties.message_id,
+        timestamp=properties.timestamp,
+        type=properties.type,
+        app_id=properties.app_id,
+    )
+
+
+def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
+    """The headers that may travel with a copy, byte for byte as they came."""
+    return Headers.of(headers).without(_BROKER_HEADERS.__contains__)
+
+
+def size_of(properties: BasicProperties) -> int:
+    """Bytes of the frame that carries them, which is never split."""
+    return _FRAME_OVERHEAD_BYTES + sum(map(len, properties.encode()))
+
+
+def _ours(queue: str, reason: str) -> dict[str, str]:
+    return {
+        REASON_HEADER: reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore"),
+        QUEUE_HEADER: queue,
+    }

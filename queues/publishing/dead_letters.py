@@ -1,0 +1,203 @@
+"""Looking at the dead letters of a queue, putting them back, throwing them away."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiercel.queues.broker.headers import Headers
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.publishing.dead_letter_copy import QUEUE_HEADER, REASON_HEADER, clean_headers, copy_properties
+from tiercel.queues.publishing.letter_box import LetterBox, dead_letters_of
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES = 64 * 1024
+"""Of a body that is looked at, at most."""
+SEARCHED = 10_000
+"""How many of the oldest letters are gone through for chosen ones."""
+_PREVIEW_BYTES = 200
+_TEXT_CHARACTERS = 2_000
+_ID_DIGITS = 16
+_DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-", REASON_HEADER, QUEUE_HEADER)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadLetter:
+    """One message in a dead-letter queue."""
+
+    id: str
+    """Of what it says: body, properties and headers. Letters that are equal in all of it have one id."""
+    queue: str
+    """The queue that it comes from."""
+    reason: str
+    """Why it is dead, in tiercel's words or the broker's."""
+    size: int
+    """Bytes of its body."""
+    preview: str
+    """The beginning of its body, printable."""
+    body: bytes
+    """The first BODY_BYTES of it."""
+    headers: Mapping[str, Any]
+
+
+def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
+    """The oldest dead letters of ``queue``; they stay there, and the next look shows the same, but for what was replaced.
+
+    While they are looked at, nobody else sees them. Raises QueueMissingError, AddressError, BrokerUnavailableError,
+    BrokerRefusedError; so do the others here.
+    """
+    with dead_letters_of(amqp_url, queue) as box:
+        letters = []
+        for tag, properties, body in box.oldest(limit):
+            letters.append(_letter(queue, properties, body))
+            box.leave(tag, properties, body)
+        box.give_back(0)
+    return letters
+
+
+def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
+    """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is. Others see none meanwhile."""
+    with dead_letters_of(amqp_url, queue) as box:
+        found = None
+        for tag, properties, body in box.oldest(SEARCHED):
+            box.leave(tag, properties, body)
+            if _id(properties, body) == letter_id:
+                found = _letter(queue, properties, body)
+                break
+        box.give_back(0)
+    return found
+
+
+def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Callable[[int], None] = lambda _count: None) -> int:
+    """Put the oldest dead letters back into ``queue`` as if they were new; returns how many.
+
+    Each is published with a confirm before it is taken out: one that is interrupted may be in both queues, never in none.
+    ``on_moved`` is called with 1 for each. Letters that die again meanwhile are left for the next time. A queue that is full or
+    has no leader just now is waited for; raises PublishRefusedError if that takes longer than 15 s.
+    """
+    moved = 0
+    with dead_letters_of(amqp_url, queue) as box:
+        for tag, properties, body in box.oldest(limit):
+            _move(box, queue, (tag, properties, body), moved)
+            moved += 1
+            on_moved(1)
+    return moved
+
+
+def requeue_chosen(
+    amqp_url: str, queue: str, chosen: Collection[str], on_moved: Callable[[int], None] = lambda _count: None
+) -> int:
+    """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest SEARCHED; returns how many.
+
+    The letters between them are held meanwhile, so that nobody else sees them; RabbitMQ has them behind those that were
+    looked at before and in front of the rest afterwards. One that is not found (somebody took it, or looks at it now) is
+    passed over.
+    """
+    wanted, moved = Counter(chosen), 0
+    with dead_letters_of(amqp_url, queue) as box:
+        for tag, properties, body in box.oldest(SEARCHED if chosen else 0):
+            letter = _id(properties, body)
+            if not wanted[letter]:
+                box.leave(tag, properties, body)
+                continue
+            _move(box, queue, (tag, properties, body), moved)
+            wanted[letter] -= 1
+            moved += 1
+            on_moved(1)
+            if moved == len(chosen):
+                break
+        box.give_back(moved)
+    return moved
+
+
+def purge(amqp_url: str, queue: str) -> int:
+    """Delete all dead letters of ``queue`` for good; returns how many."""
+    with dead_letters_of(amqp_url, queue) as box:
+        return int(box.channel.queue_purge(box.name).method.message_count)
+
+
+def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int) -> None:
+    tag, properties, body = letter
+    try:
+        box.put(queue, _as_new(properties), body, moved)
+    except QueuesError:
+        # To be refused again and again must not use up a delivery limit either.
+        box.leave(tag, properties, body)
+        box.give_back(moved)
+        raise
+    box.channel.basic_ack(tag)
+
+
+def _as_new(properties: Any) -> Any:
+    """The properties without a trace of its death; says so if headers must be left out."""
+    headers = Headers.of(properties.headers)
+    if headers.unreadable:
+        log.warning(
+            "a message goes back without the headers that cannot be read: %s",
+            headers.unreadable,
+            extra={"event": "headers_left_out"},
+        )
+    return copy_properties(properties, clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS)))
+
+
+def _id(properties: Any, body: bytes) -> str:
+    """A digest of what the letter says; what RabbitMQ counts with each delivery is not in it.
+
+    Of the values, not of their bytes: RabbitMQ writes the headers anew when it counts a delivery, some in another type.
+    """
+    headers = clean_headers(properties.headers)
+    said = vars(copy_properties(properties, headers)) | {"headers": sorted(headers.items())}
+    digest = hashlib.blake2b(body, digest_size=_ID_DIGITS // 2)
+    digest.update(repr((len(body), sorted(said.items()))).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _letter(queue: str, properties: Any, body: bytes) -> DeadLetter:
+    headers = Headers.of(properties.headers)
+    return DeadLetter(
+        id=_id(properties, body),
+        queue=_text(headers.get(QUEUE_HEADER) or headers.get("x-first-death-queue") or queue),
+        reason=_reason(headers),
+        size=len(body),
+        preview=_printable(body),
+        body=body[:BODY_BYTES],
+        headers=dict(headers),
+    )
+
+
+def _reason(headers: Headers) -> str:
+    if headers.unreadable:
+        return f"unknown; its headers cannot be read: {headers.unreadable}"
+    if headers.get(REASON_HEADER):
+        return _text(headers[REASON_HEADER])
+    deaths = headers.get("x-death")
+    if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):
+        why = _text(deaths[0].get("reason", "unknown"))
+    else:
+        why = _text(headers.get("x-last-death-reason") or headers.get("x-first-death-reason") or "")
+    return _BROKER_REASONS.get(why, why or "unknown")
+
+
+_BROKER_REASONS = {
+    "delivery_limit": "delivery_limit: delivered too often",
+    "rejected": "rejected by a consumer",
+    "expired": "expired: its time to live was over",
+    "maxlen": "maxlen: the queue was full",
+}
+
+
+def _text(value: Any) -> str:
+    """A header's value as text, of a length that a line can show: a publisher may have written anything there."""
+    if isinstance(value, bytes):
+        value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
+    return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]
+
+
+def _printable(body: bytes) -> str:
+    text = body[:_PREVIEW_BYTES].decode("utf-8", "replace")
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,142 @@
+"""A dead-letter queue that is open: getting its letters, leaving them, replacing them.
+
+Looking is a delivery, and a quorum queue with a delivery limit deletes what was delivered too often:
+one declared before RabbitMQ 4 and upgraded (the limit is 20 from then on), or one that a policy
+covers, even where its argument says -1. AMQP does not tell the limit, so none is come near. From 4.3
+on letters are given back in a way that does not count. Where it counts, and where a process died in
+the middle of a look, a letter that was given back ``RETURNS`` times is replaced by a copy behind the
+others, which begins at 0. No limit of ``RETURNS`` or more ever deletes a letter that is looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import connected, translate
+from tiercel.queues.broker.declare import check_server, dead_letter_queue
+from tiercel.queues.broker.headers import Headers
+from tiercel.queues.errors import PublishRefusedError, QueueMissingError
+from tiercel.queues.publishing.dead_letter_copy import clean_headers, copy_properties
+
+RETURNS = 3
+_FREE_NACK_SINCE = (4, 3)
+_RETURNED_S = 2.0
+_PATIENCE_S = 15.0
+# A queue that does not take a message is asked again, so often and for so long.
+_AGAIN_S = 0.25
+
+
+@contextmanager
+def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
+    """The dead-letter queue of ``queue``; raises what ``show`` raises."""
+    address = Address.parse(amqp_url)
+    name = dead_letter_queue(queue)
+    with connected(address, "tiercel dead-letters") as connection:
+        try:
+            connection.channel().queue_declare(name, passive=True)
+        except ChannelClosedByBroker as error:
+            refusal = translate(error, address)
+            if isinstance(refusal, QueueMissingError):
+                raise QueueMissingError(
+                    f"queue {queue!r} has no dead letters on {address}: there is no queue {name!r}; check the name"
+                ) from error
+            raise refusal from error
+        yield LetterBox(connection, name, nack_counts=check_server(connection, address) < _FREE_NACK_SINCE)
+
+
+class LetterBox:
+    """A dead-letter queue that is there."""
+
+    def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
+        self.channel = connection.channel()
+        self.name = name
+        self.count = 0
+        """Of the messages that waited in it when the first of them was got."""
+        self._connection = connection
+        self._nack_counts = nack_counts
+        self._held = 0
+        self._outlet: Any = None
+        """A channel to publish over."""
+
+    def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
+        """Get them one by one, as (delivery tag, properties, body), of those that waited at the first.
+
+        The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for a quorum queue whose leader
+        is silent for 250 ms.
+        """
+        got = 0
+        while most is None or got < most:
+            method, properties, body = self.channel.basic_get(self.name)
+            if method is None:
+                return
+            if got == 0:
+                self.count = method.message_count + 1
+                most = self.count if most is None else min(most, self.count)
+            got += 1
+            yield method.delivery_tag, properties, body
+
+    def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
+        """Returns when the broker has confirmed that it is in ``queue``; ``before`` of its kind are there already."""
+        until = time.monotonic() + _PATIENCE_S
+        while (refusal := self._offer(queue, properties, body)) is not None:
+            if time.monotonic() > until:
+                raise PublishRefusedError(
+                    f"queue {queue!r} did not take message {before + 1} for {_PATIENCE_S:.0f} s; it is full or unavailable",
+                    before,
+                ) from refusal
+            # Over a new channel, for one that met a queue between two leaders may go on asking the dead one.
+            self._outlet.close()
+            self._outlet = None
+            self._connection.sleep(_AGAIN_S)
+
+    def leave(self, tag: int, properties: Any, body: bytes) -> None:
+        """Leave it in the queue: it is given back at the end, or replaced now if it was given back often."""
+        if _returns(properties) < RETURNS:
+            self._held += 1
+            return
+        self.put(self.name, copy_properties(properties, clean_headers(properties.headers)), body, 0)
+        self.channel.basic_ack(tag)
+
+    def _offer(self, queue: str, properties: Any, body: bytes) -> NackError | None:
+        if self._outlet is None:
+            self._outlet = self._connection.channel()
+            self._outlet.confirm_delivery()
+        try:
+            self._outlet.basic_publish("", queue, body, properties, mandatory=True)
+        except UnroutableError as error:
+            raise QueueMissingError(f"there is no queue {queue!r} to put the messages back into; declare it first") from error
+        except NackError as error:
+            return error
+        return None
+
+    def give_back(self, moved: int) -> None:
+        """Let go of what was left and not replaced.
+
+        From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of those
+        that were not got. Before, it counts and puts them behind, and the next look would show other
+        letters; the end of the channel counts too, but puts them in front. They are there a moment
+        later, so this waits for them; not for long, for another process may take them at once.
+        """
+        if not self._held:
+            return
+        if not self._nack_counts:
+            self.channel.basic_nack(0, multiple=True, requeue=True)
+        self.channel.close()
+        channel = self._connection.channel()
+        until = time.monotonic() + _RETURNED_S
+        while time.monotonic() < until:
+            if channel.queue_declare(self.name, passive=True).method.message_count >= self.count - moved:
+                return
+            self._connection.sleep(0.02)
+
+
+def _returns(properties: Any) -> int:
+    # A number that the sender wrote, where RabbitMQ has not counted yet, is gone with the copy.
+    count = Headers.of(properties.headers).get("x-delivery-count")
+    return count if isinstance(count, int) else 0

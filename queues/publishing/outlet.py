@@ -1,0 +1,257 @@
+"""Publishing with confirms, pipelined: many messages on their way at once, each one's fate told."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pika import BasicProperties, spec
+from pika.exceptions import AMQPError
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.link import Link
+from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, NackedError, PublishRefusedError, QueuesError
+
+_WINDOW = 1_000
+_WINDOW_BYTES = 32 * 1024 * 1024
+_STALL_S = 5.0
+_LONGEST_STALL_S = 60.0
+"""When nothing was confirmed for so long, although messages are on their way, they are sent again over a new connection.
+
+RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed meanwhile may owe them for ever, and
+then nothing behind them would be sent. The time doubles until something is confirmed: a broker may just be slow.
+"""
+
+_REFUSAL_S = 2.0
+"""A queue that refused everything for so long over one connection is asked over a new one; this time doubles, to the longest.
+
+A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders goes on asking the dead one, and refuses for its whole
+life, while other channels find the new one. Queues that are full refuse likewise: for them the new connection changes nothing.
+"""
+
+Done = Callable[[QueuesError | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One message for one queue, through the default exchange."""
+
+    queue: str
+    body: bytes
+    properties: BasicProperties
+    done: Done
+    """Called once, on the I/O thread: None when the broker has it, else why not."""
+    returned: bool = False
+
+
+class Outlet:
+    """Sends messages and waits for their confirms; thread-safe.
+
+    What was not confirmed when a connection broke, or for a long time, is sent again: the broker may have it twice, never not
+    at all.
+    """
+
+    def __init__(self, address: Address, name: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """``prepare`` runs before each connection, on the I/O thread. Raises AddressError."""
+        self.prepare = prepare
+        self._address = address
+        self._waiting: deque[Outgoing] = deque()
+        self._unconfirmed: dict[int, Outgoing] = {}
+        self._sent = 0
+        self._confirmed = 0
+        """All delivery tags up to this one are confirmed."""
+        self._bytes = 0
+        self._suspects = 0
+        """Messages to send one at a time: one of them made the broker close the channel."""
+        self._asked = False
+        self._moved_at = 0.0
+        """When something was confirmed, or was sent after a time in which nothing had to be."""
+        self._stall_s = _STALL_S
+        self._watched = False
+        self._refusing: dict[str, float] = {}
+        """The queues that took nothing since a refusal, and since when on this channel."""
+        self._refusal_s = _REFUSAL_S
+        self._stale = False
+        """Nothing more is sent over this channel: when the fate of what was sent is known, there will be a new one."""
+        self._channel: Any = None
+        self._idle = threading.Condition()
+        self._count = 0
+        self.error: QueuesError | None = None
+        """Why it ended by itself; nothing can be sent any more."""
+        self.trouble: QueuesError | None = None
+        """Why there is no connection just now."""
+        self._link = Link(address, self, name)
+        self._link.start()
+
+    # -- from any thread ---------------------------------------------------------------------------------------------------
+
+    def submit(self, message: Outgoing) -> None:
+        """Send it as soon as there is room; ``message.done`` tells its fate."""
+        with self._idle:
+            self._count += 1
+        self._waiting.append(message)
+        if not self._asked:
+            self._asked = True
+            self._link.call(self._pump)
+        if self.error is not None:
+            self._fail_all(self.error)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the fate of everything submitted is told; False if that takes longer."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._count == 0, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """End; what has no confirm by now may or may not be in its queue. Idempotent."""
+        self._link.call(self._link.finish)
+        self._link.join(timeout_s)
+
+    # -- on the I/O thread -------------------------------------------------------------------------------------------------
+
+    def reconnect(self, why: QueuesError) -> None:
+        """Begin anew with ``prepare``; nothing is lost."""
+        self._link.restart(BrokerUnavailableError(str(why)))
+
+    def opened(self, channel: Any) -> None:
+        self._sent = self._confirmed = 0
+        self._refusing = dict.fromkeys(self._refusing, time.monotonic())
+        self._stale = False
+        channel.add_on_return_callback(self._on_return)
+        channel.confirm_delivery(self._on_confirm, callback=lambda _frame: self._ready(channel))
+
+    def lost(self, error: QueuesError) -> None:
+        self._channel, self.trouble = None, error
+        unconfirmed = list(self._unconfirmed.values())
+        self._unconfirmed.clear()
+        self._bytes = 0
+        if isinstance(error, BrokerRefusedError):
+            if len(unconfirmed) == 1:
+                # This one makes the broker close the channel, and would do so for ever.
+                self._tell(unconfirmed.pop(), error)
+                self._link.healthy()
+            self._suspects = max(self._suspects - 1, len(unconfirmed))
+        for message in reversed(unconfirmed):
+            message.returned = False
+            self._waiting.appendleft(message)
+
+    def failed(self, error: QueuesError) -> None:
+        self.error = error
+        self._fail_all(error)
+
+    def _ready(self, channel: Any) -> None:
+        self._channel, self.trouble = channel, None
+        self._pump()
+
+    def _pump(self) -> None:
+        # Cleared first: whoever appends from here on either sees it cleared and asks again, or is seen by this loop.
+        self._asked = False
+        window = 1 if self._suspects else _WINDOW
+        channel = None if self._stale else self._channel
+        while channel is not None and channel.is_open and len(self._unconfirmed) < window and self._bytes < _WINDOW_BYTES:
+            try:
+                message = self._waiting.popleft()
+            except IndexError:
+                return
+            self._send(message)
+
+    def _send(self, message: Outgoing) -> None:
+        try:
+            self._channel.basic_publish("", message.queue, message.body, message.properties, mandatory=True)
+        except (AMQPError, ValueError, struct.error) as error:
+            # pika encodes all of it before it sends any of it: the broker has seen nothing.
+            self._tell(
+                message, PublishRefusedError(f"a message for queue {message.queue!r} cannot be written as AMQP: {error!r}")
+            )
+            return
+        if not self._unconfirmed:
+            self._moved_at = time.monotonic()
+            self._watch()
+        self._sent += 1
+        self._unconfirmed[self._sent] = message
+        self._bytes += len(message.body)
+
+    def _watch(self) -> None:
+        """Look again when it would have taken too long."""
+        if not self._watched:
+            self._watched = True
+            self._link.later(max(0.0, self._moved_at + self._stall_s - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._watched = False
+        if not self._unconfirmed:
+            return
+        if self._link.blocked:
+            self._moved_at = time.monotonic()
+        elif time.monotonic() - self._moved_at >= self._stall_s:
+            self._stall_s = min(2 * self._stall_s, _LONGEST_STALL_S)
+            self._link.abandon(BrokerUnavailableError(f"RabbitMQ at {self._address} confirms nothing"))
+            return
+        self._watch()
+
+    def _on_return(self, _channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+        # A return has no delivery tag, and comes before the confirm of its message. Equal messages are interchangeable.
+        for message in self._unconfirmed.values():
+            if message.queue == method.routing_key and not message.returned and message.body == body:
+                message.returned = True
+                return
+
+    def _on_confirm(self, frame: Any) -> None:
+        self._moved_at, self._stall_s = time.monotonic(), _STALL_S
+        method = frame.method
+        taken = isinstance(method, spec.Basic.Ack)
+        first = self._confirmed + 1 if method.multiple else method.delivery_tag
+        for tag in range(first, method.delivery_tag + 1):
+            message = self._unconfirmed.pop(tag, None)
+            if message is not None:
+                self._bytes -= len(message.body)
+                self._suspects = max(0, self._suspects - 1)
+                self._judge(message.queue, taken=taken or message.returned)
+                self._tell(message, self._verdict(message, taken=taken))
+        if method.multiple:
+            self._confirmed = method.delivery_tag
+        self._link.healthy()
+        if self._stale and not self._unconfirmed:
+            self.reconnect(BrokerUnavailableError(f"{self._address} refuses what is published"))
+        self._pump()
+
+    def _judge(self, queue: str, *, taken: bool) -> None:
+        """Whether it is the channel that refuses: ``_REFUSAL_S``."""
+        if taken:
+            if self._refusing.pop(queue, None) is not None:
+                self._refusal_s = _REFUSAL_S
+            return
+        now = time.monotonic()
+        if now - self._refusing.setdefault(queue, now) >= self._refusal_s and not self._stale:
+            self._stale = True
+            self._refusal_s = min(2 * self._refusal_s, _LONGEST_STALL_S)
+
+    def _verdict(self, message: Outgoing, *, taken: bool) -> QueuesError | None:
+        if message.returned:
+            return PublishRefusedError(
+                f"there is no queue {message.queue!r} on {self._address}; declare it first or correct the name"
+            )
+        if not taken:
+            return NackedError(f"queue {message.queue!r} on {self._address} did not take it; it is full or unavailable")
+        return None
+
+    def _fail_all(self, error: QueuesError) -> None:
+        self._waiting.extendleft(list(self._unconfirmed.values()))
+        self._unconfirmed.clear()
+        while True:
+            try:
+                message = self._waiting.popleft()
+            except IndexError:
+                return
+            self._tell(message, error)
+
+    def _tell(self, message: Outgoing, error: QueuesError | None) -> None:
+        message.done(error)
+        with self._idle:
+            self._count -= 1
+            if self._count == 0:
+                self._idle.notify_all()

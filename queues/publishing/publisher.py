@@ -1,0 +1,173 @@
+"""Publishing many messages into a queue, each one confirmed by the broker."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from pika import BasicProperties
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.errors import BrokerUnavailableError, MessageTooLargeError, PublishRefusedError, QueuesError
+from tiercel.queues.limits import MAX_BODY_BYTES
+from tiercel.queues.publishing.confirms import Batch, Fates
+from tiercel.queues.publishing.outlet import Outgoing, Outlet
+
+_ROOM = 4_000
+_ROOM_BYTES = 64 * 1024 * 1024
+"""Messages and bytes of them in memory, confirmed or not yet."""
+_LOOK_S = 0.1
+_AGAIN_S = 0.25
+"""Between two offers of what was nacked."""
+_PATIENCE = timedelta(seconds=15)
+_NAME = "tiercel publish"
+
+
+class Publisher:
+    """Publishes persistent messages over one connection, which is made again when it breaks. One ``publish`` at a time.
+
+    A message is published at least once: what was not confirmed when a connection broke is published again. Its
+    ``message_id`` stays the same, so that a consumer could tell.
+    """
+
+    def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
+        """Connects in the background. Raises AddressError.
+
+        ``patience`` is how long to go on without a connection, or with a queue that is full or has no leader.
+        """
+        self._patience_s = patience.total_seconds()
+        self._address = Address.parse(amqp_url)
+        self._outlet = Outlet(self._address, _NAME)
+        self._lock = threading.Lock()
+
+    def publish(
+        self,
+        queue: str,
+        bodies: Iterable[bytes],
+        *,
+        on_confirmed: Callable[[int], None] = lambda _count: None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Publish the bodies in order; returns their number when the broker has confirmed all of them.
+
+        What the broker nacks, because the queue is full or a quorum queue has no leader just now, is offered again behind what
+        was sent meanwhile, and no more is sent until it is taken. ``on_confirmed`` is called on this thread with how many more
+        were confirmed. Raises MessageTooLargeError before such a body is sent, PublishRefusedError naming the first message
+        that is not in the queue when that is missing or has taken nothing for ``patience``, BrokerUnavailableError after
+        ``patience`` without a connection, BrokerRefusedError. When it raises, messages before that one are in the queue, and
+        some after it may be.
+        """
+        with self._lock:
+            batch = Batch()
+            run = secrets.token_hex(8)
+            count = 0
+            for index, body in enumerate(bodies):
+                if len(body) > MAX_BODY_BYTES:
+                    self._wait(batch, on_confirmed, 0, 0)
+                    raise MessageTooLargeError(f"message {index + 1} has {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
+                properties = BasicProperties(
+                    headers=dict(headers) if headers else None, delivery_mode=2, message_id=f"{run}-{index}"
+                )
+                if batch.nacked:
+                    self._wait(batch, on_confirmed, 0, 0)
+                elif not batch.fits(_ROOM - 1, _ROOM_BYTES - len(body)):
+                    # Until half of it is gone, so that the two threads do not wake each other for every message.
+                    self._wait(batch, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
+                message = Outgoing(queue, body, properties, batch.done(index))
+                batch.add(index, message)
+                self._outlet.submit(message)
+                count = index + 1
+            self._wait(batch, on_confirmed, 0, 0)
+            return count
+
+    def publish_each(self, messages: Sequence[tuple[str, bytes]]) -> list[QueuesError | None]:
+        """Publish (queue, body) messages in order; returns the fate of each: None once confirmed by the broker, else why not.
+
+        They are told one by one: a message that is too large, returned or refused does not concern its neighbours.
+        BrokerUnavailableError is the fate of what had none after ``patience`` in which the broker told nothing; such a message
+        may be in its queue, and is not sent later. Raises none of these.
+        """
+        with self._lock:
+            if self._outlet.error is not None:
+                # It ended because it was refused (login, virtual host); by now somebody may have changed that.
+                self._renew()
+            fates = Fates(len(messages))
+            run = secrets.token_hex(8)
+            for index, (queue, body) in enumerate(messages):
+                done = fates.done(index)
+                if len(body) > MAX_BODY_BYTES:
+                    done(MessageTooLargeError(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"))
+                else:
+                    properties = BasicProperties(delivery_mode=2, message_id=f"{run}-{index}")
+                    self._outlet.submit(Outgoing(queue, body, properties, done))
+            return self._await(fates)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._outlet.close(5.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _await(self, fates: Fates) -> list[QueuesError | None]:
+        """Wait until all are told, or none for as long as ``patience``."""
+        told, since = 0, time.monotonic()
+        while not fates.wait(_LOOK_S):
+            if fates.told != told:
+                told, since = fates.told, time.monotonic()
+            elif time.monotonic() - since > self._patience_s:
+                why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
+                # What still waits in the outlet has failed for the caller, who will bring it again: it must not go out too.
+                self._renew()
+                return fates.result(BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}"))
+        return fates.result(None)
+
+    def _renew(self) -> None:
+        self._outlet.close(1.0)
+        self._outlet = Outlet(self._address, _NAME)
+
+    def _wait(self, batch: Batch, on_confirmed: Callable[[int], None], count: int, size: int) -> None:
+        """Wait until at most so many messages and bytes are on their way, and offer again what was nacked."""
+        down_since: float | None = None
+        nacked_since: float | None = None
+        offered, moved = time.monotonic(), False
+        while True:
+            fits = batch.wait(count, size, _LOOK_S)
+            if confirmed := batch.take_confirmed():
+                on_confirmed(confirmed)
+                nacked_since, moved = None, True
+            if batch.problem is not None:
+                raise _refused(batch, batch.problem)
+            if fits:
+                return
+            now, nacked = time.monotonic(), batch.nacked
+            if nacked is not None:
+                nacked_since = nacked_since or now
+                if now - nacked_since > self._patience_s:
+                    raise _refused(batch, nacked)
+                if now - offered >= _AGAIN_S:
+                    # One, to see, until the queue takes something; else a full queue would be sent all of it for nothing.
+                    for message in batch.take_nacked(None if moved else 1):
+                        self._outlet.submit(message)
+                    offered, moved = now, False
+            trouble = self._outlet.trouble
+            down_since = None if trouble is None else down_since or now
+            if down_since is not None and now - down_since > self._patience_s:
+                raise BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {trouble}") from trouble
+
+
+def _refused(batch: Batch, error: QueuesError) -> QueuesError:
+    """What to raise when a message was not taken."""
+    if not isinstance(error, PublishRefusedError):
+        return error
+    refusal = PublishRefusedError(f"message {batch.first + 1} was refused: {error}", batch.first)
+    refusal.__cause__ = error
+    return refusal

@@ -1,0 +1,91 @@
+"""The contract of a bolt: what it is given, what it owes.
+
+A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, and one thread
+calls it. The copy's attributes outlive its process: they are pickled when a step ends and they have changed, and another
+process begins with them. What cannot be pickled (connections, locks) and what is named in ``transient`` stays where it is, and
+``prepare`` makes it again in the next process. A driver that starts anew begins with fresh copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tiercel.queues.spout import TaskContext
+
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.bolts.tuples import Tuple
+    from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector
+
+DEFAULT_STREAM = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyContext(TaskContext):
+    """What a bolt task is told."""
+
+    sources: Sequence[tuple[str, str]]
+    """(component, stream) of each subscription."""
+
+
+class _Component:
+    output_fields: str = ""
+    """The default stream's fields in Spark DDL: ``"word string, n long"``."""
+    output_streams: Mapping[str, str] = MappingProxyType({})
+    """Several streams: name to DDL."""
+    direct_streams: AbstractSet[str] = frozenset()
+    """Streams on which only ``emit_direct`` emits."""
+
+    transient: AbstractSet[str] = frozenset()
+    """Attributes that stay in their process: models, caches, whatever ``prepare`` can make again."""
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        """Called once for each copy, before its first tuple: connect here, not in ``__init__``."""
+
+    def cleanup(self) -> None:
+        """Called when a copy is not needed any more, if the process gets to it. Not called when the process is killed."""
+
+
+class Bolt(_Component):
+    """A bolt that acks, fails and anchors by hand.
+
+    Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the tuple and the whole tree is
+    done. Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
+    exception out of ``execute`` fails the tuple; the worker goes on.
+
+    A tuple may be held over any number of steps, to be joined or counted with later ones: keep it in an attribute,
+    and ack it, fail it or anchor to it when its time has come. What it holds survives the loss of its process; when the
+    driver starts anew, the messages of held tuples are delivered again.
+    """
+
+    def execute(self, tup: Tuple, collector: OutputCollector) -> None:
+        """Process one tuple."""
+        raise NotImplementedError
+
+    def flush(self, collector: OutputCollector) -> None:
+        """Called after the last tuple of a step, before any of its acks leave: write in bulk, wait for confirms.
+
+        If it raises, the step's tuples fail and nothing that was emitted, acked or kept since its beginning counts: the
+        next one begins with what the task was before, tuples that it held among it.
+        """
+
+
+class BasicBolt(_Component):
+    """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
+
+    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When it raises, the tuple fails
+    with the exception as the reason, what it had emitted is dropped, and the worker goes on.
+    """
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:
+        """Process one tuple."""
+        raise NotImplementedError
+
+    def flush(self, collector: BasicCollector) -> None:
+        """Called after the last tuple of a step, before any of its acks leave: write in bulk, wait for confirms.
+
+        If it raises, every tuple of the step fails. Nothing can be emitted here: there is no tuple to anchor it to.
+        """

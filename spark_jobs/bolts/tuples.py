@@ -1,0 +1,98 @@
+"""The tuple that a bolt is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from tiercel.queues.inbox.chunk import Chunk
+from tiercel.spark_jobs.topology.system import SYSTEM, TICK
+
+OPEN, ACKED, FAILED = range(3)
+
+
+class Origin:
+    """Where the tuples of one chunk come from; shared by all of them."""
+
+    __slots__ = ("component", "fields", "positions", "schema", "stream", "task")
+
+    def __init__(self, component: str, stream: str, task: int, schema: pa.Schema) -> None:
+        self.component, self.stream, self.task, self.schema = component, stream, task, schema
+        self.fields = tuple(schema.names)
+        self.positions = {name: position for position, name in enumerate(self.fields)}
+
+
+class Tuple:
+    """One tuple: ``tup["word"]``, ``tup[0]``, ``tup.values``. Ack it, fail it or anchor to it, on the task that received it."""
+
+    __slots__ = ("began_ns", "emitted", "origin", "process_ns", "record", "row", "seed", "state", "values")
+
+    def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:
+        self.values = values
+        self.origin = origin
+        self.row = row
+        """Its number in the input of the step: the collector's business."""
+        self.seed = seed
+        """A well-mixed number of its identity, the same in each attempt at the task if the tuple is tracked."""
+        self.record = record
+        """That of the step which has it: ``collector.Record``."""
+        self.emitted = 0
+        """Emissions anchored to it so far."""
+        self.state = OPEN
+        self.began_ns = 0
+        """When the ``execute`` of a bolt that may hold it began, in nanoseconds since the epoch."""
+        self.process_ns = 0
+        """Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand."""
+
+    def __getitem__(self, key: str | int) -> Any:
+        try:
+            return self.values[self.origin.positions[key]]
+        except KeyError:
+            if isinstance(key, int):
+                return self.values[key]
+            raise KeyError(f"there is no field {key!r}; the fields are {', '.join(self.origin.fields)}") from None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the values."""
+        return self.origin.fields
+
+    @property
+    def source_component(self) -> str:
+        """The component that emitted it."""
+        return self.origin.component
+
+    @property
+    def source_stream(self) -> str:
+        """The stream that it came on."""
+        return self.origin.stream
+
+    @property
+    def source_task(self) -> int:
+        """The task that emitted it."""
+        return self.origin.task
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether it says that ``tick_tuple_freq_secs`` went by. It is in no tree: to ack or fail it does nothing."""
+        return self.origin.component == SYSTEM and self.origin.stream == TICK
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r:.60}" for name, value in zip(self.fields, self.values, strict=True))
+        return f"Tuple({self.source_component}:{self.source_stream}, {shown})"
+
+
+def tuples_of(chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None) -> list[Tuple]:
+    """Return the tuples of a chunk, whose rows begin with ``first`` in a step whose rows have these seeds."""
+    route = chunk.route
+    origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
+    columns = [column.to_pylist() for column in chunk.values.columns]
+    rows = range(first, first + chunk.values.num_rows)
+    mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
+    return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, mine, repeat(record)))

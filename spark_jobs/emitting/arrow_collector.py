@@ -1,0 +1,219 @@
+"""The collector that an ``ArrowBolt`` is handed: it emits record batches, anchored by row number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tiercel.acker.ids import mix_array
+from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_anchors, read_rows
+from tiercel.spark_jobs.emitting.arrow_columns import conform
+from tiercel.spark_jobs.emitting.collector import SPREAD, STEP, Record, _Collector
+from tiercel.spark_jobs.emitting.fold import Anchors, Rows
+from tiercel.spark_jobs.emitting.outputs import Outlet
+from tiercel.spark_jobs.errors import AlreadySettledError, BadAnchorsError, BadValuesError
+from tiercel.spark_jobs.reasons import one_line, reason_of
+from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
+from tiercel.spark_jobs.topology.system import SYSTEM, TICK
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Portion:
+    """Tuples of one stream, as ``execute`` is given them."""
+
+    component: str
+    stream: str
+    batch: pa.RecordBatch
+    tasks: NDArray[np.int32]
+    """The task that emitted each row."""
+    rows: Rows
+    """Where each row stands in the step's input."""
+
+    def halves(self) -> tuple[Portion, Portion]:
+        """The first and the second half of at least two rows."""
+        middle = len(self.rows) // 2
+        return self._part(0, middle), self._part(middle, len(self.rows))
+
+    def single_rows(self) -> list[Portion]:
+        """Each row by itself."""
+        return [self._part(row, row + 1) for row in range(len(self.rows))]
+
+    def _part(self, start: int, end: int) -> Portion:
+        return Portion(
+            component=self.component,
+            stream=self.stream,
+            batch=self.batch.slice(start, end - start),
+            tasks=self.tasks[start:end],
+            rows=self.rows[start:end],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """What one call emitted to one task on one stream."""
+
+    stream: str
+    target: int
+    values: pa.RecordBatch
+    anchors: Anchors
+    """Rows of the step's input."""
+
+
+class ArrowCollector(_Collector):
+    """For one call of ``execute``, or for ``flush``; what it was told counts only if the call returns."""
+
+    def __init__(self, record: Record, seeds: Ids, portion: Portion) -> None:
+        """``seeds`` are the identities of the step's input, as the tuples of other bolts have them."""
+        super().__init__(record)
+        self.sent: list[Sent] = []
+        self.emissions: list[Anchors] = []
+        """Of each call of emit, what its rows are anchored to."""
+        self.failed: dict[int, str] = {}
+        """Row of the step's input to why."""
+        self.emitted = 0
+        self.transferred = 0
+        self.closed = False
+        self._outputs, self._portion = record.outputs, portion
+        self._seeds = seeds[portion.rows]
+        self._counts = np.zeros(len(portion.rows), np.int64)
+        """Emissions anchored to each row so far."""
+
+    @property
+    def source_component(self) -> str:
+        """The component that emitted the rows; empty in ``flush``."""
+        return self._portion.component
+
+    @property
+    def source_stream(self) -> str:
+        """The stream that they came on; empty in ``flush``."""
+        return self._portion.stream
+
+    @property
+    def source_tasks(self) -> pa.Int32Array:
+        """The task that emitted each row."""
+        return pa.array(self._portion.tasks, pa.int32())
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether the batch is a tick: one row in no tree, which says that ``tick_tuple_freq_secs`` went by."""
+        return (self._portion.component, self._portion.stream) == (SYSTEM, TICK)
+
+    def emit(self, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple for each row of ``batch``, anchored to the input rows that ``anchors`` names.
+
+        ``batch`` is a RecordBatch or a Table, a mapping of column names to arrays, or a data frame of pandas or polars; its
+        columns are the stream's, in any order. ``anchors`` is an array, a Series or a list as long as ``batch``:
+
+        * a row number each (filter: ``indices_nonzero(mask)``; explode: ``list_parent_indices(column)``);
+        * or a list of row numbers each (fold: what ``group_by(…).aggregate([("row", "list")])`` returns);
+        * or ``None`` itself: the rows are in no tree, and nothing is replayed if they are lost.
+
+        Input rows that nothing is anchored to are acked like the others. An emission stays behind when all its anchors
+        fail, now or later in the step; one good anchor lets it go, since that message counts on it, and the failed
+        ones bring their part again. Raises BadValuesError, BadAnchorsError, UnknownStreamError, DirectStreamError,
+        AlreadySettledError after the call has ended, and what a custom grouping raises; then nothing was emitted.
+        """
+        self._check_open()
+        outlet = self._outputs.find(stream)
+        values, given = self._read(batch, anchors, outlet, stream)
+        positions = self._positions(given)
+        identities = self._identities(given, positions)
+        chosen = [choose(values, identities) for choose in outlet.batch_choosers]
+        self._send(stream, values, self._anchored(given, positions), chosen)
+
+    def emit_direct(self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit on a direct stream, all rows to one task, or each to its own: ``tasks`` is an id, or an array of one a row.
+
+        Else as ``emit``. Raises DirectStreamError as well for a task that does not receive the stream.
+        """
+        self._check_open()
+        outlet = self._outputs.find(stream, direct=True)
+        values, given = self._read(batch, anchors, outlet, stream)
+        chosen = self._named(tasks, values.num_rows)
+        for task in chosen:
+            self._outputs.receiver(outlet, stream, task)
+        self._send(stream, values, self._anchored(given, self._positions(given)), [chosen])
+
+    def fail(self, rows: Any, reason: BaseException | str = "") -> None:
+        """Fail input rows by number, one or an array of them: their messages are delivered again. The others are acked.
+
+        A row that failed before keeps its first reason, of which one line is kept. Raises BadAnchorsError,
+        AlreadySettledError after the call has ended.
+        """
+        self._check_open()
+        try:
+            found = read_rows(rows, len(self._portion.rows))
+        except BadAnchorsError as error:
+            raise BadAnchorsError(f"{self._record.component!r} fails rows: {error}") from error
+        text = (reason_of(reason) if reason else "") or "failed by the bolt"
+        for row in self._portion.rows[found].tolist():
+            self.failed.setdefault(row, text)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise AlreadySettledError(
+                f"{self._record.component!r} uses the collector of a call that has ended; its rows are settled:"
+                " use the collector that execute or flush is given, and do not keep it"
+            )
+
+    def _read(self, batch: Any, anchors: Any, outlet: Outlet, stream: str) -> tuple[pa.RecordBatch, Given]:
+        where = f"{self._record.component!r}, stream {stream!r}"
+        try:
+            values = conform(batch, outlet.schema)
+            return values, read_anchors(anchors, values.num_rows, len(self._portion.rows))
+        except BadValuesError as error:
+            raise BadValuesError(f"{where}: {error}") from error
+        except BadAnchorsError as error:
+            raise BadAnchorsError(f"{where}: {error}") from error
+
+    def _positions(self, given: Given) -> Rows:
+        """Which of the emissions anchored to its row each anchor is; an emission has one, whatever the number of copies."""
+        positions: Rows = self._counts[given.rows] + occurrences(given.rows)
+        return positions
+
+    def _identities(self, given: Given, positions: Rows) -> Ids:
+        """Of each output row, for the groupings: what the collectors of the other bolts compute for the same emission."""
+        steps = self._seeds[given.rows] + positions.astype(np.uint64) * np.uint64(STEP)
+        if given.single:
+            return steps * np.uint64(SPREAD)
+        record = self._record
+        count = np.uint64((record.salt + record.emitted + self.emitted) & ((1 << 64) - 1))
+        identities = mix_array(count + np.arange(len(given.counts), dtype=np.uint64))
+        if not len(given.rows):
+            return identities
+        # As in OutputCollector: an untracked anchor's seed differs from attempt to attempt, so tracked ones alone count.
+        anchored = np.isin(self._portion.rows[given.rows], list(record.untracked), invert=True)
+        starts = np.cumsum(given.counts) - given.counts
+        sums = np.add.reduceat(np.where(anchored, mix_array(steps), np.uint64(0)), starts)
+        return np.where(np.logical_or.reduceat(anchored, starts), sums, identities)
+
+    def _named(self, tasks: Any, outputs: int) -> dict[int, Rows]:
+        if isinstance(tasks, (int, np.integer)):
+            return {int(tasks): np.arange(outputs)}
+        found = np.asarray(tasks)
+        if found.shape != (outputs,) or found.dtype.kind not in "iu":
+            shown = f"{one_line(repr(tasks)):.50}"
+            raise BadValuesError(
+                f"{self._record.component!r} emits directly to {shown}: give a task id, or one for each of {outputs} rows"
+            )
+        return rows_by_task(found)
+
+    def _anchored(self, given: Given, positions: Rows) -> Anchors:
+        self._counts += np.bincount(given.rows, minlength=len(self._counts))
+        return Anchors(counts=given.counts, rows=self._portion.rows[given.rows], positions=positions.astype(np.uint64))
+
+    def _send(self, stream: str, values: pa.RecordBatch, anchors: Anchors, chosen: list[dict[int, Rows]]) -> None:
+        for tasks in chosen:
+            for target, rows in tasks.items():
+                # A copy, also of all rows: a bolt may use the numpy arrays again that its columns are made of.
+                copied = values.take(pa.array(rows))
+                self.sent.append(Sent(stream=stream, target=target, values=copied, anchors=anchors.select(rows)))
+                self.transferred += len(rows)
+        self.emissions.append(anchors)
+        self.emitted += values.num_rows

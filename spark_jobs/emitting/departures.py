@@ -1,0 +1,110 @@
+"""What leaves a bolt task when it ends, and what stays behind: values of a wrong type, emissions of failed tuples. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tiercel.acker.ledger import Ids
+from tiercel.queues.errors import SchemaError
+from tiercel.queues.inbox.chunk import Lineage
+from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.fold import Anchors, Rows, child_lineage, select
+from tiercel.spark_jobs.emitting.outputs import Outgoing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Departure:
+    """What one task emitted to one other task on one stream."""
+
+    stream: str
+    target: int
+    values: pa.RecordBatch
+    lineage: Lineage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Typed:
+    """Emissions whose values have the stream's types, ``kept`` of all that were recorded."""
+
+    outgoing: Outgoing
+    anchors: Anchors
+    kept: Rows
+    values: pa.RecordBatch
+
+
+def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> list[Departure]:
+    """The emissions of a task that has executed its input, whose tuples have this lineage and these seeds.
+
+    Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple that failed, for whatever
+    reason, stays behind too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees
+    as well, which count on it, so it goes. The record then counts what leaves.
+    """
+    if record.aborted:
+        return []
+    # All types first: a bad value on one stream fails its tuple, and what that emitted on the others must stay.
+    typed = [_typed(record, outgoing) for outgoing in record.outputs.outgoing if outgoing.values]
+    failed = np.array(list(record.reasons) if basic else [], np.int64)
+    leaving = list(_departing(typed, failed, lineage, seeds))
+    record.emitted -= _stayed(record, typed, basic=basic)
+    record.transferred = sum(len(one.values) for one in leaving)
+    return leaving
+
+
+def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
+    """How many emissions stay behind."""
+    if basic:
+        # Each has one anchor, and a value of a wrong type has failed it.
+        return sum(tup.emitted for tup in record.tuples if tup.row in record.reasons) if record.reasons else 0
+    numbers: set[int] = set()
+    for one in typed:
+        if len(one.kept) < len(one.outgoing.numbers):
+            numbers |= set(one.outgoing.numbers) - {one.outgoing.numbers[kept] for kept in one.kept.tolist()}
+    return len(numbers)
+
+
+def _departing(typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:
+    for one in typed:
+        kept, values, total = one.kept, one.values, len(one.anchors.counts)
+        if failed.size:  # of a BasicBolt: its emissions have one anchor each
+            stay = np.isin(one.anchors.rows[kept], failed)
+            kept, values = kept[~stay], values.filter(pa.array(~stay))
+        if kept.size:
+            child = child_lineage(lineage, seeds, one.anchors, one.outgoing.target)
+            if kept.size < total:
+                child = select(child, kept)
+            yield Departure(stream=one.outgoing.stream, target=one.outgoing.target, values=values, lineage=child)
+
+
+def _typed(record: Record, outgoing: Outgoing) -> _Typed:
+    anchors = outgoing.anchors()
+    try:
+        values = outgoing.schema.batch(outgoing.values)
+    except SchemaError:
+        bad = _bad(outgoing)
+    else:
+        return _Typed(outgoing=outgoing, anchors=anchors, kept=np.arange(len(outgoing.values)), values=values)
+    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
+    by_row = {tup.row: tup for tup in record.tuples}
+    for emission, error in bad.items():
+        reason = f"stream {outgoing.stream!r}: {error}"
+        record.report(reason)
+        for row in anchors.rows[owner == emission].tolist():
+            record.fail(by_row[row], reason)
+    good = [emission for emission in range(len(outgoing.values)) if emission not in bad]
+    values = outgoing.schema.batch([outgoing.values[emission] for emission in good])
+    return _Typed(outgoing=outgoing, anchors=anchors, kept=np.array(good, np.int64), values=values)
+
+
+def _bad(outgoing: Outgoing) -> dict[int, str]:
+    """The emissions whose values do not fit, and what is wrong with each."""
+    bad = {}
+    for emission, values in enumerate(outgoing.values):
+        try:
+            outgoing.schema.check(values)
+        except SchemaError as error:
+            bad[emission] = str(error).partition("\n")[0]
+    return bad

@@ -1,0 +1,166 @@
+"""Where emissions are recorded: one list a (stream, target task), turned into chunks when the step ends."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tiercel.queues.schema import Schema
+from tiercel.spark_jobs.emitting.fold import Anchors
+from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
+from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.grouping import Choose, Stream
+
+
+class Outgoing:
+    """What was emitted to one task on one stream."""
+
+    __slots__ = ("anchor_counts", "numbers", "positions", "rows", "schema", "stream", "target", "values")
+
+    def __init__(self, stream: str, schema: Schema, target: int) -> None:
+        self.stream, self.schema, self.target = stream, schema, target
+        self.clear()
+
+    def clear(self) -> None:
+        self.values: list[Sequence[Any]] = []
+        self.rows: list[int] = []
+        self.positions: list[int] = []
+        self.anchor_counts: list[int] = []
+        self.numbers: list[int] = []
+        """Which of the task's emissions each is: an emission to several tasks has one number.
+
+        Both are left empty by those who anchor every emission to exactly one tuple, as a BasicBolt does.
+        """
+
+    def anchors(self) -> Anchors:
+        """The anchors of all emissions."""
+        single = np.ones(len(self.values), np.int64)
+        return Anchors(
+            counts=np.array(self.anchor_counts, np.int64) if self.anchor_counts else single,
+            rows=np.array(self.rows, np.int64),
+            positions=np.array(self.positions, np.uint64),
+        )
+
+
+class Outlet:
+    """One stream of a component: its fields, and who receives what."""
+
+    __slots__ = ("batch_choosers", "by_identity", "direct", "mutable", "schema", "subscribers", "width")
+
+    def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
+        self.schema, self.width = schema, len(schema.fields)
+        self.subscribers: list[tuple[Choose, dict[int, Outgoing]]] = []
+        """Of a stream that is not direct."""
+        self.batch_choosers: list[ChooseBatch] = []
+        """What ``subscribers`` choose, for those who emit whole batches."""
+        self.by_identity = False
+        """Whether any of them asks for the identity of an emission."""
+        self.direct = direct
+        """Target task to what was emitted to it, if the stream is direct."""
+        self.mutable = any(_may_change(field.arrow) for field in schema.fields)
+        """Whether tuples may hold lists or buffers."""
+
+    def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The values as they are now: a component may use its lists and buffers again before they are encoded."""
+        if not self.mutable:
+            return tuple(values)
+        return tuple([_kept(value, field.arrow) for value, field in zip(values, self.schema.fields, strict=True)])
+
+
+class Outputs:
+    """All streams of one task."""
+
+    def __init__(self, topology: Topology, task_id: int, local: AbstractSet[int] = frozenset()) -> None:
+        """``local`` are the bolt tasks in the process of this one."""
+        context = topology.context_of(task_id)
+        self._component = component = context.component
+        spec = topology.spec(component)
+        self.outlets: dict[str, Outlet] = {}
+        self.outgoing: list[Outgoing] = []
+        for name, schema in spec.streams.items():
+            outlet = self.outlets[name] = Outlet(schema, {} if name in spec.direct else None)
+            for bolt, subscription in topology.subscribers(component, name):
+                tasks = topology.task_ids(bolt)
+                made = {task: Outgoing(name, schema, task) for task in tasks}
+                self.outgoing += made.values()
+                if outlet.direct is None:
+                    stream = Stream(schema=schema, tasks=tasks, name=name, context=context, local=local)
+                    outlet.subscribers.append((subscription.grouping.chooser(stream), made))
+                    outlet.batch_choosers.append(batch_chooser(subscription.grouping, stream))
+                    outlet.by_identity |= subscription.grouping.by_identity
+                else:
+                    outlet.direct.update(made)
+
+    def outlet(self, stream: str, values: Sequence[Any]) -> Outlet:
+        """The outlet of a stream for ``emit``; raises UnknownStreamError, DirectStreamError, BadValuesError."""
+        outlet = self.find(stream)
+        self._check_width(outlet, stream, values)
+        return outlet
+
+    def direct(self, task: int, stream: str, values: Sequence[Any]) -> Outgoing:
+        """Where ``emit_direct`` records; raises UnknownStreamError, DirectStreamError, BadValuesError."""
+        outlet = self.find(stream, direct=True)
+        self._check_width(outlet, stream, values)
+        return self.receiver(outlet, stream, task)
+
+    def find(self, stream: str, *, direct: bool = False) -> Outlet:
+        """The outlet of a stream; raises UnknownStreamError, and DirectStreamError if it is not of this kind."""
+        outlet = self.outlets.get(stream)
+        if outlet is None:
+            known = ", ".join(self.outlets) or "none: set output_fields"
+            raise UnknownStreamError(f"{self._component!r} emits on stream {stream!r}; its streams are {known}")
+        if outlet.direct is not None and not direct:
+            raise DirectStreamError(f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct")
+        if outlet.direct is None and direct:
+            raise DirectStreamError(
+                f"{self._component!r} emits directly on stream {stream!r}, which is not direct:"
+                " use emit, or name the stream in direct_streams"
+            )
+        return outlet
+
+    def receiver(self, outlet: Outlet, stream: str, task: int) -> Outgoing:
+        """What is emitted to a task on a direct stream; raises DirectStreamError for a task that does not receive it."""
+        made = outlet.direct or {}
+        try:
+            return made[task]
+        except (KeyError, TypeError):
+            known = ", ".join(map(str, made)) or "none: subscribe one with direct_grouping"
+            raise DirectStreamError(
+                f"{self._component!r} emits directly to task {task!r}; the tasks that receive stream {stream!r} are {known}"
+            ) from None
+
+    def clear(self) -> None:
+        """Forget what was emitted."""
+        for outgoing in self.outgoing:
+            outgoing.clear()
+
+    def _check_width(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> None:
+        listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview))
+        if not listed or len(values) != outlet.width:
+            raise BadValuesError(
+                f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list with one value for each of"
+                f" ({outlet.schema})"
+            )
+
+
+def _may_change(column: pa.DataType) -> bool:
+    return bool(pa.types.is_list(column) or pa.types.is_binary(column))
+
+
+def _kept(value: Any, column: pa.DataType) -> Any:
+    """A copy of what could change; values of a wrong type are found later, where all are checked."""
+    if not _may_change(column) or isinstance(value, (str, bytes, NoneType)):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, (list, tuple)) and pa.types.is_list(column):
+        inner = column.value_type
+        return [_kept(one, inner) for one in value] if _may_change(inner) else list(value)
+    return copy.copy(value)

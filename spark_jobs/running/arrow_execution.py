@@ -1,0 +1,206 @@
+"""Runs an ``ArrowBolt`` over the input of one step, and says what of it leaves."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from tiercel.acker.ledger import Ids
+from tiercel.queues.inbox.chunk import Chunk, Lineage
+from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.tuples import OPEN
+from tiercel.spark_jobs.emitting.arrow_collector import ArrowCollector, Portion, Sent
+from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.departures import Departure
+from tiercel.spark_jobs.emitting.fold import Anchors, Rows, child_lineage, join_anchors
+from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.running.execution import flush_bolt
+from tiercel.spark_jobs.suspects.guard import Watch
+from tiercel.spark_jobs.topology.system import is_system
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Received:
+    chunk: Chunk
+    first: int
+    """The row of its first tuple in the step's input."""
+
+    @property
+    def rows(self) -> Rows:
+        return np.arange(self.first, self.first + self.chunk.values.num_rows)
+
+
+class ArrowRecord(Record):
+    """Record of what one task of an ``ArrowBolt`` did in one step; it has rows and no tuples."""
+
+    def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int, seeds: Ids) -> None:
+        super().__init__(component, outputs, untracked, salt)
+        self.seeds = seeds
+        """The identity of each tuple of the step's input."""
+        self.sent: list[Sent] = []
+        self.emissions: list[Anchors] = []
+        self._received: list[_Received] = []
+        self._calls: list[tuple[Rows, int]] = []
+
+    def receive(self, chunk: Chunk, first: int) -> None:
+        """A chunk of the input, whose first tuple is row ``first`` of the step's input."""
+        self._received.append(_Received(chunk=chunk, first=first))
+
+    def portions(self) -> Iterator[Portion]:
+        """The input, by source, a tick last. Not in the order of the chunks: a repeated step meets these in another one."""
+        sources: dict[tuple[str, str], list[_Received]] = {}
+        for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
+            route = received.chunk.route
+            sources.setdefault((route.component, route.stream), []).append(received)
+        for (component, stream), parts in sorted(sources.items(), key=lambda one: (is_system(one[0][0]), one[0])):
+            tasks = np.array([part.chunk.route.source_task for part in parts], np.int32)
+            yield Portion(
+                component=component,
+                stream=stream,
+                batch=pa.concat_batches([part.chunk.values for part in parts]),
+                tasks=np.repeat(tasks, [part.chunk.values.num_rows for part in parts]),
+                rows=np.concatenate([part.rows for part in parts]),
+            )
+
+    def returned(self, rows: Rows, took_ns: int) -> None:
+        """The call with these rows returned, which acks those that did not fail."""
+        self._calls.append((rows, took_ns))
+
+    @property
+    def process_ns(self) -> int:
+        failed = list(self.reasons)
+        return sum(took_ns * int(np.isin(rows, failed, invert=True).sum()) for rows, took_ns in self._calls)
+
+    def commit(self, collector: ArrowCollector) -> None:
+        """The call returned: what its collector was told counts."""
+        self.sent += collector.sent
+        self.emissions += collector.emissions
+        self.emitted += collector.emitted
+        self.transferred += collector.transferred
+        for row, reason in collector.failed.items():
+            self.reasons.setdefault(row, reason)
+
+    def abort(self, reason: str) -> None:
+        super().abort(reason)
+        self.sent.clear()
+        self.emissions.clear()
+        for received in self._received:
+            for row in received.rows.tolist():
+                self.reasons.setdefault(row, reason)
+
+    @property
+    def executed(self) -> int:
+        return sum(received.chunk.values.num_rows for received in self._received)
+
+    @cached_property
+    def acked(self) -> Rows:
+        rows = np.concatenate([np.zeros(0, np.int64), *(received.rows for received in self._received)])
+        return rows[~np.isin(rows, list(self.reasons))] if self.reasons else rows
+
+
+@dataclass(slots=True)
+class _Row:
+    """One row by itself, for an attempt that looks for the row that kills the process."""
+
+    portion: Portion
+    row: int
+    seed: int
+    state: int = OPEN
+
+
+def execute_arrow(bolt: ArrowBolt, record: ArrowRecord, watch: Watch | None = None) -> bool:
+    """Execute all rows, then flush; returns whether the bolt's state can still be trusted. Row by row where one watches."""
+    began = time.perf_counter_ns()
+    if watch is None:
+        for portion in record.portions():
+            _execute(bolt, record, portion)
+    else:
+        rows = [
+            _Row(portion=one, row=int(one.rows[0]), seed=int(record.seeds[one.rows[0]]))
+            for portion in record.portions()
+            for one in portion.single_rows()
+        ]
+        for row in watch(rows, lambda: _flush(bolt, record)):
+            record.doing = row
+            _execute(bolt, record, row.portion)
+    record.doing = None
+    trusted = not record.aborted and _flush(bolt, record)
+    record.execute_ns += time.perf_counter_ns() - began
+    return trusted
+
+
+def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
+    no_rows = np.zeros(0, np.int64)
+    nothing = Portion(component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows)
+    collector = ArrowCollector(record, record.seeds, nothing)
+    trusted = flush_bolt(lambda: bolt.flush(collector), record)
+    collector.closed = True
+    if trusted:
+        record.commit(collector)
+    return trusted
+
+
+def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:
+    """The emissions of a task that has executed its input, whose tuples have this lineage and these seeds.
+
+    An emission whose anchors all failed stays behind, as those of a BasicBolt do; one that has a good anchor goes, as those of
+    a Bolt do: the good one's tree counts on it, and was told nothing of the failure. The record then counts what leaves.
+    """
+    failed = np.zeros(len(seeds), bool)
+    failed[list(record.reasons)] = True
+    if record.reasons:
+        record.emitted = sum(int(_goes(anchors, failed).sum()) for anchors in record.emissions)
+    parts: dict[tuple[str, int], list[Sent]] = {}
+    for sent in record.sent:
+        parts.setdefault((sent.stream, sent.target), []).append(sent)
+    for (stream, target), together in parts.items():
+        anchors = join_anchors([sent.anchors for sent in together])
+        values = pa.concat_batches([sent.values for sent in together])
+        if record.reasons:
+            goes = _goes(anchors, failed)
+            values, anchors = values.filter(pa.array(goes)), anchors.select(np.flatnonzero(goes))
+            record.transferred -= int((~goes).sum())
+        if values.num_rows:
+            yield Departure(stream=stream, target=target, values=values, lineage=child_lineage(lineage, seeds, anchors, target))
+
+
+def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
+    """One call; if it raises, two with half of the rows each, down to single rows."""
+    record.signs += 1
+    collector = ArrowCollector(record, record.seeds, portion)
+    began = time.perf_counter_ns()
+    try:
+        bolt.execute(portion.batch, collector)
+    except RAISED as error:
+        collector.closed = True
+        if len(portion.rows) > 1:
+            for half in portion.halves():
+                _execute(bolt, record, half)
+            return
+        reason = reason_of(error)
+        if record.report(reason):
+            source = f"{portion.component}:{portion.stream}"
+            log.debug("%s: a row of %s failed", record.component, source, exc_info=error, extra={"event": "tuple_failed"})
+        record.reasons.setdefault(int(portion.rows[0]), reason)
+    else:
+        collector.closed = True
+        record.returned(portion.rows, time.perf_counter_ns() - began)
+        record.commit(collector)
+
+
+def _goes(anchors: Anchors, failed: np.ndarray) -> np.ndarray:
+    """Which emissions have a good anchor, or none at all."""
+    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
+    good = np.bincount(owner, weights=~failed[anchors.rows], minlength=len(anchors.counts))
+    goes: np.ndarray = (good > 0) | (anchors.counts == 0)
+    return goes

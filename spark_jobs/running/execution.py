@@ -1,0 +1,100 @@
+"""Runs one bolt over the input of one step. What a bolt raises fails tuples, never the Spark task."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector, Record
+from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.suspects.guard import Watch
+
+log = logging.getLogger(__name__)
+
+
+def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = None) -> bool:
+    """Execute the input, all of it where nobody watches, then flush; returns whether the copy can still be trusted."""
+    began = time.perf_counter_ns()
+    if isinstance(bolt, BasicBolt):
+        basic = BasicCollector(record)
+
+        def flush() -> bool:
+            basic.current = None
+            return flush_bolt(lambda: bolt.flush(basic), record)
+
+        _execute_basic(bolt, basic, watch(record.fresh, flush) if watch else record.fresh, record)
+    else:
+        output = OutputCollector(record)
+
+        def flush() -> bool:
+            return flush_bolt(lambda: bolt.flush(output), record)
+
+        _execute_rich(bolt, output, watch(record.fresh, flush) if watch else record.fresh, record)
+    record.doing = None
+    trusted = not record.aborted and flush()
+    record.execute_ns += time.perf_counter_ns() - began
+    return trusted
+
+
+def _execute_basic(bolt: BasicBolt, collector: BasicCollector, tuples: Iterable[Tuple], record: Record) -> None:
+    execute = bolt.state.guarded(bolt.execute) if isinstance(bolt, StatefulBolt) else bolt.execute
+    clock = time.perf_counter_ns
+    returned_ns = 0
+    # Read once per tuple, so that the next one begins when this one is done: twice would cost as much as the loop.
+    began = clock()
+    for tup in tuples:
+        collector.current = record.doing = tup
+        try:
+            execute(tup, collector)
+        except RAISED as error:
+            _fail(tup, error, record)
+            began = clock()
+        else:
+            tup.state = ACKED
+            now = clock()
+            returned_ns += now - began
+            began = now
+    record.returned_ns += returned_ns
+
+
+def _execute_rich(bolt: Bolt, collector: OutputCollector, tuples: Iterable[Tuple], record: Record) -> None:
+    for tup in tuples:
+        record.doing = tup
+        tup.began_ns = time.time_ns()
+        try:
+            bolt.execute(tup, collector)
+        except RAISED as error:
+            _fail(tup, error, record)
+
+
+def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
+    """Flush; if that raises, everything fails that did not yet. Returns whether the bolt's state can still be trusted."""
+    try:
+        flush()
+    except RAISED as error:
+        reason = f"flush: {reason_of(error)}"
+        log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
+        record.report(reason)
+        record.abort(reason)
+        return False
+    return True
+
+
+def fail_all(record: Record, error: BaseException, where: str) -> None:
+    """Nothing of the input was processed."""
+    reason = f"{where}: {reason_of(error)}"
+    log.warning("%s: %s", record.component, reason, extra={"event": "bolt_unusable"})
+    record.report(reason)
+    record.abort(reason)
+
+
+def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
+    reason = reason_of(error)
+    if record.report(reason):
+        # With the traceback, and not at a level that people see: the reason reaches them from the spout and the counters.
+        log.debug("%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"})
+    record.fail(tup, reason)

@@ -1,0 +1,108 @@
+"""A bolt task's side of the state: what happens to it around one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
+
+from tiercel.acker.effects import Effect
+from tiercel.acker.ledger import Failure, Updates
+from tiercel.acker.work import canonical
+from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.state.encoding import Key
+from tiercel.spark_jobs.state.key_value import KeyValueState
+from tiercel.spark_jobs.state.store import StateStore, StateTurn
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.grouping import Fields
+
+Begin = Callable[[Effect[StateTurn]], StateTurn]
+"""Makes the call that begins a turn, as soon as it may."""
+
+
+class TaskStates:
+    """The state of a bolt task in one step. For a bolt without a state every call does nothing."""
+
+    def __init__(self, store: StateStore | None, topology: Topology, step: int, begin: Begin) -> None:
+        self._store = store
+        self._topology = topology
+        self._step = step
+        self._begin = begin
+        self._begun: dict[int, KeyValueState] = {}
+
+    @property
+    def begun(self) -> bool:
+        """Whether a state is in use, so that there is something to commit."""
+        return bool(self._begun)
+
+    @contextmanager
+    def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
+        """Lend the bolt its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.
+
+        It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
+        """
+        if not isinstance(bolt, StatefulBolt):
+            yield
+            return
+        if self._store is None:
+            raise ValueError(f"{record.component!r} is a StatefulBolt, and there is no store for its state")
+        parallelism = self._topology.spec(record.component).parallelism
+        index = task_id - self._topology.task_ids(record.component)[0]
+        bolt.key_fields = _key_fields(self._topology, record.component)
+        bolt.state = state = KeyValueState(index, parallelism)
+        try:
+            beginning = self._store.begin(record.component, index, self._step, state.fields(_keys(bolt, record)))
+            state.open(self._begin(beginning))
+            self._begun[task_id] = state
+            yield
+        finally:
+            del bolt.state, bolt.key_fields
+
+    def forget(self, task_id: int) -> None:
+        """The bolt's ``flush`` raised: nothing that it wrote stays."""
+        if task_id in self._begun:
+            self._begun[task_id].forget()
+
+    def writing(self, updates: Updates, failures: Sequence[Failure]) -> list[Effect[bool]] | None:
+        """Prepare to write everything, before the ledger hears of these updates and failures.
+
+        None: an earlier attempt at this task has committed, and did other work. Its writes stay, since its acks may have left;
+        these updates must not be applied, and their roots must be failed. Make the calls as ``StateTurn.writing`` says; raises
+        what ``KeyValueState.writing`` raises.
+        """
+        digest = canonical(updates, failures).digest.hex()
+        begun, self._begun = list(self._begun.values()), {}
+        if any(state.sealed not in (None, digest) for state in begun):
+            return None
+        return [effect for state in begun for effect in state.writing(digest)]
+
+
+def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
+    by_default = type(bolt).state_keys is StatefulBolt.state_keys
+    for origin, together in groupby(record.fresh, attrgetter("origin")):
+        tuples = list(together)
+        if tuples[0].is_tick:
+            continue
+        fields = bolt.key_fields.get((origin.component, origin.stream), ())
+        if by_default and len(fields) == 1:
+            at = origin.positions[fields[0]]
+            with suppress(TypeError):  # lists: they are no keys, as the bolt is told when it uses them
+                yield from {tup.values[at] for tup in tuples}
+            continue
+        for tup in tuples:
+            try:
+                yield from bolt.state_keys(tup)
+            except RAISED as error:
+                record.report(f"state_keys: {reason_of(error)}")
+
+
+def _key_fields(topology: Topology, component: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    return {
+        (subscription.component, subscription.stream): subscription.grouping.fields
+        for subscription in topology.bolts[component].subscriptions
+        if isinstance(subscription.grouping, Fields)
+    }

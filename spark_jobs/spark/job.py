@@ -1,0 +1,66 @@
+"""The Spark job of one run: one long-lived Spark task per host, started again by Spark whenever one dies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+
+from pyspark import SparkContext
+
+from tiercel.spark_jobs.spark.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class LongTasks:
+    """Runs in a thread from ``start`` until every host has ended, or the job failed."""
+
+    def __init__(self, context: SparkContext, run: Run) -> None:
+        self._context = context
+        self._run = run
+        self._thread = threading.Thread(target=self._collect, name=f"run {run.id}", daemon=True)
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Hand the tasks to Spark; returns at once."""
+        self._thread.start()
+
+    @property
+    def active(self) -> bool:
+        """Whether the job has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def fault(self) -> str | None:
+        """Why it ended by itself, in one line."""
+        if self._error is None:
+            return None
+        lines = [line.strip() for line in str(self._error).splitlines() if line.strip()]
+        named = [line for line in lines if "Error" in line or "Exception" in line]
+        return (named[-1:] or lines[:1] or ["no reason given"])[0][:500]
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end, at most so long; returns whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Have Spark kill what still runs."""
+        self._context.cancelJobGroup(self._run.id)
+
+    def _collect(self) -> None:
+        run = self._run
+        context = self._context
+        name = run.topology.name
+        context.setJobGroup(run.id, f"tiercel {name}, run {run.id}", interruptOnCancel=False)
+        hosts = len(run.hosts)
+
+        def host(number: int, _: Iterable[int]) -> Iterator[int]:
+            run.host(number)
+            yield number
+
+        try:
+            context.parallelize(range(hosts), hosts).mapPartitionsWithIndex(host).collect()
+        except Exception as error:  # noqa: BLE001 - Py4J raises many kinds
+            self._error = error

@@ -1,0 +1,152 @@
+"""The Spark context that a topology's tasks run in."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+
+from tiercel.spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.spark.archive import reading_options
+from tiercel.spark_jobs.spark.settings import SECRET, is_local, settings_of
+from tiercel.spark_jobs.spark.shipping import pack_code
+from tiercel.spark_jobs.spark.slots import settled
+from tiercel.spark_jobs.spark.versions import check_versions
+
+log = logging.getLogger(__name__)
+
+_ARCHIVE = "tiercel.zip"
+
+
+class SparkUnit:
+    """One Spark application: a context, and the runs it hosts one after the other."""
+
+    def __init__(self, application: str, master: str, options: Mapping[str, str]) -> None:
+        """Start Spark on ``master`` (its syntax: ``local[2]``, ``spark://host:7077``).
+
+        ``options`` go over the defaults. Raises SparkUnavailableError with what to do.
+        """
+        check_versions()
+        self._local = is_local(master)
+        settings = settings_of(application, master, options, reading_options())
+        try:
+            self.context = _started(settings)
+        except (PySparkException, OSError) as error:
+            first_line = str(error).strip().splitlines()[0]
+            raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
+        self._scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
+        if self.context.getConf().get("spark.authenticate", "false") != "true":
+            log.warning(
+                "Spark at %s asks for no secret: every process that reaches its ports can fetch the passwords of RabbitMQ and"
+                " Redis; set spark.authenticate as docs/deploy.md says",
+                master,
+                extra={"event": "spark_open"},
+            )
+
+    def use_python(self, executable: str, folders: Sequence[str]) -> None:
+        """Runs that start from now on use this Python, which can import what lies in ``folders``.
+
+        Without it the environment says that. A context that is there already can only be told here.
+        """
+        self.context.pythonExec = executable
+        self.context.environment["PYTHONPATH"] = os.pathsep.join(folders)
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """``silence`` for a while: a run that is cancelled may end with such a trace too."""
+        stderr: Any = self._java.lang.System.err
+        self.silence()
+        try:
+            yield
+        finally:
+            self._java.lang.System.setErr(stderr)
+
+    @property
+    def _java(self) -> Any:
+        """The root of the JVM's packages."""
+        return self.context._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
+
+    @property
+    def slots(self) -> int:
+        """How many Spark tasks can run at once, where none runs. On a cluster it waits for executors, for seconds."""
+        if self._local:
+            return int(self.context.defaultParallelism)
+        return settled(self._free)
+
+    @property
+    def free(self) -> int:
+        """How many Spark tasks could run beside those that do. In local mode none is ever lost, and 0 is returned."""
+        return 0 if self._local else self._free()
+
+    def _free(self) -> int:
+        """The free slots of the executors that are there: ``defaultParallelism`` is 2 where there are none, or what is set.
+
+        Spark lists an executor for minutes that has vanished. A task of a run that is over counts for as long as its
+        executor has not said that it has ended: one that does not answer has no free slot.
+        """
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        executors = jvm.statusStore().executorList(True)  # those that live
+        found = executors.iterator()
+        slots = 0
+        while found.hasNext():
+            executor = found.next()
+            slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
+        return slots
+
+    def ship(self, module: str | None, master: str) -> None:
+        """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""
+        if module is None or is_local(master):
+            return
+        archive = Path(self._scratch.name) / _ARCHIVE
+        pack_code(module, archive)
+        self.context.addPyFile(str(archive))
+        # Workers find it by themselves. The process that forks them does not: it starts in the executor's folder, where
+        # Spark puts the archive first.
+        others = self.context.environment.get("PYTHONPATH")
+        self.context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ARCHIVE, others]))
+
+    def silence(self) -> None:
+        """Throw away what Spark's JVM writes to stderr from now on.
+
+        At its end, Python workers that are cut off in the middle print stack traces that mean nothing.
+        """
+        java = self._java
+        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+
+    def stop(self) -> None:
+        """End the context and its JVM's work."""
+        self.context.stop()
+        self._scratch.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _started(settings: Mapping[str, str]) -> SparkContext:
+    """Return the context. The settings are on the JVM's command line, which every user can read, all but the secret.
+
+    Spark draws the secret itself for ``local[N]``, YARN and Kubernetes. For ``local-cluster`` it is drawn here: one
+    application, one secret. Master, workers and driver of a standalone cluster read it from a file (``--properties-file``);
+    executors have it in their environment, which Spark's worker gives them.
+    """
+    shown = {key: value for key, value in settings.items() if key != SECRET}
+    secret = settings.get(SECRET)
+    if secret is None and settings["spark.master"].startswith("local-cluster"):
+        secret = secrets.token_urlsafe(32)
+    if secret is not None:
+        # pyspark puts all settings that it knows when it starts the JVM on the command line, and later ones nowhere.
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))  # noqa: SLF001
+        java: Any = SparkContext._jvm  # noqa: SLF001 - the only way to the JVM
+        java.java.lang.System.setProperty(SECRET, secret)
+    return SparkContext.getOrCreate(SparkConf().setAll(list(shown.items())))

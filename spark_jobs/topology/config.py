@@ -1,0 +1,104 @@
+"""The settings of a topology."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from tiercel.spark_jobs.errors import ConfigValueError
+
+_OWN = {"max_spout_pending": "spout", "tick_tuple_freq_secs": "bolt"}
+"""The settings that a component may have for itself, and which kind of component. The others hold the topology together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of one topology.
+
+    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs``, both also settings that have no
+    name here: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+    """
+
+    message_timeout_secs: float = 30.0
+    """A tuple whose tree is not complete after this fails with the reason ``timeout``."""
+    enable_message_timeouts: bool = True
+    ackers: int = 1
+    """Shards of the ledger. 0: nothing is tracked, a spout tuple is acked as soon as it is on its way."""
+    max_spout_pending: int | None = None
+    """Spout tuples in flight per spout task. None: the bound follows what can be finished in time."""
+    tick_tuple_freq_secs: float | None = None
+    """Each bolt task gets a tick (``tup.is_tick``) that often, also while no message flows; five times a second at most, and
+    once per step. Set it for the topology, or for one bolt: ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``."""
+    shutdown_grace_secs: float = 10.0
+    """How long a spout worker that is asked to end waits for what is in flight before it gives it back."""
+    spark_options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the Spark context, such as ``{"spark.driver.memory": "2g"}``."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of your own; they stand beside these in what ``prepare`` and ``open`` are given."""
+
+    def __post_init__(self) -> None:
+        positive, natural = "a number of seconds, more than 0", "a number of seconds, not negative"
+        self._require(
+            "message_timeout_secs", positive, good=_is_number(self.message_timeout_secs) and self.message_timeout_secs > 0
+        )
+        self._require("enable_message_timeouts", "True or False", good=isinstance(self.enable_message_timeouts, bool))
+        self._require("ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0))
+        pending, tick = self.max_spout_pending, self.tick_tuple_freq_secs
+        self._require("max_spout_pending", "at least 1, or None", good=pending is None or _is_whole(pending, least=1))
+        self._require("tick_tuple_freq_secs", f"{positive}, or None", good=tick is None or (_is_number(tick) and tick > 0))
+        self._require(
+            "shutdown_grace_secs", natural, good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0
+        )
+        for name in ("spark_options", "extra"):
+            self._require(name, "a mapping with string keys", good=_is_mapping(getattr(self, name)))
+        clash = self.extra.keys() & {setting.name for setting in fields(self)}
+        if clash:
+            raise ConfigValueError(f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own")
+
+    @classmethod
+    def check_override(cls, changes: object, kind: Literal["spout", "bolt"]) -> None:
+        """Raises ConfigValueError for what a spout or a bolt cannot have as settings of its own."""
+        if isinstance(changes, cls):
+            raise ConfigValueError("give only the settings that differ, as a mapping, and not a whole Config")
+        if not (isinstance(changes, Mapping) and _is_mapping(changes)):
+            raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
+        for name in sorted(changes.keys() & {setting.name for setting in fields(cls)}):
+            owner = _OWN.get(name)
+            if name == "extra":
+                raise ConfigValueError("extra is for Config(...): put its keys among the component's settings themselves")
+            if owner is None:
+                raise ConfigValueError(f"{name} is a setting of the whole topology: set it in Config(...)")
+            if owner != kind:
+                raise ConfigValueError(f"{name} is a setting of {owner}s, and this is a {kind}")
+
+    def override(self, changes: Mapping[str, Any]) -> Config:
+        """These settings with a component's changes; what is not a setting goes into ``extra``.
+
+        Raises ConfigValueError, as making a Config does.
+        """
+        known = {setting.name for setting in fields(self)} - {"extra"}
+        own = {name: value for name, value in changes.items() if name not in known}
+        return replace(self, **{name: value for name, value in changes.items() if name in known}, extra={**self.extra, **own})
+
+    def as_mapping(self) -> dict[str, Any]:
+        """What components are given."""
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.name != "extra"}
+        return {**settings, **self.extra}
+
+    def _require(self, name: str, what: str, *, good: bool) -> None:
+        if not good:
+            raise ConfigValueError(f"{name} must be {what}, not {getattr(self, name)!r:.60}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)

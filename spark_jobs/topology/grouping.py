@@ -1,0 +1,212 @@
+"""Which tasks of a subscriber receive a tuple.
+
+A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task
+when a step is repeated, and the ledger would see other work; a spout repeats nothing, so that its identities count the turns.
+Which tasks share a process is fixed for the length of a run.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from tiercel.acker.ids import mix
+from tiercel.queues.schema import Schema
+from tiercel.spark_jobs.bolts.bolt import TopologyContext
+from tiercel.spark_jobs.errors import GroupingError, TopologyError
+from tiercel.spark_jobs.hashing import by_key, key_hash
+
+Choose = Callable[[Sequence[Any], int], Sequence[int]]
+"""(values, identity) to task ids, each at most once.
+
+The identity is a 64-bit number of the emission. A bolt's is well mixed; a spout's has its turn in the upper half.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What a grouping chooses for: a stream as one task emits it, and the subscriber's tasks."""
+
+    schema: Schema
+    tasks: Sequence[int]
+    """The subscriber's, lowest id first."""
+    name: str
+    context: TopologyContext
+    """Of the emitting task."""
+    local: AbstractSet[int] = frozenset()
+    """The tasks in the process of the emitting one; a spout's process has no bolt tasks."""
+
+
+class Grouping(ABC):
+    """How a stream is spread over the tasks of one subscriber."""
+
+    name = ""
+    by_identity = False
+    """Whether a choice depends on the identity of the emission."""
+
+    def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
+        """Raise TopologyError if the stream's fields do not do."""
+
+    @abstractmethod
+    def chooser(self, stream: Stream) -> Choose:
+        """The choice of one emitting task among the stream's target tasks."""
+
+
+class Shuffle(Grouping):
+    """Each tuple to one task, evenly: a spout's in turn, a bolt's by chance."""
+
+    name = "shuffle"
+    by_identity = True
+
+    def among(self, stream: Stream) -> Sequence[int]:
+        """The tasks that share the stream."""
+        return stream.tasks
+
+    def chooser(self, stream: Stream) -> Choose:
+        single = [(task,) for task in self.among(stream)]
+        count = len(single)
+        if count == 1:
+            return lambda _values, _identity: single[0]
+        return lambda _values, identity: single[(identity >> 32) % count]
+
+
+class NoGrouping(Shuffle):
+    """The receiver does not care: as shuffle."""
+
+    name = "none"
+
+
+class LocalOrShuffle(Shuffle):
+    """As shuffle, among the tasks in the emitter's own process where there are any."""
+
+    name = "local_or_shuffle"
+
+    def among(self, stream: Stream) -> Sequence[int]:
+        return [task for task in stream.tasks if task in stream.local] or stream.tasks
+
+
+@dataclass(frozen=True)
+class Fields(Grouping):
+    """Equal values of these fields to one task, across runs and machines."""
+
+    fields: tuple[str, ...]
+    name = "fields"
+
+    def validate(self, schema: Schema) -> None:
+        if not self.fields:
+            raise TopologyError(f"a {self.name} grouping needs at least one field; the fields are {', '.join(schema.names)}")
+        for field in self.fields:
+            if field not in schema.names:
+                raise TopologyError(f"there is no field {field!r} to group by; the fields are {', '.join(schema.names)}")
+
+    def chooser(self, stream: Stream) -> Choose:
+        single = [(task,) for task in stream.tasks]
+        return by_key(stream.schema, self.fields, lambda found: single[found % len(single)])
+
+
+class PartialKey(Fields):
+    """Equal values of these fields to one of two tasks, half of them to each.
+
+    Storm takes the task that the emitter has used less so far. Such a counter would choose another task when a step is
+    repeated, so here the tuple's identity decides; over many tuples the two are used equally.
+    """
+
+    name = "partial_key"
+    by_identity = True
+
+    def chooser(self, stream: Stream) -> Choose:
+        hash_of = key_hash(stream.schema, self.fields)
+        single = [(task,) for task in stream.tasks]
+        count = len(single)
+        if count == 1:
+            return lambda _values, _identity: single[0]
+
+        def choose(values: Sequence[Any], identity: int) -> Sequence[int]:
+            found = hash_of(values)
+            first = found % count
+            if identity & 1:
+                return single[first]
+            return single[(first + 1 + mix(found) % (count - 1)) % count]
+
+        return choose
+
+
+class AllTasks(Grouping):
+    """Each tuple to every task."""
+
+    name = "all"
+
+    def chooser(self, stream: Stream) -> Choose:
+        everyone = tuple(stream.tasks)
+        return lambda _values, _identity: everyone
+
+
+class Global(Grouping):
+    """Each tuple to the task with the lowest id."""
+
+    name = "global"
+
+    def chooser(self, stream: Stream) -> Choose:
+        lowest = (min(stream.tasks),)
+        return lambda _values, _identity: lowest
+
+
+class Direct(Grouping):
+    """The emitter names the task, with ``emit_direct``, on a stream that it declares in ``direct_streams``."""
+
+    name = "direct"
+
+    def chooser(self, stream: Stream) -> Choose:
+        raise GroupingError(f"stream {stream.name!r} of {stream.context.component!r} is direct: use emit_direct")
+
+
+@runtime_checkable
+class CustomGrouping(Protocol):
+    """A grouping of your own; any object with these two methods will do. Each emitting task works on a copy of its own.
+
+    Choose by the values alone. A choice that a repeated step would not repeat (a counter, a clock, ``hash``) loses nothing,
+    but the ledger sees that it did other work, and has its messages delivered again.
+    """
+
+    def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:
+        """Called once, before the first choice; ``context`` is that of the emitting task."""
+        ...
+
+    def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
+        """The tasks that receive the tuple, some of ``target_tasks``; ``task_id`` is the emitting task."""
+        ...
+
+
+@dataclass(frozen=True)
+class Custom(Grouping):
+    """As the user's object says."""
+
+    grouping: CustomGrouping
+    name = "custom"
+
+    def chooser(self, stream: Stream) -> Choose:
+        """``prepare`` waits for the first tuple, so that what it raises fails tuples and not the Spark task."""
+        context = stream.context
+        known = frozenset(stream.tasks)
+        ready: list[CustomGrouping] = []
+
+        def choose(values: Sequence[Any], _identity: int) -> Sequence[int]:
+            if not ready:
+                mine = copy.deepcopy(self.grouping)
+                mine.prepare(context, stream.name, list(stream.tasks))
+                ready.append(mine)
+            # One task once: two copies of a tuple to one task would have one edge id, and cancel out.
+            chosen = list(dict.fromkeys(ready[0].choose_tasks(context.task_id, values)))
+            foreign = [task for task in chosen if task not in known]
+            if foreign:
+                raise GroupingError(
+                    f"the grouping of stream {stream.name!r} of {context.component!r} chose task {foreign[0]!r};"
+                    f" choose among {', '.join(map(str, stream.tasks))}"
+                )
+            return chosen
+
+        return choose

@@ -1,0 +1,66 @@
+"""Which bolt tasks share a Spark task, and what lies behind which in the topology. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiercel.spark_jobs.errors import TopologyError
+from tiercel.spark_jobs.topology.graph import Topology
+
+
+def check_has_bolts(topology: Topology) -> None:
+    """Raise TopologyError for a topology without a bolt."""
+    if not topology.bolts:
+        raise TopologyError(f"topology {topology.name!r} has no bolt: add one with set_bolt")
+
+
+def bolt_tasks(topology: Topology) -> list[int]:
+    """The ids of all bolt tasks."""
+    return [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
+
+
+def spread(tasks: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
+    """Spread bolt tasks evenly over at most ``slots`` Spark tasks; each component's over as many as it can."""
+    count = max(1, min(slots, len(tasks)))
+    return tuple(tuple(tasks[host::count]) for host in range(count))
+
+
+def behind(topology: Topology, task: int) -> frozenset[int]:
+    """The tasks that receive anything from this one."""
+    component = topology.component_of(task)
+    return frozenset(
+        target
+        for stream in topology.spec(component).streams
+        for bolt, _ in topology.subscribers(component, stream)
+        for target in topology.task_ids(bolt)
+    )
+
+
+def cycle_of(topology: Topology, task: int) -> frozenset[int]:
+    """The tasks that this one sends to and that lie on a cycle with it.
+
+    Waiting for room at one of them could be waiting for oneself. What goes round is bounded by what the
+    spouts have in flight.
+    """
+    component = topology.component_of(task)
+    return frozenset(
+        target for target in behind(topology, task) if component in _reach(topology, topology.component_of(target))
+    )
+
+
+def has_cycle(topology: Topology) -> bool:
+    """Return True where a tuple can lead to another one for the same bolt."""
+    return any(cycle_of(topology, topology.task_ids(bolt)[0]) for bolt in topology.bolts)
+
+
+def _reach(topology: Topology, component: str) -> frozenset[str]:
+    """Every component that tuples of this one can come to, and itself."""
+    found = {component}
+    left: Sequence[str] = [component]
+    while left:
+        further = {
+            bolt for one in left for stream in topology.spec(one).streams for bolt, _ in topology.subscribers(one, stream)
+        }
+        left = sorted(further - found)
+        found |= further
+    return frozenset(found)

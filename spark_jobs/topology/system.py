@@ -1,0 +1,18 @@
+"""What the system itself emits: its component, streams and fields. User ids never begin with two underscores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiercel.queues.schema import Schema
+
+SYSTEM = "__system"
+SYSTEM_TASK = -1
+"""As in Storm: no task of a topology has this id."""
+TICK = "__tick"
+SYSTEM_STREAMS: Mapping[str, Schema] = {TICK: Schema.parse("rate_secs double")}
+
+
+def is_system(component: str) -> bool:
+    """Whether this id is the system's own."""
+    return component.startswith("__")

@@ -1,0 +1,55 @@
+"""The clients of one process share their connections, and the last one that is closed closes them."""
+
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from tests.support.replicas import WatchedRedis
+from tests.support.waiting import wait_until
+from tiercel import LedgerRefusedError
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.errors import translated
+
+
+def test_the_last_client_closes_what_all_of_them_shared(redis):
+    server = redis()
+    # Other timeouts, other connections: this one only looks.
+    observer = connect(server.url, socket_timeout=timedelta(seconds=9))
+
+    def connections():
+        return len(observer.client_list())
+
+    alone = connections()
+    first, second = connect(server.url), connect(server.url)
+    assert first.ping()
+    assert second.ping()
+    assert connections() == alone + 1
+    first.close()
+    assert connections() == alone + 1
+    assert second.ping()
+    second.close()
+    wait_until(lambda: connections() == alone)
+    assert second.ping(), "a closed client may go on, with a new connection"
+    second.close()
+    wait_until(lambda: connections() == alone)
+    observer.close()
+
+
+@pytest.mark.embedded
+def test_a_wrong_password_of_the_sentinels_is_refused_and_no_connection_to_them_stays_open():
+    """Both are why tiercel asks the Sentinels itself: redis-py's pool says "no primary found", and keeps its connections."""
+    with WatchedRedis() as watched:
+        connected = connect(watched.url)
+        assert connected.ping()
+        for sentinel in watched.sentinels:
+            with closing(connect(sentinel.url)) as observer:
+                # Its own, and those of the two other Sentinels.
+                others = [each for each in observer.client_list() if not each["name"].startswith("sentinel-")]
+                assert len(others) == 1
+        connected.close()
+        wrong = connect(watched.url.replace("sentinel_password=", "sentinel_password=wr0ng"))
+        with pytest.raises(LedgerRefusedError, match="check the user and password in its URL") as caught, translated("look"):
+            wrong.ping()
+        assert "wr0ng" not in str(caught.value)
+        wrong.close()

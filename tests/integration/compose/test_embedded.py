@@ -1,0 +1,191 @@
+"""The embedded services, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pika
+import pytest
+from redis import Redis
+
+from tests.support.broker import plain_channel, settle
+from tests.support.waiting import wait_until
+from tiercel.compose import install, rabbitmq, redis_server
+from tiercel.compose.embedded import EmbeddedServices
+from tiercel.compose.errors import ServiceMissingError, ServiceStartError
+from tiercel.compose.ports import free_port
+from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
+from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.queues.publishing.publisher import Publisher
+
+pytestmark = pytest.mark.embedded
+
+
+def alive(pid: int) -> bool:
+    """A zombie that nobody has fetched yet is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def processes_with(text: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if text.encode() in (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return [pid for pid in found if alive(pid)]
+
+
+def test_both_servers_serve_clients_once_started(services: EmbeddedServices) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(services.amqp_url))
+    assert connection.is_open
+    connection.close()
+    with Redis.from_url(services.redis_url) as client:
+        assert client.ping()
+
+
+def test_both_servers_listen_on_loopback_only_and_ask_for_a_password(services: EmbeddedServices) -> None:
+    for url in (services.amqp_url, services.redis_url):
+        assert "@127.0.0.1:" in url
+    anonymous = services.redis_url.split("@")[1]
+    with Redis.from_url(f"redis://{anonymous}") as client, pytest.raises(Exception, match=r"(?i)auth"):
+        client.ping()
+
+
+def test_no_password_is_on_a_command_line(services: EmbeddedServices) -> None:
+    for url in (services.amqp_url, services.redis_url):
+        password = url.split("@")[0].rsplit(":", 1)[1]
+        for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                assert password.encode() not in cmdline.read_bytes()
+            except OSError:
+                continue
+
+
+@pytest.mark.rest
+def test_the_cookie_that_commands_the_broker_is_drawn_before_erlang_would(rabbitmq) -> None:
+    server = rabbitmq()
+    path = server.folder / ".erlang.cookie"
+    cookie = path.read_text()
+    assert len(cookie) == 64
+    assert int(cookie, 16) > 0, "Erlang's own are twenty letters"
+    assert path.stat().st_mode & 0o777 == 0o400
+    assert server.folder.stat().st_mode & 0o777 == 0o700
+    assert cookie in server.control("eval", "erlang:get_cookie().")
+    server.restart(keep_data=True)
+    assert path.read_text() == cookie
+
+
+def test_redis_keeps_its_data_over_an_orderly_restart_and_nothing_over_a_crash(redis) -> None:
+    server = redis()
+    with Redis.from_url(server.url) as client:
+        client.set("key", "value")
+        server.restart(keep_data=True)
+        assert client.get("key") == b"value"
+        server.kill()
+        server.start()
+        assert client.get("key") is None
+
+
+def test_redis_restarted_without_its_data_is_empty_at_the_same_address(redis) -> None:
+    server = redis()
+    before = server.url
+    with Redis.from_url(server.url) as client:
+        client.set("key", "value")
+        server.restart(keep_data=False)
+        assert server.url == before
+        assert client.get("key") is None
+
+
+def test_a_paused_redis_answers_again_when_resumed(redis) -> None:
+    server = redis()
+    server.pause()
+    wait_until(lambda: Path(f"/proc/{server.pid}/stat").read_text().split()[2] == "T", message="stopped")
+    server.resume()
+    with Redis.from_url(server.url) as client:
+        assert client.ping()
+
+
+@pytest.mark.rest
+def test_rabbitmq_keeps_messages_over_a_crash_and_no_queue_when_restarted_empty(rabbitmq) -> None:
+    server = rabbitmq()
+    with plain_channel(server.url) as channel:
+        channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+    settle(server)
+    with Publisher(server.url) as publisher:
+        publisher.publish("q", [b"body"])
+    server.kill()
+    server.start()
+    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+        assert connection.channel().basic_get("q", auto_ack=True)[2] == b"body"
+    server.restart(keep_data=False)
+    with (
+        pika.BlockingConnection(pika.URLParameters(server.url)) as connection,
+        pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"),
+    ):
+        connection.channel().queue_declare("q", passive=True)
+
+
+def test_no_process_and_no_folder_is_left_when_the_parent_is_killed() -> None:
+    script = (
+        "import os, signal\n"
+        "from tiercel.compose.embedded import EmbeddedServices\n"
+        "s = EmbeddedServices().start()\n"
+        "print(s.rabbitmq.folder, s.redis.folder, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    folders = [Path(folder) for folder in done.stdout.split()]
+    assert len(folders) == 2
+    for folder in folders:
+        # Every helper of the servers has the folder in its environment or on its command line.
+        wait_until(lambda folder=folder: not processes_with(str(folder)), 10, f"all processes of {folder} are gone")
+        wait_until(lambda folder=folder: not folder.exists(), 10, f"{folder} is gone")
+
+
+def test_closing_leaves_no_process_and_no_folder() -> None:
+    server = EmbeddedRedis().start()
+    folder = server.folder
+    server.close()
+    server.close()
+    assert not folder.exists()
+    wait_until(lambda: not processes_with(str(folder)), 10, "its companion to be gone")
+
+
+def test_a_server_that_cannot_start_shows_its_last_log_lines() -> None:
+    server = EmbeddedRedis()
+    server._password = '"'  # an unbalanced quote in its configuration
+    with pytest.raises(ServiceStartError, match=r"(?s)Redis ended while it started.*FATAL CONFIG FILE ERROR"):
+        server.start()
+    server.close()
+
+
+def test_a_port_that_was_taken_in_between_is_drawn_again(monkeypatch, services: EmbeddedServices) -> None:
+    taken = int(services.redis_url.rsplit(":", 1)[1].split("/")[0])
+    ports = iter([taken])
+    monkeypatch.setattr(redis_server, "free_port", lambda: next(ports, None) or free_port())
+    with EmbeddedRedis() as server:
+        assert f":{taken}/" not in server.url
+
+
+def test_a_missing_program_is_one_line_that_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: None)
+    with pytest.raises(
+        ServiceMissingError, match=r"^rabbitmq-server not found; install with: sudo apt-get install rabbitmq-server$"
+    ):
+        EmbeddedRabbitMQ()
+    monkeypatch.setitem(install._FINDERS, "redis-server", lambda: None)
+    monkeypatch.setattr(install.Apt, "find", classmethod(lambda cls: None))
+    with pytest.raises(ServiceMissingError, match=r"^redis-server not found; install with: sudo apt-get install redis-server$"):
+        install.install_missing("redis-server")

@@ -1,0 +1,273 @@
+"""What a consumer survives: each thing that RabbitMQ or the network can do to it."""
+
+import random
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from tests.support.broker import Desk, delete, put, ready, settle, unique, wait_ready
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+from tiercel.queues.broker.declare import WorkQueue, declare_queue, declare_work_queue
+from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
+from tiercel.queues.retry import NO_WAIT, RetryPolicy
+
+
+def filled(amqp_url, *bodies):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *bodies)
+    return queue.name
+
+
+def test_after_a_broken_connection_open_messages_come_again_and_old_outcomes_are_dropped(amqp_url):
+    queue = filled(amqp_url, b"a", b"b", b"c")
+    with Proxy(amqp_url) as wire, Desk(wire.url, queue) as desk:
+        before = desk.take(3)
+        wire.cut()
+        after = desk.take(3)
+        assert {delivery.epoch for delivery in before} == {1}
+        assert {delivery.epoch for delivery in after} == {2}
+        assert sorted(delivery.body for delivery in after) == [b"a", b"b", b"c"]
+        for delivery in before:
+            desk.ack(delivery)
+        desk.wait_for("stale", 3)
+        assert desk.counts["acked_to_broker"] == 0
+        desk.consumer.stop(timedelta(seconds=10))
+    wait_ready(amqp_url, queue, 3)
+
+
+def test_a_broker_that_is_silent_is_left_and_open_messages_come_again(amqp_url, caplog):
+    queue = filled(amqp_url, b"a")
+    with Proxy(f"{amqp_url}?heartbeat=1") as wire, Desk(wire.url, queue) as desk:
+        first = desk.next()
+        heard = []
+
+        def heartbeats():
+            desk.on_channel(lambda channel: heard.append(channel.connection.frames_received))
+            return heard[-1] - heard[0] if heard else 0
+
+        wait_until(lambda: heartbeats() >= 5, 60, "heartbeats, and nothing else")
+        assert desk.counts["channels"] == 1
+        wire.mute()
+        [second] = wait_until(lambda: desk.consumer.get(1), timeout=60)
+        assert (second.epoch, second.body) == (first.epoch + 1, b"a")
+        desk.ack(second)
+        desk.wait_for("acked_to_broker")
+    assert "has been silent for 2 s" in caplog.text
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url):
+    bodies = {b"%d" % number for number in range(200)}
+    queue = filled(amqp_url, *bodies)
+    seen = set()
+    with Proxy(amqp_url) as wire, Desk(wire.url, queue, prefetch=20) as desk:
+        for count in range(60):
+            delivery = desk.next()
+            seen.add(delivery.body)
+            desk.ack(delivery)
+            if count % 20 == 19:
+                wire.cut()
+        while seen != bodies:
+            delivery = desk.next()
+            seen.add(delivery.body)
+            desk.ack(delivery)
+        wait_until(lambda: desk.counts["channels"] >= 4)
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_channel_closed_by_the_broker_is_opened_again(amqp_url):
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue) as desk:
+        first = desk.next()
+        desk.on_channel(lambda channel: channel.basic_ack(12345))  # an unknown tag: 406, the broker closes the channel
+        second = desk.next()
+        assert (second.epoch, second.body) == (first.epoch + 1, b"a")
+        desk.ack(second)
+        desk.wait_for("acked_to_broker")
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_deleted_queue_is_declared_again(amqp_url):
+    queue = filled(amqp_url, b"lost with its queue")
+    with Desk(amqp_url, queue) as desk:
+        desk.next()
+        delete(amqp_url, queue)
+        desk.wait_for("channels", 2)
+        put(amqp_url, queue, b"new")
+        assert desk.next().body == b"new"
+
+
+def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue) as desk:
+        desk.next()
+        # Its first message makes the consumer subscribe anew, for more of them. Only what is subscribed can be lost.
+        lost = threading.Event()
+
+        def lose(channel):
+            if not lost.is_set() and desk.consumer._epoch.subscription.consumer_tag in channel.consumer_tags:
+                channel._consumers.clear()
+                lost.set()
+
+        wait_until(lambda: lost.is_set() or desk.on_channel(lose))
+        assert desk.next().epoch == 2
+
+
+def test_a_refused_login_ends_it_with_one_line_and_no_password(amqp_url):
+    rest = amqp_url.rpartition("@")[2].partition("://")[2] or amqp_url.rpartition("@")[2]
+    with Desk(f"amqp://nobody:hush-hush@{rest}", unique()) as desk:
+        error = wait_until(desk.consumer.error)
+    assert isinstance(error, BrokerRefusedError)
+    assert "refused the login of user 'nobody'" in str(error)
+    assert "hush" not in str(error)
+
+
+def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):
+    queue = unique()
+    with Desk(amqp_url, queue, declare=False) as desk:
+        error = wait_until(desk.consumer.error)
+    assert isinstance(error, QueueMissingError)
+    assert queue in str(error)
+
+
+def test_a_broker_that_is_not_there_yet_is_waited_for(amqp_url):
+    wire = Proxy(amqp_url)
+    wire.close()
+    with Desk(wire.url, unique()) as desk:
+        wait_until(lambda: desk.consumer._link._attempts >= 3)
+        assert desk.consumer.error() is None
+
+
+def test_stopping_without_a_broker_is_quick(amqp_url):
+    wire = Proxy(amqp_url)
+    desk = Desk(wire.url, filled(amqp_url, b"a"))
+    desk.consumer.start()
+    desk.next()
+    wire.close()
+    assert desk.consumer.stop(timedelta(seconds=10))
+
+
+@pytest.mark.rest
+def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq):
+    broker = rabbitmq()
+    bodies = {b"%d" % number for number in range(50)}
+    queue = filled(broker.url, *bodies)
+    with Desk(broker.url, queue) as desk:
+        for delivery in desk.take(50)[:20]:
+            desk.ack(delivery)
+            bodies.remove(delivery.body)
+        desk.wait_for("acked_to_broker", 20)
+        settle(broker)
+        again = [desk.next(timeout=60) for _ in range(30)]
+        assert {delivery.body for delivery in again} == bodies
+        broker.kill()
+        broker.start()
+        while bodies:
+            delivery = desk.next(timeout=60)
+            bodies.discard(delivery.body)
+            desk.ack(delivery)
+    assert ready(broker.url, queue) == 0
+
+
+def test_settling_while_the_channel_closes_ends_no_thread(amqp_url, caplog):
+    queue = filled(amqp_url, b"failed", b"acked", b"given back", b"odd")
+    with Desk(amqp_url, queue) as desk:
+        failed, acked, given_back, odd = desk.take(4)
+
+        def settle(channel):
+            channel.close()  # until the broker answers it is closing
+            desk.consumer.fail(failed.epoch, failed.tag)
+            desk.consumer.ack(acked.epoch, acked.tag)
+            desk.consumer.dead_letter(odd.epoch, odd.tag, "odd")
+            desk.consumer._set_paused(paused=True)
+            desk.consumer.release(given_back.epoch, given_back.tag)
+            desk.consumer._flush()
+            desk.consumer._set_paused(paused=False)
+
+        desk.on_channel(settle)
+        assert {delivery.body for delivery in desk.take(4)} == {b"failed", b"acked", b"given back", b"odd"}
+        desk.wait_for("stale", 4)
+    assert "after an error" not in caplog.text
+
+
+def test_an_error_of_ours_on_the_io_thread_costs_a_connection_and_no_more(amqp_url, caplog):
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue) as desk:
+        assert desk.next().epoch == 1
+        desk.consumer._link.call(lambda: 1 / 0)
+        assert desk.next().epoch == 2
+        desk.on_channel(lambda channel: channel.connection.ioloop.call_later(0, lambda: 1 / 0))  # as one of pika's own
+        delivery = desk.next()
+        assert delivery.epoch == 3
+        desk.ack(delivery)
+        desk.wait_for("acked_to_broker")
+        assert desk.consumer.error() is None
+    assert caplog.text.count("connecting again after an error") == 2
+
+
+def test_an_error_of_ours_while_connecting_is_tried_again(amqp_url, monkeypatch):
+    queue = filled(amqp_url, b"a")
+    errors = [RuntimeError("a fault of ours"), ValueError("another")]
+
+    def declare(*arguments):
+        if errors:
+            raise errors.pop()
+        return declare_work_queue(*arguments)
+
+    monkeypatch.setattr("tiercel.queues.consuming.consumer.declare_work_queue", declare)
+    with Desk(amqp_url, queue) as desk:
+        assert desk.next().body == b"a"
+        assert desk.consumer.error() is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_right(amqp_url, monkeypatch, seed):
+    monkeypatch.setattr("tiercel.queues.broker.link.backoff_s", lambda _attempt: 0.02)
+    chance = random.Random(seed)
+    retry = RetryPolicy(first=timedelta(milliseconds=20), longest=timedelta(milliseconds=50))
+    queue = WorkQueue(name=unique(), retry=retry)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *[b"%03d" % number + bytes(chance.randrange(5_000)) for number in range(200)])
+    acked, handed = set(), []
+    with Proxy(amqp_url) as wire, Desk(wire.url, queue.name, retry=retry, prefetch=60, bytes_held=60_000) as desk:
+        consumer = desk.consumer
+
+        def settle(verb, count):
+            chance.shuffle(handed)
+            for delivery in handed[:count]:
+                getattr(consumer, verb)(delivery.epoch, delivery.tag)
+            del handed[:count]
+
+        events = {
+            "get": lambda: handed.extend(consumer.get(chance.randrange(1, 40))),
+            "fail": lambda: settle("fail", chance.randrange(30)),
+            "release": lambda: settle("release", chance.randrange(30)),
+            "expect": lambda: consumer.expect(chance.randrange(40)),
+            "pause": consumer.pause,
+            "resume": consumer.resume,
+            "cut": wire.cut,
+            "close": lambda: consumer._link.call(
+                lambda: consumer._epoch and consumer._epoch.is_open and consumer._epoch._channel.close()
+            ),
+            "wait": lambda: time.sleep(chance.random() / 20),
+        }
+        for name in chance.choices(list(events), weights=[9, 6, 6, 4, 1, 4, 1, 1, 9], k=150):
+            events[name]()
+        consumer.resume()
+        consumer.expect(30)
+        settle("release", len(handed))
+
+        def all_acked():
+            for delivery in consumer.get(100):
+                consumer.ack(delivery.epoch, delivery.tag)
+                acked.add(delivery.body)
+            return len(acked) == 200 and consumer._intake.count == 0
+
+        wait_until(all_acked, 60)
+        assert consumer._intake.held == 0
+        assert consumer._epoch.subscription.prefetch
+    assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0

@@ -1,0 +1,282 @@
+"""Looking at dead letters, putting them back, throwing them away; and depths."""
+
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+
+import pytest
+
+from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version, wait_ready
+from tests.support.waiting import wait_until
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.broker.depths import QueueDepth, depths
+from tiercel.queues.errors import AddressError, PublishRefusedError, QueueMissingError
+from tiercel.queues.publishing import dead_letters, letter_box
+from tiercel.queues.retry import NO_WAIT, RetryPolicy
+
+DEATH = {
+    "x-tiercel-reason": "field 'n' is a long",
+    "x-tiercel-queue": "orders",
+    "trace": "kept",
+    "x-death": [{"reason": "rejected"}],
+}
+
+
+@pytest.fixture
+def queue(amqp_url):
+    work = WorkQueue(name=unique(), retry=NO_WAIT, delivery_limit=1)
+    declare_queue(amqp_url, work)
+    return work
+
+
+@contextmanager
+def standing_still(broker, name):
+    """The leader of a quorum queue answers nobody meanwhile, or until the function that it yields is called."""
+
+    def order(what):
+        broker.control("eval", f"sys:{what}({{'%2F_{name}', node()}}).")
+
+    order("suspend")
+    try:
+        yield lambda: order("resume")
+    finally:
+        order("resume")
+
+
+def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, queue):
+    put(amqp_url, queue.dead, b"x" * 1000, headers=DEATH)
+    put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (dead_letters.BODY_BYTES + 1))
+    for _ in range(25):
+        first, second, third = dead_letters.show(amqp_url, queue.name)
+    assert (first.queue, first.reason, first.size, first.preview) == ("orders", "field 'n' is a long", 1000, "x" * 200)
+    assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
+    assert (first.body, second.body) == (b"x" * 1000, b"\x00\xff\nb")
+    assert (third.body, third.size) == (b"y" * dead_letters.BODY_BYTES, dead_letters.BODY_BYTES + 1)
+    wait_ready(amqp_url, queue.dead, 3)
+
+
+def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", b"c")
+    for _ in range(3):
+        assert [letter.preview for letter in dead_letters.show(amqp_url, queue.name, limit=2)] == ["a", "b"]
+    assert dead_letters.requeue(amqp_url, queue.name, limit=1) == 1
+    assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], "the oldest is the oldest, however often one looked"
+
+
+def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.dead, durable=True, arguments={"x-queue-type": "quorum"})
+        limited = {"x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": ""}
+        limited["x-dead-letter-routing-key"] = queue.dead
+        channel.queue_declare(queue.name, durable=True, arguments=limited)
+    put(amqp_url, queue.name, b"poison")
+    with plain_channel(amqp_url) as channel:
+        for method, _, _ in islice(channel.consume(queue.name), 2):
+            channel.basic_reject(method.delivery_tag, requeue=True)
+    wait_ready(amqp_url, queue.dead, 1)
+    (letter,) = dead_letters.show(amqp_url, queue.name)
+    assert letter.reason == "delivery_limit: delivered too often"
+    assert letter.queue == queue.name
+
+
+def test_requeued_messages_are_like_new(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", headers=DEATH)
+    moved = []
+    assert dead_letters.requeue(amqp_url, queue.name, on_moved=moved.append) == 2
+    assert moved == [1, 1]
+    messages = take_all(amqp_url, queue.name)
+    assert [body for body, _ in messages] == [b"a", b"b"]
+    assert [set(headers) - {"x-delivery-count"} for _, headers in messages] == [{"trace"}, {"trace"}]
+    assert all(headers.get("x-delivery-count", 0) == 0 for _, headers in messages)
+    assert ready(amqp_url, queue.dead) == 0
+
+
+def test_a_message_that_dies_again_after_requeue_can_be_requeued_again(amqp_url, queue):
+    put(amqp_url, queue.name, b"stubborn")
+    with Desk(amqp_url, queue.name, delivery_limit=1) as desk:
+        for life in (1, 2):
+            for _ in range(2):
+                delivery = desk.next()
+                desk.consumer.fail(delivery.epoch, delivery.tag, f"life {life}")
+            desk.wait_for("dead_lettered", life)
+            (letter,) = dead_letters.show(amqp_url, queue.name)
+            assert letter.reason.endswith(f"life {life}")
+            wait_ready(amqp_url, queue.dead, 1)
+            assert dead_letters.requeue(amqp_url, queue.name) == 1
+
+
+def test_requeue_takes_the_oldest_up_to_its_limit(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", b"c")
+    assert dead_letters.requeue(amqp_url, queue.name, limit=2) == 2
+    assert [body for body, _ in take_all(amqp_url, queue.dead)] == [b"c"]
+
+
+def test_requeue_into_a_queue_that_is_gone_keeps_the_letters(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a")
+    delete(amqp_url, queue.name)
+    with pytest.raises(QueueMissingError, match=queue.name):
+        dead_letters.requeue(amqp_url, queue.name)
+    wait_ready(amqp_url, queue.dead, 1)
+
+
+def test_requeue_that_is_refused_again_and_again_deletes_no_letter(amqp_url):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        arguments = {"x-queue-type": "quorum", "x-delivery-limit": 5}
+        channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
+    put(amqp_url, f"{name}.dead", b"a", b"b")
+    (letter, _) = dead_letters.show(amqp_url, name)
+    for _ in range(10):
+        with pytest.raises(QueueMissingError):
+            dead_letters.requeue(amqp_url, name)
+        with pytest.raises(QueueMissingError):
+            dead_letters.requeue_chosen(amqp_url, name, [letter.id])
+    assert sorted(letter.preview for letter in dead_letters.show(amqp_url, name)) == ["a", "b"]
+
+
+def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        channel.queue_declare(f"{name}.dead", durable=True)
+    put(amqp_url, f"{name}.dead", b"a", b"b", b"c")
+    freed = threading.Timer(1, lambda: take_all(amqp_url, name))
+    freed.start()
+    assert dead_letters.requeue(amqp_url, name, limit=2) == 2
+    freed.join()
+    monkeypatch.setattr(letter_box, "_PATIENCE_S", 0.5)
+    with pytest.raises(PublishRefusedError, match=f"queue '{name}' did not take message 1 for .* full or unavailable"):
+        dead_letters.requeue(amqp_url, name)
+    wait_ready(amqp_url, f"{name}.dead", 1)
+
+
+def test_letters_whose_queue_is_slow_to_answer_are_not_taken_for_none(shared_rabbitmq, queue):
+    url = shared_rabbitmq.url
+    put(url, queue.dead, b"a", b"b")
+    with standing_still(shared_rabbitmq, queue.dead) as resume:
+        resumed = threading.Timer(2, resume)
+        resumed.start()
+        assert len(dead_letters.show(url, queue.name)) == 2
+        resumed.join()
+    with standing_still(shared_rabbitmq, queue.dead) as resume:
+        resumed = threading.Timer(2, resume)
+        resumed.start()
+        assert dead_letters.requeue(url, queue.name) == 2
+        resumed.join()
+
+
+def test_purge_says_how_many_it_deleted(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b")
+    assert dead_letters.purge(amqp_url, queue.name) == 2
+    assert dead_letters.show(amqp_url, queue.name) == []
+
+
+@pytest.mark.parametrize("call", [dead_letters.show, dead_letters.requeue, dead_letters.purge])
+def test_a_queue_without_dead_letters_is_named(amqp_url, call):
+    name = unique()
+    with pytest.raises(QueueMissingError, match=f"{name}.*no dead letters"):
+        call(amqp_url, name)
+
+
+def test_depths_count_what_waits_and_what_is_dead(amqp_url, queue):
+    put(amqp_url, queue.name, b"a", b"b")
+    put(amqp_url, queue.dead, b"c")
+    with plain_channel(amqp_url) as channel:
+        plain = unique()
+        channel.queue_declare(plain, durable=True)
+    assert depths(amqp_url, [queue.name, plain]) == [
+        QueueDepth(name=queue.name, ready=2, unacked=None, delayed=None, consumers=0, dead_lettered=1),
+        QueueDepth(name=plain, ready=0, unacked=None, delayed=None, consumers=0, dead_lettered=None),
+    ]
+
+
+def test_depths_of_a_queue_with_consumers(amqp_url, queue):
+    put(amqp_url, queue.name, b"a")
+    with Desk(amqp_url, queue.name) as desk:
+        first = desk.next()
+        assert depths(amqp_url, [queue.name])[0].consumers >= 1
+        desk.ack(first)
+        # RabbitMQ counts the subscription that the consumer began with until its last message is settled.
+        wait_until(lambda: depths(amqp_url, [queue.name])[0].consumers == 1)
+    assert depths(amqp_url, [queue.name])[0].ready == 0
+
+
+def test_unacked_messages_are_known_to_the_management_interface(amqp_url, queue, management_url):
+    if management_url is None:
+        assert depths(amqp_url, [queue.name], "http://127.0.0.1:9")[0].unacked is None
+        return
+    put(amqp_url, queue.name, b"a", b"b")
+    with Desk(amqp_url, queue.name) as desk:
+        desk.take(2)
+        wait_until(lambda: depths(amqp_url, [queue.name], management_url)[0].unacked == 2)
+
+
+def test_a_failed_message_that_waits_for_its_back_off_is_counted_wherever_it_waits(amqp_url, management_url):
+    retry = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
+    work = WorkQueue(name=unique(), retry=retry)
+    brokers = declare_queue(amqp_url, work).delays_retries
+    put(amqp_url, work.name, b"later")
+    with Desk(amqp_url, work.name, retry=retry) as desk:
+        delivery = desk.next()
+        desk.consumer.fail(delivery.epoch, delivery.tag)
+        expected = {"unacked": 0 if brokers else 1, "delayed": 1 if brokers else 0}
+
+        def counted():
+            depth = depths(amqp_url, [work.name], management_url)[0]
+            return {"unacked": depth.unacked, "delayed": depth.delayed} == expected and depth.ready == 0
+
+        wait_until(counted)
+
+
+def test_a_management_interface_that_does_not_answer_costs_only_its_number(amqp_url, queue):
+    assert depths(amqp_url, [queue.name], "http://127.0.0.1:9")[0].unacked is None
+    with pytest.raises(AddressError, match="management URL"):
+        depths(amqp_url, [queue.name], "file:///etc/passwd")
+
+
+def test_a_missing_queue_has_no_depth(amqp_url):
+    name = unique()
+    with pytest.raises(QueueMissingError, match=name):
+        depths(amqp_url, [name])
+
+
+def test_from_4_3_on_looking_does_not_even_count(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b", b"c")
+    for _ in range(10):
+        letters = dead_letters.show(amqp_url, queue.name, limit=2)
+        if version(amqp_url) >= (4, 3):
+            assert [letter.preview for letter in letters] == ["a", "b"]
+            assert {letter.headers.get("x-delivery-count", 0) for letter in letters} == {0}
+        assert max(letter.headers.get("x-delivery-count", 0) for letter in letters) <= letter_box.RETURNS
+    wait_ready(amqp_url, queue.dead, 3)
+
+
+@pytest.mark.parametrize("limit", [letter_box.RETURNS, 5, 20, None], ids=str)
+@pytest.mark.parametrize("by", ["argument", "policy"])
+def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(shared_rabbitmq, limit, by):
+    """None: as declared by tiercel under RabbitMQ 3.10, which has a limit of 20 after the upgrade to 4."""
+    url, name = shared_rabbitmq.url, unique()
+    arguments = {"x-queue-type": "quorum"}
+    if limit is not None and by == "argument":
+        arguments["x-delivery-limit"] = limit
+    elif limit is not None:
+        definition = f'{{"delivery-limit": {limit}}}'
+        shared_rabbitmq.control("set_policy", name, f"^{name}\\.dead$", definition, "--apply-to", "queues")
+    with plain_channel(url) as channel:
+        channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
+        channel.queue_declare(name, durable=True)
+    put(url, f"{name}.dead", b"the only copy", headers=DEATH, message_id="7", user_id=None)
+    put(url, f"{name}.dead", b"another")
+    looked = [dead_letters.show(url, name) for _ in range(25)]
+    assert {len(letters) for letters in looked} == {2}
+    (first,) = {letters[0].id for letters in looked}
+    (second,) = {letters[1].id for letters in looked}
+    assert {letters[0].reason for letters in looked} == {"field 'n' is a long"}
+    for _ in range(25):
+        assert dead_letters.look_for(url, name, second).preview == "another"
+        assert dead_letters.requeue_chosen(url, name, ["no such id"]) == 0
+    assert dead_letters.requeue_chosen(url, name, [first]) == 1
+    wait_ready(url, name, 1)
+    assert [letter.id for letter in dead_letters.show(url, name)] == [second]

@@ -1,0 +1,152 @@
+"""What queues are declared as, on a real broker."""
+
+import logging
+import socket
+import threading
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.broker import plain_channel, put, ready, take_all, unique, version, wait_ready
+from tiercel.queues.broker.declare import WorkQueue, check_server, declare_queue, work_queue_arguments
+from tiercel.queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError, QueueMissingError, ServerTooOldError
+from tiercel.queues.retry import NO_WAIT, BrokerLimit
+
+
+def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothing(amqp_url):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    assert declare_queue(amqp_url, queue).ours
+    assert declare_queue(amqp_url, queue).ours
+    assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0
+
+
+def test_the_broker_itself_moves_what_is_rejected_for_good(amqp_url):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, b"poison")
+    with plain_channel(amqp_url) as channel:
+        ((method, _, _),) = islice(channel.consume(queue.name), 1)
+        channel.basic_reject(method.delivery_tag, requeue=False)
+    wait_ready(amqp_url, queue.dead, 1)
+    ((body, headers),) = take_all(amqp_url, queue.dead)
+    assert body == b"poison"
+    assert headers["x-death"][0]["reason"] == "rejected"
+
+
+def test_the_limit_of_an_older_tiercel_is_read_and_what_to_do_about_it_is_said(amqp_url, caplog):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    older = {**work_queue_arguments(queue, version(amqp_url)), "x-delivery-limit": 20}
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments=older)
+    with caplog.at_level(logging.WARNING):
+        declared = declare_queue(amqp_url, queue)
+    assert declared.ours
+    assert declared.limit == BrokerLimit(returns=20)
+    assert "delete it when it is empty and let tiercel declare it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        ({"x-delivery-limit": 5}, BrokerLimit(returns=5, deletes=True)),
+        ({"x-delivery-limit": 5, "x-max-length": 9, "x-overflow": "reject-publish"}, BrokerLimit(returns=5, deletes=True)),
+        ({"x-delivery-limit": 5, "x-dead-letter-exchange": "it's"}, BrokerLimit(returns=5)),
+        ({"x-single-active-consumer": True, "x-delivery-limit": 7}, BrokerLimit(returns=7, deletes=True)),
+    ],
+)
+@pytest.mark.parametrize("declare", [True, False])
+def test_the_limit_of_a_foreign_queue_is_read(amqp_url, arguments, limit, declare):
+    queue = WorkQueue(name=unique(), declare=declare)
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
+    put(amqp_url, queue.name, b"still here")
+    assert declare_queue(amqp_url, queue).limit == limit
+    wait_ready(amqp_url, queue.name, 1)
+
+
+def test_a_quorum_queue_without_a_limit_has_none_before_4_0_and_20_since(amqp_url):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum"})
+    since = BrokerLimit(returns=20, deletes=True)
+    assert declare_queue(amqp_url, queue).limit == (since if version(amqp_url) >= (4, 0) else BrokerLimit())
+
+
+def test_a_queue_with_other_arguments_is_used_as_it_is(amqp_url, caplog):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True)
+    with caplog.at_level(logging.WARNING):
+        assert not declare_queue(amqp_url, queue).ours
+    assert "used as it is" in caplog.text
+    put(amqp_url, queue.name, b"still here")
+    wait_ready(amqp_url, queue.name, 1)
+
+
+def test_a_queue_that_must_exist_is_not_made(amqp_url):
+    queue = WorkQueue(name=unique(), declare=False)
+    with pytest.raises(QueueMissingError, match=queue.name):
+        declare_queue(amqp_url, queue)
+
+
+def test_a_refused_login_is_one_line_without_the_password(amqp_url):
+    wrong = amqp_url.replace("://", "://nobody:hush-hush@").replace(amqp_url.split("://")[1].rpartition("@")[0] + "@", "")
+    with pytest.raises(BrokerRefusedError, match="refused the login of user 'nobody'") as caught:
+        declare_queue(wrong, WorkQueue(name=unique()))
+    assert "hush" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_virtual_host_is_named(amqp_url):
+    base = amqp_url.partition("://")[0] + "://" + amqp_url.partition("://")[2].partition("/")[0]
+    with pytest.raises(BrokerRefusedError, match="virtual host 'nowhere'"):
+        declare_queue(f"{base}/nowhere", WorkQueue(name=unique()))
+
+
+def test_nobody_listening_is_unavailable_after_the_patience(free_port):
+    with pytest.raises(BrokerUnavailableError, match="nothing listens"):
+        declare_queue(f"amqp://127.0.0.1:{free_port}", WorkQueue(name="q"))
+
+
+def test_something_else_listening_says_to_check_the_port(web_server):
+    with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="check"):
+        declare_queue(f"amqp://127.0.0.1:{web_server}", WorkQueue(name="q"))
+
+
+def test_a_bad_address_is_refused_before_anything_is_tried():
+    with pytest.raises(AddressError):
+        declare_queue("http://localhost", WorkQueue(name="q"))
+
+
+@pytest.mark.parametrize("text", ["3.9.29", "3.8", "", "next"])
+def test_an_old_server_is_refused(text):
+    with pytest.raises(ServerTooOldError, match=r"needs RabbitMQ 3\.10"):
+        check_server(answering(text), "amqp://host")
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("3.10.8", (3, 10)), ("4.3.0-rc.1", (4, 3)), ("10.0", (10, 0))])
+def test_a_new_server_is_welcome(text, numbers):
+    assert check_server(answering(text), "amqp://host") == numbers
+
+
+def answering(text):
+    return SimpleNamespace(_impl=SimpleNamespace(server_properties={"product": "RabbitMQ", "version": text}))
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def web_server():
+    def answer():
+        with listener.accept()[0] as connection:
+            connection.recv(8)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        yield listener.getsockname()[1]

@@ -1,0 +1,248 @@
+"""How inboxes lie in a real server: what travels, what wakes whom, and servers that forget, fill up or leave."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from tests.support.inboxes import FIRST, ONE, RUN, SOON, TWO, commit, covering, opened, parcel, payloads, put, take
+from tests.support.proxy import Proxy
+from tiercel import LedgerUnavailableError
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.server import RedisServer, RedisServers
+from tiercel.acker.effects import perform_all
+from tiercel.queues.inbox.records import Appended, Bounds, StaleAttemptError
+from tiercel.queues.inbox.redis_streams import RedisInboxes
+
+BOUNDS = Bounds(tuples=10, bytes=10_000_000)
+
+
+@pytest.fixture
+def inboxes_on():
+    """``inboxes_on(url, …)``: adopted inboxes of a topology of its own, or of the one that is named."""
+    made = []
+
+    def make(*urls, topology=None):
+        made.append(RedisInboxes(RedisServers(urls), topology or f"inbox-{uuid.uuid4().hex}", BOUNDS))
+        made[-1].adopt(RUN, [ONE, TWO])
+        return made[-1]
+
+    yield make
+    for inboxes in made:
+        inboxes.close()
+
+
+@pytest.fixture
+def server(redis):
+    return redis()
+
+
+@pytest.fixture
+def client(server):
+    with closing(connect(server.url)) as made:
+        yield made
+
+
+def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a"))
+    taken = take(inbox)
+    inbox.seal(covering(1, taken)).perform()
+    client.flushall()
+    client.script_flush()
+    assert put(inboxes, 2, parcel(b"b")) == [Appended.STALE]
+    assert not inbox.finish(1).perform()
+    assert not inbox.seal(covering(2, taken)).perform()
+    for refused in (
+        lambda: take(inbox),
+        lambda: take(inbox, wait=SOON),
+        lambda: inbox.read([taken[0].position]),
+        lambda: inboxes.draw(RUN, ONE),
+        lambda: inboxes.fence(RUN, FIRST, [ONE]),
+        lambda: inboxes.open(RUN, ONE, 1),
+        lambda: inboxes.discard(RUN, ONE, [taken[0].position]),
+    ):
+        with pytest.raises(StaleAttemptError):
+            refused()
+    assert inboxes.beat(RUN, {ONE: 1}) == [ONE]
+    assert not inboxes.figures([ONE])[ONE].adopted
+    assert inboxes.drain(RUN) == [], "there is nothing to be refused"
+    assert client.dbsize() == 0, "refused calls leave nothing behind"
+    inboxes.adopt("next", [ONE, TWO])
+    assert put(inboxes, 1, parcel(b"c"), run="next") == [Appended.DONE]
+    assert payloads(take(opened(inboxes, run="next"))) == [b"c"]
+
+
+def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a", b"b"))
+    client.config_set("maxmemory", 1)
+    refused = inboxes.append(RUN, FIRST, 2, [parcel(b"c")])[0]
+    with pytest.raises(LedgerUnavailableError, match=r"cannot append to the inbox of task 4: .*raise its maxmemory"):
+        refused.perform()
+    a, b = take(inbox)
+    assert commit(inbox, 1, [a], part={b.position: b"\x01"})
+    assert inboxes.beat(RUN, {ONE: 1}) == []
+    inboxes.fence(RUN, FIRST, [ONE])
+    assert opened(inboxes).opened.done == {b.position: b"\x01"}
+    inboxes.adopt("next", [ONE, TWO])
+    assert [task for task, _ in inboxes.drain("next")] == [ONE]
+    inboxes.discard("next", ONE, [b.position])
+    client.config_set("maxmemory", 0)
+    assert put(inboxes, 2, parcel(b"c"), run="next") == [Appended.DONE]
+
+
+def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(inboxes_on, redis_url):
+    inboxes = inboxes_on(redis_url)
+    older, newer = opened(inboxes), opened(inboxes)
+    # As if the older one had looked before it was replaced, and waits only now, in front of the newer one.
+    stolen = []
+    thief = threading.Thread(target=lambda: stolen.append(older._box.wait(timedelta(seconds=4))))
+    take(newer)
+    thief.start()
+    time.sleep(0.05)
+    found = []
+    began = time.monotonic()
+    waiter = threading.Thread(target=lambda: found.append(payloads(take(newer, wait=SOON))))
+    waiter.start()
+    time.sleep(0.05)
+    put(inboxes, 1, parcel(b"a"))
+    thief.join()
+    with pytest.raises(StaleAttemptError):
+        take(older)
+    waiter.join(10)
+    assert found == [[b"a"]]
+    assert time.monotonic() - began < 3
+
+
+def test_inboxes_on_a_server_that_is_not_theirs_any_more_are_drained(inboxes_on, redis_url):
+    other = f"{redis_url.rpartition('/')[0]}/1"
+    before = inboxes_on(redis_url)
+    put(before, 1, parcel(b"a"), parcel(b"b", target=TWO))
+    after = RedisInboxes(RedisServers([redis_url, other]), before._name, BOUNDS)
+    after.adopt("next", [ONE, TWO])
+    # Of the two tasks 4 stays on the first server, 7 goes to the second.
+    put(after, 1, parcel(b"c", target=TWO), run="next")
+    found = after.drain("next")
+    assert [(task, payloads(entries)) for task, entries in found] == [(ONE, [b"a"]), (TWO, [b"b"]), (TWO, [b"c"])]
+    for task, entries in found[:2]:
+        after.discard("next", task, [entry.position for entry in entries])
+    assert [(task, payloads(entries)) for task, entries in after.drain("next")] == [(TWO, [b"c"])]
+    assert payloads(take(opened(after, TWO, run="next"))) == [b"c"]
+    after.close()
+
+
+def test_a_payload_leaves_the_server_once(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    take(inbox)
+
+    def sent():
+        return client.info("stats")["total_net_output_bytes"]
+
+    before = sent()
+    put(inboxes, 1, parcel(b"x" * 1_000_000), parcel(b"y" * 1_000_000, target=TWO))
+    inboxes.figures([ONE, TWO])
+    assert sent() - before < 20_000
+    taken = take(inbox)
+    assert 1_000_000 < sent() - before < 1_020_000
+    assert commit(inbox, 1, taken)
+    assert take(inbox) == []
+    assert opened(inboxes).opened.step == 1
+    assert sent() - before < 1_040_000
+
+
+def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, monkeypatch):
+    inboxes = inboxes_on(redis_url)
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a"))
+    taken = take(inbox)
+    sent = []
+    send = RedisServer._send
+    monkeypatch.setattr(RedisServer, "_send", lambda server, commands: sent.append(len(commands)) or send(server, commands))
+    appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b"), parcel(b"c", target=TWO)])
+    seal, finish = inbox.seal(covering(1, taken)), inbox.finish(1)
+    assert perform_all([seal, *appends, finish]) == [True, Appended.DONE, Appended.DONE, True]
+    assert sent == [4]
+    assert perform_all([seal, *appends, finish]) == [True, Appended.REPEATED, Appended.REPEATED, True]
+
+
+def test_scripts_that_the_server_forgot_are_sent_again_and_nothing_happens_twice(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    assert commit(inbox, 1, [])
+    put(inboxes, 1, parcel(b"a"))
+    taken = take(inbox)
+    client.script_flush()
+    with closing(RedisInboxes(RedisServers([server.url]), "another")) as other:
+        put(other, 1, parcel(b"z"))
+    # The server knows the append again and not the seal: the whole batch is repeated.
+    appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b")])
+    replies = perform_all([inbox.seal(covering(2, taken)), *appends, inbox.finish(2)])
+    assert replies == [True, Appended.REPEATED, True]
+    assert payloads(take(inbox)) == [b"b"]
+
+
+def test_an_idle_task_asks_seldom(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    take(inbox)
+
+    def calls():
+        stats = client.info("commandstats")
+        return sum(stats[name]["calls"] for name in stats if name in ("cmdstat_evalsha", "cmdstat_blpop"))
+
+    before = calls()
+    assert take(inbox, wait=timedelta(seconds=6)) == []
+    assert calls() - before <= 5
+
+
+def test_calls_whose_replies_were_lost_take_effect_once(inboxes_on, redis_url):
+    with Proxy(redis_url) as proxy:
+        inboxes = inboxes_on(proxy.url)
+        inbox = opened(inboxes)
+        put(inboxes, 1, parcel(b"a"))
+        taken = take(inbox)
+        assert commit(inbox, 1, taken)
+        proxy.lose_next()
+        # The reply says that it was repeated, by the client itself.
+        assert put(inboxes, 2, parcel(b"b")) == [Appended.REPEATED]
+        proxy.lose_next()
+        taken = take(inbox)
+        assert payloads(taken) == [b"b"]
+        seal = inbox.seal(covering(2, taken))
+        proxy.lose_next()
+        assert seal.perform()
+        proxy.lose_next()
+        assert inbox.finish(2).perform()
+        assert proxy.lost == 4
+        assert inboxes.figures([ONE])[ONE].tuples == 0
+
+
+def test_a_server_that_is_not_there_is_one_clear_line():
+    inboxes = RedisInboxes(RedisServers(["redis://:secret@127.0.0.1:1/0"]), "nowhere")
+    with pytest.raises(LedgerUnavailableError, match=r"^cannot look for inboxes: Redis does not answer") as caught:
+        inboxes.adopt(RUN, [ONE])
+    assert "secret" not in str(caught.value)
+    for call in (lambda: put(inboxes, 1, parcel(b"a")), lambda: inboxes.draw(RUN, ONE)):
+        with pytest.raises(LedgerUnavailableError, match="the inbox of task 4: Redis does not answer"):
+            call()
+    inboxes.close()
+    inboxes.close()
+
+
+def test_an_idle_inbox_takes_little_memory(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"x" * 100_000))
+    assert commit(inbox, 1, take(inbox))
+    inboxes.beat(RUN, {ONE: 1})
+    keys = client.keys("tiercel:*:inbox:4}:*")
+    assert sum(client.memory_usage(key) for key in keys) < 3000

@@ -1,0 +1,124 @@
+"""RabbitMQ's HTTP API: who is told the login, and what the monitor's user may do with it."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tiercel import WorkQueue, declare_queue
+from tiercel.compose.credentials import draw_credentials
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.management import ManagementSilentError, managed
+
+ADDRESS = Address.parse("amqp://tiercel:S3CRET@rabbit.example/")
+
+
+@contextmanager
+def listening(location: str | None = None, code: int = 404) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that notes the logins that it is told, and its URL; it answers ``code``, and where else to ask."""
+    told: list[str | None] = []
+
+    class Noting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told.append(self.headers.get("Authorization"))
+            self.send_response(code)
+            if location is not None:
+                self.send_header("Location", location)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Noting)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", told
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(code):
+    with listening() as (elsewhere, told), listening(f"{elsewhere}/stolen", code) as (url, asked):
+        with pytest.raises(ManagementSilentError):
+            managed(url, ADDRESS, "q")
+        assert (len(asked), told) == (1, [])
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+def test_a_proxy_of_the_environment_is_told_nothing(variable, monkeypatch):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib looks at the environment once
+    with listening() as (proxy, told):
+        monkeypatch.setenv(variable, proxy)
+        with pytest.raises(ManagementSilentError):
+            managed("http://rabbit.invalid:15672", ADDRESS, "q")
+        assert told == []
+
+
+def test_an_endless_answer_is_cut_off():
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b"[" * 65536)
+            except OSError:
+                return
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(ManagementSilentError):
+            managed(f"http://127.0.0.1:{server.server_port}", ADDRESS, "q")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.embedded
+def test_the_monitors_user_sees_queues_and_changes_nothing(rabbitmq, tmp_path: Path):
+    """The users that compose draws, on a real broker."""
+    broker = rabbitmq()
+    draw_credentials(tmp_path)
+    broker.control("import_definitions", str(tmp_path / "rabbitmq/definitions.json"))
+    host = broker.management_url.rpartition("@")[2]
+    login = (tmp_path / "monitor/tiercel_management").read_text().partition("://")[2].rpartition("@")[0]
+    application = (tmp_path / "spout/tiercel_amqp").read_text().partition("://")[2].rpartition("@")[0]
+    declare_queue(f"amqp://{application}@{broker.url.rpartition('@')[2]}", WorkQueue(name="watched"))
+    assert wait_until(lambda: managed(f"http://{login}@{host}", ADDRESS, "watched"), 30, "the queue's figures")
+
+    def asked(method: str, path: str, user: str) -> int:
+        headers = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}", "content-type": "application/json"}
+        request = urllib.request.Request(f"http://{host}/api/{path}", method=method, headers=headers, data=b"{}")
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    for method, path in (("DELETE", "queues/%2F/watched"), ("DELETE", "queues/%2F/watched/contents"), ("PUT", "vhosts/mine")):
+        assert asked(method, path, login) in (401, 403), path
+    assert asked("GET", "users", login) in (401, 403)
+    assert asked("GET", "users", application) in (401, 403), "the application is no administrator"

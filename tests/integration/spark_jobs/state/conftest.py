@@ -1,0 +1,60 @@
+"""The stores that the contract suite runs on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.state.store import StateStore
+
+Runs = Callable[[int], StateStore]
+
+
+@pytest.fixture
+def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
+    """``make_spec(shards=…, urls=…)``: a topology with a name of its own on the session's server."""
+
+    def make(**changed) -> LedgerSpec:
+        settings = {
+            "topology": f"state-{uuid.uuid4().hex}",
+            "urls": (redis_url,),
+            "shards": 1,
+            "owners": 1,
+            "message_timeout": timedelta(seconds=30),
+        }
+        return LedgerSpec(**{**settings, **changed})
+
+    return make
+
+
+@pytest.fixture(params=["memory", "redis", "redis in three shards", "redis cluster in three shards"])
+def run(request) -> Iterator[Runs]:
+    """``run(epoch)``: the store as a run of that epoch sees it; all of one test see the same entries."""
+    made: list[StateStore] = []
+    if request.param == "memory":
+        first = MemoryStateStore()
+
+        def make(epoch: int) -> StateStore:
+            return MemoryStateStore(epoch, beneath=first)
+    else:
+        where = {"urls": (request.getfixturevalue("clustered_redis").url,)} if "cluster" in request.param else {}
+        spec = request.getfixturevalue("make_spec")(shards=3 if "three" in request.param else 1, **where)
+
+        def make(epoch: int) -> StateStore:
+            made.append(RedisStateStore(spec, epoch))
+            return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(run: Runs) -> StateStore:
+    return run(1)

@@ -1,0 +1,282 @@
+"""What ``StateStore`` promises, held against every backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.states import begin, commit_turn
+from tiercel.acker.effects import LocalEffect, perform_in_turn
+from tiercel.acker.ledger import Applied
+from tiercel.spark_jobs.errors import BadStateError, StaleTurnError
+from tiercel.spark_jobs.state.store import Writes
+
+A, B, C = b'"a"', b'"b"', b"[1,2]"
+LIMIT = 2**63 - 1
+
+
+def put(**values):
+    return Writes(puts={b'"%s"' % name.encode(): value for name, value in values.items()})
+
+
+def add(**amounts):
+    return Writes(increments={b'"%s"' % name.encode(): amount for name, amount in amounts.items()})
+
+
+def drop(*names):
+    return Writes(deletes=[b'"%s"' % name.encode() for name in names])
+
+
+def now(store, component="count"):
+    return dict(store.entries(component))
+
+
+def commit(store, step, writes, *, task=0, digest="d"):
+    return commit_turn(begin(store, "count", task, step), writes, digest)
+
+
+def test_what_is_committed_is_there_for_the_next_step(store):
+    turn = begin(store, "count", 0, 0)
+    assert turn.read([A, B]) == [None, None]
+    assert commit_turn(turn, Writes(puts={A: b"1", C: b'"x"'}, increments={B: -5}), "d") is Applied.FRESH
+    turn = begin(store, "count", 0, 1)
+    assert turn.sealed is None
+    assert turn.read([C, A, b'"no"', B]) == [b'"x"', b"1", None, b"-5"]
+    assert sorted(turn.scan()) == sorted([(A, b"1"), (B, b"-5"), (C, b'"x"')])
+    assert commit_turn(turn, Writes(puts={A: b"2"}, deletes=[C, b'"no"'], increments={B: 7}), "d") is Applied.FRESH
+    assert now(store) == {A: b"2", B: b"2"}
+
+
+def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_committed(run):
+    first = run(1)
+    turns = [begin(first, "count", task, 7) for task in range(3)]
+    commit_turn(turns[0], put(a=b"1"), "d")
+    second = run(2)
+    for _ in range(2):
+        second.begin_run("count")
+        second.begin_run("other")
+    assert now(second) == {A: b"1"}
+    for task, turn in enumerate(turns[1:], 1):
+        with pytest.raises(StaleTurnError):
+            commit_turn(turn, add(b=1), "d")
+        with pytest.raises(StaleTurnError):
+            begin(first, "count", task, 8)
+    assert commit(second, 1, add(b=1), task=2) is Applied.FRESH
+    assert now(second) == {A: b"1", B: b"1"}
+
+
+def test_reading_nothing_costs_nothing(store):
+    assert begin(store, "count", 0, 0).read([]) == []
+
+
+def test_a_turn_may_read_as_it_begins(store):
+    commit(store, 0, Writes(puts={A: b"1", C: b"x"}))
+    turn = store.begin("count", 0, 1, [C, A, B]).perform()
+    assert turn.found == {A: b"1", B: None, C: b"x"}
+    commit_turn(turn, Writes(puts={A: b"2", B: b"3"}, deletes=[C]), "d")
+    assert store.begin("count", 0, 1, [B, C, A]).perform().found == {A: b"1", B: None, C: b"x"}
+    assert store.begin("count", 0, 2, [B, C, A]).perform().found == {A: b"2", B: b"3", C: None}
+
+
+def test_what_is_prepared_takes_effect_when_it_is_made_and_once(store):
+    beginning = store.begin("count", 0, 0)
+    zombie = beginning.perform()
+    turn = beginning.perform()
+    with pytest.raises(StaleTurnError):
+        commit_turn(zombie, add(a=1), "d")
+    writing = turn.writing(add(a=1), "d")
+    assert now(store) == {}
+    for _ in range(3):
+        assert all(perform_in_turn(writing))
+    assert now(store) == {A: b"1"}
+    assert store.begin("count", 0, 1, [A]).perform().found == {A: b"1"}
+
+
+def test_a_call_that_is_refused_keeps_a_turn_from_beginning_and_a_write_from_being_made(store):
+    turn = begin(store, "count", 0, 1)
+    refused = LocalEffect(lambda: False)
+    assert perform_in_turn([refused, store.begin("count", 0, 2)]) == [False]
+    assert perform_in_turn([refused, *turn.writing(add(b=1), "d")]) == [False]
+    assert now(store) == {}
+    assert perform_in_turn([LocalEffect(lambda: True), *turn.writing(add(a=1), "d")]) == [
+        True,
+        *[True] * len(turn.writing(add(a=1), "d")),
+    ]
+    assert now(store) == {A: b"1"}
+
+
+def test_components_have_states_of_their_own(store):
+    commit_turn(begin(store, "one: *{", 0, 0), put(a=b"1"), "d")
+    commit_turn(begin(store, "one", 0, 0), put(a=b"2"), "d")
+    assert now(store, "one: *{") == {A: b"1"}
+    assert now(store, "one") == {A: b"2"}
+    assert now(store, "other") == {}
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\xff", b"-", b"=", b"x" * 100_000], ids=["empty", "binary", "-", "=", "long"])
+def test_values_are_what_was_put_also_after_they_were_taken_back(store, value):
+    commit(store, 0, put(a=value))
+    commit(store, 1, put(a=b"other"), digest="first")
+    assert begin(store, "count", 0, 1).read([A]) == [value]
+
+
+# -- attempts at one step ------------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_never_committed_leaves_nothing(store):
+    commit(store, 0, add(a=1))
+    begin(store, "count", 0, 1)
+    assert commit(store, 1, add(a=1)) is Applied.FRESH
+    assert now(store) == {A: b"2"}
+
+
+def test_a_later_attempt_reads_what_was_there_before_the_first_one_committed(store):
+    commit(store, 0, Writes(puts={A: b"old", C: b"7"}, increments={B: 3}))
+    commit(store, 1, Writes(puts={A: b"new", b'"fresh"': b"1"}, deletes=[C], increments={B: 4, b'"zero"': 5}), digest="d1")
+    turn = begin(store, "count", 0, 1)
+    assert turn.sealed == "d1"
+    assert turn.read([A, B, C, b'"fresh"', b'"zero"']) == [b"old", b"3", b"7", None, None]
+    assert sorted(turn.scan()) == sorted([(A, b"old"), (B, b"3"), (C, b"7")])
+
+
+def test_the_same_work_again_writes_nothing_however_often(store):
+    work = Writes(puts={A: b"x"}, deletes=[C], increments={B: 2})
+    assert commit(store, 0, work) is Applied.FRESH
+    for _ in range(3):
+        assert commit(store, 0, work) is Applied.REPEATED
+    assert now(store) == {A: b"x", B: b"2"}
+    commit(store, 1, add(b=1))
+    assert now(store) == {A: b"x", B: b"3"}
+
+
+def test_other_work_after_a_commit_is_told_so_and_the_first_stays(store):
+    """What the first attempt acked is gone from the queue: it must stay counted."""
+    commit(store, 0, add(a=1, b=1), digest="d1")
+    assert commit(store, 0, add(a=1), digest="d2") is Applied.CONFLICTING
+    assert commit(store, 0, Writes(), digest="d3") is Applied.CONFLICTING
+    assert commit(store, 0, add(a=1, b=1), digest="d1") is Applied.REPEATED
+    assert now(store) == {A: b"1", B: b"1"}
+
+
+def test_without_writes_nothing_is_committed(store):
+    assert commit(store, 0, Writes()) is Applied.FRESH
+    assert begin(store, "count", 0, 0).sealed is None
+
+
+def test_an_earlier_attempt_that_is_still_alive_is_refused(store):
+    first = begin(store, "count", 0, 5)
+    second = begin(store, "count", 0, 5)
+    with pytest.raises(StaleTurnError):
+        commit_turn(first, add(a=1), "d")
+    assert commit_turn(second, add(a=1), "d") is Applied.FRESH
+    with pytest.raises(StaleTurnError):
+        commit_turn(first, add(a=1), "d")
+    assert now(store) == {A: b"1"}
+
+
+# -- order of steps and runs ---------------------------------------------------------------------------------------------------
+
+
+def test_an_older_step_is_refused_as_soon_as_a_later_one_began(store):
+    zombie = begin(store, "count", 0, 3)
+    begin(store, "count", 0, 4)
+    with pytest.raises(StaleTurnError):
+        commit_turn(zombie, put(a=b"1"), "d")
+    with pytest.raises(StaleTurnError):
+        begin(store, "count", 0, 3)
+    assert now(store) == {}
+
+
+def test_a_later_run_goes_on_with_the_entries_and_its_own_numbers(run):
+    commit(run(1000), 900, add(a=1))
+    later = run(2000)
+    assert commit(later, 0, add(a=1)) is Applied.FRESH
+    assert now(later) == {A: b"2"}
+
+
+@pytest.mark.parametrize("task", [0, 1, 7])
+def test_nothing_of_an_earlier_run_is_written_any_more_by_any_task_of_the_component(run, task):
+    """Also by a task that the later run, with fewer of them, does not have."""
+    earlier, later = run(1000), run(2000)
+    zombie = begin(earlier, "count", task, 12)
+    begin(later, "count", 0, 0)
+    with pytest.raises(StaleTurnError):
+        commit_turn(zombie, put(a=b"1"), "d")
+    with pytest.raises(StaleTurnError):
+        begin(earlier, "count", task, 13)
+    assert commit_turn(begin(earlier, "other", 0, 0), put(a=b"1"), "d") is Applied.FRESH
+    assert now(later) == {}
+
+
+def test_epochs_are_compared_as_numbers_and_not_as_text(run):
+    begin(run(999), "count", 0, 9)
+    assert commit(run(1000), 10, add(a=1)) is Applied.FRESH
+    commit(run(1000), 100, add(a=1))
+    with pytest.raises(StaleTurnError):
+        begin(run(999), "count", 0, 2000)
+
+
+# -- several tasks -------------------------------------------------------------------------------------------------------------
+
+
+def test_increments_of_several_tasks_all_count_whoever_repeats(store):
+    turns = [begin(store, "count", task, 0) for task in range(3)]
+    assert [turn.read([A]) for turn in turns] == [[None]] * 3
+    for turn, amount in zip(turns, (1, 10, 100), strict=True):
+        commit_turn(turn, add(a=amount), "d")
+    assert commit(store, 0, add(a=10), task=1) is Applied.REPEATED
+    assert begin(store, "count", 1, 0).read([A]) == [b"101"]
+    assert now(store) == {A: b"111"}
+
+
+def test_an_increment_that_another_task_has_put_something_over_has_nothing_to_take_back(store):
+    commit(store, 0, add(a=5), task=1)
+    commit(store, 0, put(a=b'"text"'))
+    assert begin(store, "count", 1, 0).read([A]) == [b'"text"']
+
+
+@pytest.mark.parametrize("found", [b'"text"', b"1.5", b"", b"%d" % LIMIT])
+def test_an_increment_of_what_is_no_number_any_more_is_an_error_and_nothing_of_it_stays(store, found):
+    commit(store, 0, put(b=found))
+    commit(store, 0, put(a=b"1"), task=1)
+    turn = begin(store, "count", 0, 1)
+    with pytest.raises(BadStateError, match="64 bits"):
+        commit_turn(turn, Writes(increments={A: 1, b'"new"': 2, B: 3, C: 4}, puts={b'"c"': b"1"}), "d")
+    turn = begin(store, "count", 0, 1)
+    assert now(store) == {A: b"1", B: found}
+    assert commit_turn(turn, add(a=1), "d") is Applied.FRESH
+    assert now(store) == {A: b"2", B: found}
+
+
+@pytest.mark.parametrize(("start", "by"), [(0, LIMIT), (-LIMIT - 1, LIMIT), (LIMIT, -LIMIT), (2**53, 1), (-1, -(2**62))])
+def test_all_64_bits_count_and_are_taken_back(store, start, by):
+    commit(store, 0, put(a=b"%d" % start))
+    commit(store, 1, add(a=by))
+    assert now(store) == {A: b"%d" % (start + by)}
+    assert begin(store, "count", 0, 1).read([A]) == [b"%d" % start]
+
+
+# -- size ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_writes_of_every_kind_are_one_commit(store):
+    before = Writes(puts={b"%d" % n: b"%d" % n for n in range(10_000)})
+    commit(store, 0, before)
+    assert (
+        commit(
+            store,
+            1,
+            Writes(
+                puts={b"%d" % n: b"new" for n in range(5000)},
+                deletes=[b"%d" % n for n in range(5000, 10_000)],
+                increments={b"%d" % n: n for n in range(10_000, 16_000)},
+            ),
+        )
+        is Applied.FRESH
+    )
+    after = now(store)
+    assert after == {b"%d" % n: b"new" for n in range(5000)} | {b"%d" % n: b"%d" % n for n in range(10_000, 16_000)}
+    turn = begin(store, "count", 0, 1)
+    fields = [b"%d" % n for n in range(16_000)]
+    assert dict(zip(fields, turn.read(fields), strict=True)) == dict.fromkeys(fields) | before.puts
+    assert dict(turn.scan()) == before.puts
+    assert store.begin("count", 0, 1, fields).perform().found == dict.fromkeys(fields) | before.puts

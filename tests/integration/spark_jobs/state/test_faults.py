@@ -1,0 +1,232 @@
+"""Lost replies, commits that broke off, servers that die or forget."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.proxy import Proxy
+from tests.support.states import begin, break_off, commit_turn
+from tiercel import LedgerUnavailableError
+from tiercel.acker.connection.client import connect
+from tiercel.acker.effects import perform_in_turn
+from tiercel.acker.ledger import Applied
+from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError
+from tiercel.spark_jobs.state import redis_shard
+from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.state.redis_shard import Turn
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.state.store import Writes
+
+FIELDS = [b"%d" % n for n in range(12)]
+
+
+def adding(amount, fields=FIELDS):
+    return Writes(increments=dict.fromkeys(fields, amount))
+
+
+def now(store):
+    return dict(store.entries("count"))
+
+
+@pytest.fixture
+def proxy(redis_url):
+    with Proxy(redis_url) as running:
+        yield running
+
+
+@pytest.fixture
+def server(redis):
+    return redis()
+
+
+@pytest.fixture
+def opened(make_spec):
+    """``opened(epoch=…, spec=…)``"""
+    made = []
+
+    def make(epoch=1, spec=None):
+        made.append(RedisStateStore(spec or make_spec(), epoch))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def small_slices(monkeypatch):
+    monkeypatch.setattr(redis_shard, "SLICE", 3)
+
+
+@pytest.mark.parametrize("lost", ["begin", "read", "commit"])
+def test_a_call_whose_reply_was_lost_takes_effect_once(proxy, make_spec, opened, lost):
+    store = opened(spec=make_spec(urls=(proxy.url,)))
+    # Every script once, or the lost reply would be the one that says that the server does not know it yet.
+    commit_turn(begin(store, "count", 0, 0), adding(1), "d")
+    if lost == "begin":
+        proxy.lose_next()
+    turn = begin(store, "count", 0, 1)
+    if lost == "read":
+        proxy.lose_next()
+    assert turn.read(FIELDS) == [b"1"] * 12
+    if lost == "commit":
+        proxy.lose_next()
+    assert commit_turn(turn, adding(1), "d") is Applied.FRESH
+    assert proxy.lost == 1
+    assert set(now(store).values()) == {b"2"}
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("calls", range(1, 4))
+@pytest.mark.usefixtures("small_slices")
+def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(make_spec, opened, shards, calls):
+    store = opened(spec=make_spec(shards=shards))
+    commit_turn(begin(store, "count", 0, 0), Writes(puts=dict.fromkeys(FIELDS, b"1")), "d")
+    break_off(begin(store, "count", 0, 1), Writes(deletes=FIELDS[:4], increments=dict.fromkeys(FIELDS[4:], 1)), calls)
+    assert set(now(store).values()) != {b"1"} or len(now(store)) < 12
+    turn = begin(store, "count", 0, 1)
+    assert now(store) == dict.fromkeys(FIELDS, b"1")
+    assert turn.sealed is None
+    # Other work than the one that broke off: that has acked nothing.
+    assert commit_turn(turn, adding(5, FIELDS[:6]), "other") is Applied.FRESH
+    assert now(store) == dict.fromkeys(FIELDS[:6], b"6") | dict.fromkeys(FIELDS[6:], b"1")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("calls", range(1, 4))
+@pytest.mark.usefixtures("small_slices")
+def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half_done(make_spec, opened, shards, calls):
+    spec = make_spec(shards=shards)
+    store = opened(1, spec)
+    commit_turn(begin(store, "count", 0, 1), adding(1), "d")
+    break_off(begin(store, "count", 3, 1), adding(1), calls)
+    later = opened(2, spec)
+    for _ in range(2):
+        later.begin_run("count")
+        assert now(later) == dict.fromkeys(FIELDS, b"1")
+    with pytest.raises(StaleTurnError):
+        begin(store, "count", 3, 1)
+    assert begin(later, "count", 0, 1).read(FIELDS) == [b"1"] * 12
+    with pytest.raises(StaleTurnError):
+        later.begin_run("count")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.usefixtures("small_slices")
+def test_a_later_run_takes_back_what_the_one_before_left_half_done(make_spec, opened, shards):
+    spec = make_spec(shards=shards)
+    store = opened(1, spec)
+    commit_turn(begin(store, "count", 0, 0), adding(1), "d")
+    break_off(begin(store, "count", 0, 1), adding(1), 2)
+    begin(opened(2, spec), "count", 0, 0)
+    assert now(store) == dict.fromkeys(FIELDS, b"1")
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_a_final_commit_is_never_taken_back_by_those_that_come_later(make_spec, opened):
+    """Its shards learn only by the home shard that it is final."""
+    spec = make_spec(shards=3)
+    for epoch in (1, 2, 3):
+        store = opened(epoch, spec)
+        for step in range(3):
+            # Some begin and come to nothing, in all shards or only in the first.
+            begin(store, "count", 0, step)
+            store._shards_of("count", 0)[0].begin(Turn(epoch=epoch, step=step), "?", []).perform()
+            assert commit_turn(begin(store, "count", 0, step), adding(1), "d") is Applied.FRESH
+    assert now(store) == dict.fromkeys(FIELDS, b"9")
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_a_commit_that_another_attempt_interrupts_leaves_nothing(make_spec, opened):
+    store = opened(spec=make_spec(shards=3))
+    [first, *rest] = begin(store, "count", 0, 0).writing(adding(1), "d")
+    assert first.perform()
+    later = begin(store, "count", 0, 0)
+    with pytest.raises(StaleTurnError):
+        perform_in_turn(rest)
+    assert now(store) == {}
+    assert commit_turn(later, adding(2), "d") is Applied.FRESH
+    assert now(store) == dict.fromkeys(FIELDS, b"2")
+
+
+@pytest.mark.parametrize("moment", ["before its writes", "after its writes"])
+def test_beginning_that_arrives_a_second_time_takes_nothing_back(make_spec, opened, moment):
+    """A repeat of the client's that was held up on the network."""
+    spec = make_spec(shards=2)
+    store = opened(spec=spec)
+    turn = begin(store, "count", 0, 4)
+    if moment == "after its writes":
+        commit_turn(turn, adding(1), "d")
+    other = store._shards_of("count", 0)[1]
+    for sealed in ("*", ""):
+        assert other.begin(Turn(epoch=1, step=4, attempt=1), sealed, []).perform().attempt == 1
+    if moment == "before its writes":
+        commit_turn(turn, adding(1), "d")
+    assert now(store) == dict.fromkeys(FIELDS, b"1")
+
+
+def test_another_number_of_shards_is_refused_with_what_to_do(make_spec, opened):
+    spec = make_spec(shards=1)
+    commit_turn(begin(opened(1, spec), "count", 0, 0), adding(1), "d")
+    store = opened(2, make_spec(topology=spec.topology, shards=2))
+    for task in (0, 1):
+        with pytest.raises(StateLayoutError, match="written with ackers=1, now it is 2: set ackers=1 again"):
+            begin(store, "count", task, 0)
+    connect(spec.urls[0]).delete(StateKeys(spec.topology, 0, "count").entries)
+    assert commit_turn(begin(store, "count", 0, 0), adding(1), "d") is Applied.FRESH
+
+
+def test_several_servers_hold_a_share_each(redis_url, server, make_spec, opened):
+    spec = make_spec(urls=(redis_url, server.url), shards=3)
+    store = opened(spec=spec)
+    commit_turn(begin(store, "count", 1, 0), adding(1), "d")
+    assert now(store) == dict.fromkeys(FIELDS, b"1")
+    with connect(server.url) as client:
+        [theirs] = client.keys("*state:count")
+        assert theirs.decode() == StateKeys(spec.topology, 1, "count").entries
+        assert 0 < client.hlen(theirs) < 12
+
+
+def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_step_is_repeated(server, make_spec, opened):
+    store = opened(spec=make_spec(urls=(server.url,)))
+    commit_turn(begin(store, "count", 0, 0), adding(1), "d")
+    turn = begin(store, "count", 0, 1)
+    server.stop()
+    for call in (
+        lambda: turn.read(FIELDS),
+        lambda: list(turn.scan()),
+        lambda: commit_turn(turn, adding(1), "d"),
+        lambda: begin(store, "count", 0, 1),
+        lambda: now(store),
+    ):
+        with pytest.raises(LedgerUnavailableError):
+            call()
+    server.restart(keep_data=True)
+    assert commit_turn(begin(store, "count", 0, 1), adding(1), "d") is Applied.FRESH
+    assert set(now(store).values()) == {b"2"}
+
+
+def test_a_server_that_forgot_begins_with_nothing(server, make_spec, opened):
+    store = opened(spec=make_spec(urls=(server.url,)))
+    commit_turn(begin(store, "count", 0, 7), adding(1), "d")
+    turn = begin(store, "count", 0, 8)
+    server.restart(keep_data=False)
+    with pytest.raises(StaleTurnError):
+        commit_turn(turn, adding(1), "d")
+    assert commit_turn(begin(store, "count", 0, 8), adding(1), "d") is Applied.FRESH
+    assert set(now(store).values()) == {b"1"}
+
+
+def test_a_server_out_of_memory_is_waited_for_and_leaves_everything_as_it_was(server, make_spec, opened):
+    store = opened(spec=make_spec(urls=(server.url,)))
+    commit_turn(begin(store, "count", 0, 0), adding(1), "d")
+    turn = begin(store, "count", 0, 1)
+    with connect(server.url) as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(LedgerUnavailableError, match="maxmemory"):
+            commit_turn(turn, adding(1), "d")
+        with pytest.raises(LedgerUnavailableError, match="maxmemory"):
+            begin(store, "count", 0, 1)
+        client.config_set("maxmemory", 0)
+    assert set(now(store).values()) == {b"1"}
+    assert commit_turn(turn, adding(1), "d") is Applied.FRESH

@@ -1,0 +1,202 @@
+"""Random steps, random faults: the entries are those of a plain dict to which each step was applied once."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.states import begun, verdict
+from tiercel import KeyValueState, LedgerUnavailableError
+from tiercel.acker.ledger import Applied, LedgerSpec
+from tiercel.spark_jobs.errors import StaleTurnError
+from tiercel.spark_jobs.state import redis_shard
+from tiercel.spark_jobs.state.encoding import decode_key, decode_value
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+
+UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+TASKS = 2
+SHARED = "counted by all"
+LARGE = 2**54
+"""More than a Lua number holds, and so little that no sum of them leaves 64 bits."""
+KEYS = [["a", 1, b"\xff", ("x", 1), "é"], ["b", 2, b"", ("x", 2), ""]]
+"""Those of each task: a fields grouping gives no key to two."""
+
+
+class PlainDict(dict[Any, Any]):
+    """What a ``KeyValueState`` should look like."""
+
+    def put(self, key, value):
+        self[key] = value
+
+    def delete(self, key):
+        self.pop(key, None)
+
+    def increment(self, key, by=1):
+        self[key] = self.get(key, 0) + by
+        return self[key]
+
+    def iterate(self):
+        return iter(list(self.items()))
+
+
+def handle(random: Random, state: Any, task: int) -> None:
+    """What one tuple does; the same for the same ``random``, as long as the state is the same too."""
+    for _ in range(random.randint(1, 3)):
+        key = random.choice(KEYS[task])
+        found = state.get(key)
+        match random.randrange(6):
+            case 0:
+                state.put(key, random.choice([None, True, 1.5, "text", b"\x00", [found], {"was": found}]))
+            case 1:
+                state.delete(key)
+            case 2:
+                state.put(key, found + 1 if type(found) is int else 0)
+            case 3 if found is None or type(found) is int:
+                state.delete(key) if found is None else None
+                state.increment(key, random.randint(-5, 5))
+            case 4:
+                state.increment(SHARED, random.choice([1, 2, LARGE]))
+                state.increment(SHARED, -LARGE if random.random() < 0.3 else 1)
+            case 5:
+                state.put(key, sorted(map(repr, dict(pair for pair in state.iterate() if pair[0] in KEYS[task]))))
+
+
+def work(seed: int, state: Any, task: int) -> None:
+    """The tuples of one task's share of a step; some raise half way, and leave nothing."""
+    random = Random(seed)
+    # What writes nothing commits nothing, and another attempt may then do as it likes.
+    state.put(("seed", task), seed)
+    for _ in range(random.randint(0, 4)):
+        own, raises = Random(random.random()), random.random() < 0.2
+        if isinstance(state, PlainDict):
+            if not raises:
+                handle(own, state, task)
+            continue
+
+        def execute(own=own, raises=raises):
+            handle(own, state, task)
+            if raises:
+                raise RuntimeError
+
+        with suppress(RuntimeError):
+            state.guarded(execute)()
+
+
+@dataclass
+class Attempt:
+    state: KeyValueState
+    seed: int
+
+
+@dataclass
+class World:
+    """A topology with one stateful component, and what its entries should be."""
+
+    random: Random
+    open_store: Any
+    expected: PlainDict = field(default_factory=PlainDict)
+    zombies: list[Attempt] = field(default_factory=list)
+    epoch: int = 0
+    flaky: bool = False
+
+    def run(self, steps: int) -> None:
+        self.epoch += 1
+        self.store = self.open_store(self.epoch)
+        for step in range(steps):
+            final = {task: self.share(step, task) for task in range(TASKS)}
+            for task, seed in final.items():
+                work(seed, self.expected, task)
+            assert without_nothing(entries(self.store)) == without_nothing(self.expected)
+
+    def share(self, step: int, task: int) -> int:
+        """All attempts at one share; returns the seed of the one that counts."""
+        counts: int | None = None
+        seed = self.random.getrandbits(32)
+        while counts is None or self.random.random() < 0.3:
+            # Mostly it does the same work again.
+            seed = seed if self.random.random() < 0.7 else self.random.getrandbits(32)
+            before = PlainDict({key: value for key, value in self.expected.items() if key in KEYS[task]})
+            state = begun(self.store, "bolt", task, step, self.random.sample(KEYS[task], 2))
+            assert {key: value for key, value in state.iterate() if key in KEYS[task]} == before
+            work(seed, state, task)
+            if self.random.random() < 0.3:
+                self.zombies.append(Attempt(state, seed))
+                continue
+            with suppress(LedgerUnavailableError):
+                applied = self.commit(state, seed)
+                counts = seed if counts is None else counts
+                assert (applied is Applied.CONFLICTING) == (counts != seed)
+                self.disturb()
+        self.disturb()
+        return counts
+
+    def commit(self, state: KeyValueState, seed: int) -> Applied:
+        """Commit, and break off where ``flaky``; a call may be made twice."""
+        sealed = state.sealed
+        for effect in state.writing(str(seed)):
+            if self.flaky and self.random.random() < 0.15:
+                raise LedgerUnavailableError("gone")
+            for _ in range(2 if self.flaky and self.random.random() < 0.1 else 1):
+                assert effect.perform()
+        return verdict(sealed, str(seed))
+
+    def disturb(self) -> None:
+        """Attempts that were given up come to their end, late."""
+        for zombie in [one for one in self.zombies if self.random.random() < 0.3]:
+            self.zombies.remove(zombie)
+            # It is refused, or told what became of a commit before it.
+            with suppress(StaleTurnError, LedgerUnavailableError):
+                assert self.commit(zombie.state, zombie.seed) is not Applied.FRESH
+
+
+def entries(store) -> dict[Any, Any]:
+    return {decode_key(field): decode_value(raw) for field, raw in store.entries("bolt")}
+
+
+def without_nothing(found: dict[Any, Any]) -> dict[Any, Any]:
+    """Where a task's first count is taken back after another task's count came upon it, a 0 is left of both."""
+    return {key: value for key, value in found.items() if key != SHARED or value != 0}
+
+
+def play(world: World) -> None:
+    for _ in range(world.random.randint(1, 3)):
+        world.run(world.random.randint(1, 4))
+
+
+@settings(UNHURRIED, max_examples=100)
+@given(seed=st.integers(0, 2**32))
+def test_in_memory_each_step_counts_once(seed):
+    first = MemoryStateStore()
+    play(World(Random(seed), lambda epoch: MemoryStateStore(epoch, beneath=first)))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@settings(UNHURRIED, max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_in_redis_each_step_counts_once_also_where_commits_break_off(redis_url, monkeypatch, shards, seed):
+    monkeypatch.setattr(redis_shard, "SLICE", 2)
+    spec = LedgerSpec(
+        topology=f"state-{uuid.uuid4().hex}",
+        urls=(redis_url,),
+        shards=shards,
+        owners=1,
+        message_timeout=timedelta(seconds=30),
+    )
+    opened = []
+
+    def open_store(epoch):
+        opened.append(RedisStateStore(spec, epoch))
+        return opened[-1]
+
+    play(World(Random(seed), open_store, flaky=True))
+    for store in opened:
+        store.close()

@@ -1,0 +1,309 @@
+"""A whole step around a state where inboxes, state and ledger are in Redis: its round trips, and what is lost on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from redis.connection import AbstractConnection
+
+from tests.support.proxy import Proxy
+from tests.support.pump import RUN, Source
+from tiercel import BasicBolt, Config, LedgerUnavailableError, StatefulBolt, TopologyBuilder
+from tiercel.acker.connection.client import connect
+from tiercel.acker.effects import perform_all
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.records import Appended, Sender, StaleAttemptError
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.state.encoding import decode_key, decode_value
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.placement import bolt_tasks
+
+FIRST, LAST = 2, 3
+
+
+class Count(StatefulBolt):
+    output_fields = "word string, n long"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["word"], self.state.increment(tup["word"])])
+
+
+class Pass(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["word"]])
+
+
+class Drop(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+class Stage:
+    """A bolt, and one that ends its trees, on inboxes, states and a ledger on these servers, in this thread."""
+
+    def __init__(self, name: str, urls: tuple[str, ...], bolt: BasicBolt, ackers: int) -> None:
+        builder = TopologyBuilder(name, Config(ackers=ackers))
+        builder.set_spout("spout", Source("word string"))
+        builder.set_bolt("count", bolt).fields_grouping("spout", "word")
+        builder.set_bolt("drop", Drop()).shuffle_grouping("count")
+        topology = builder.build()
+        spec = ledger_spec_of(topology, urls)
+        self.inboxes = open_inboxes(spec)
+        self.ledger = open_ledger(spec)
+        self.store = RedisStateStore(spec, epoch=1)
+        self.inboxes.adopt(RUN, bolt_tasks(topology))
+        self.ledger.begin(RUN)
+        self._around = Around(
+            run=RUN,
+            topology=topology,
+            inboxes=self.inboxes,
+            ledger=self.ledger,
+            state=self.store,
+            counting=Counting(MemoryMetrics()),
+            config={},
+            key=b"key",
+            suspicion=Suspicion(RUN, None, None),
+        )
+        self._emitter = SpoutEmitter(topology, "spout", 1)
+        self._number = 0
+        self._feed = self.ledger.feed(1)
+        self.emitted = 0
+
+    def attempt(self, task: int = FIRST) -> Attempt:
+        return Attempt(self._around, task, threading.Event())
+
+    def emit(self, *words: str) -> None:
+        self._number += 1
+        roots = range(self.emitted + 1, self.emitted + 1 + len(words))
+        self.emitted += len(words)
+        self._emitter.emit_all([[word] for word in words], list(roots), "default")
+        emission = self._emitter.take()
+        assert self.ledger.register(1, emission.roots, emission.ack_vals) == []
+        sender = Sender(task=1, attempt=1)
+        assert perform_all(self.inboxes.append(RUN, sender, self._number, emission.parcels)) == [Appended.DONE]
+
+    def busy(self) -> Attempt:
+        """An attempt whose connections are open, and whose scripts the servers know."""
+        attempt = self.attempt()
+        for words in (["warm"], ["warm"], ["warm"] * 2):
+            self.emit(*words)
+            work(attempt, size=1)
+        return attempt
+
+    def counts(self) -> dict[str, int]:
+        return {decode_key(field): decode_value(raw) for field, raw in self.store.entries("count")}
+
+    def end(self) -> None:
+        """Let successors do what is left: each tuple is acked, and none failed."""
+        for task in (FIRST, LAST):
+            attempt = self.attempt(task)
+            attempt.recover()
+            work(attempt)
+        acked: list[int] = []
+        while len(acked) < self.emitted:
+            outcomes = self._feed.read(timedelta(seconds=5))
+            assert not outcomes.failed
+            assert outcomes.acked
+            acked += outcomes.acked
+        assert sorted(acked) == list(range(1, self.emitted + 1))
+
+    def close(self) -> None:
+        for part in (self._feed, self.inboxes, self.ledger, self.store):
+            part.close()
+
+
+def in_steps_of(attempt: Attempt, size: int) -> None:
+    """The attempt takes what is there, and executes so many tuples per step."""
+    slices = attempt._slices
+    slices.wanted = lambda waiting: 0 if waiting else 1000
+    slices.ended = lambda *_: None
+    slices.size = size
+
+
+def work(attempt: Attempt, size: int = 1000) -> None:
+    in_steps_of(attempt, size)
+    while attempt.turn():
+        continue
+
+
+@pytest.fixture
+def stage(make_spec) -> Iterator[Callable[..., Stage]]:
+    """``stage(*urls, ackers=…, bolt=…)``"""
+    made: list[Stage] = []
+
+    def make(*urls: str, ackers: int = 1, bolt: BasicBolt | None = None) -> Stage:
+        made.append(Stage(make_spec().topology, urls, bolt or Count(), ackers))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def trips(monkeypatch) -> list[int]:
+    """One item per time that something was sent to any server."""
+    sent: list[int] = []
+    send = AbstractConnection.send_packed_command
+
+    def counted(self, *args, **kwargs):
+        sent.append(1)
+        return send(self, *args, **kwargs)
+
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", counted)
+    return sent
+
+
+@pytest.mark.parametrize(("ackers", "expected"), [(1, 4), (3, 5)])
+def test_a_step_with_a_state_is_four_round_trips_to_its_server(redis_url, stage, trips, ackers, expected):
+    """Finish and take; begin and read, and where there are several shards a second one; seal and write; append and apply."""
+    on = stage(redis_url, ackers=ackers)
+    attempt = on.busy()
+    for word in ("one", "two", "two"):
+        on.emit(word)
+        trips.clear()
+        assert attempt.turn()
+        assert len(trips) == expected
+    assert on.counts() == {"warm": 4, "one": 1, "two": 2}
+    on.end()
+
+
+def test_a_step_that_needs_not_take_is_three_round_trips(redis_url, stage, trips):
+    """Finish, begin and read; seal and write; append and apply."""
+    on = stage(redis_url)
+    attempt = on.busy()
+    on.emit("one", "two")
+    assert attempt.turn()
+    trips.clear()
+    assert attempt.turn()
+    assert len(trips) == 3
+    assert on.counts() == {"warm": 4, "one": 1, "two": 1}
+    on.end()
+
+
+def test_a_step_without_a_state_is_two_round_trips_to_its_server(redis_url, stage, trips):
+    on = stage(redis_url, bolt=Pass())
+    attempt = on.busy()
+    on.emit("one")
+    trips.clear()
+    assert attempt.turn()
+    assert len(trips) == 2
+    on.end()
+
+
+@pytest.mark.parametrize("ackers", [1, 2, 3])
+def test_on_several_servers_each_step_counts_once(redis_url, redis, stage, ackers):
+    on = stage(redis_url, redis().url, ackers=ackers)
+    attempt = on.busy()
+    on.emit(*"abcabc")
+    work(attempt, size=2)
+    assert on.counts() == {"warm": 4, "a": 2, "b": 2, "c": 2}
+    on.end()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_state_does_not_begin_where_another_attempt_has_the_inbox(redis_url, redis, stage, number):
+    """That attempt repeats the step before, which a state that has gone on would refuse."""
+    on = stage(*[redis_url, redis().url][:number], ackers=number)
+    old = on.busy()
+    on.emit("one", "two")
+    assert old.turn()
+    successor = on.attempt()
+    with pytest.raises(StaleAttemptError):
+        old.turn()
+    successor.recover()
+    work(successor)
+    assert on.counts() == {"warm": 4, "one": 1, "two": 1}
+    on.end()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_state_is_not_written_where_the_step_could_not_be_sealed(redis_url, redis, stage, number):
+    on = stage(*[redis_url, redis().url][:number], ackers=number)
+    old = on.busy()
+    on.emit("one")
+    begin = old._committer.begin
+    successors = []
+
+    def begin_and_be_taken_over(turn):
+        begun = begin(turn)
+        successors.append(on.attempt())
+        return begun
+
+    old._committer.begin = begin_and_be_taken_over
+    with pytest.raises(StaleAttemptError):
+        old.turn()
+    assert on.counts() == {"warm": 4}
+    work(successors[0])
+    assert on.counts() == {"warm": 4, "one": 1}
+    on.end()
+
+
+@pytest.mark.parametrize("lost", range(7))
+def test_a_reply_that_is_lost_anywhere_changes_nothing(redis_url, stage, trips, monkeypatch, lost):
+    """The client sends all that travelled together again."""
+    with Proxy(redis_url) as proxy:
+        on = stage(proxy.url)
+        attempt = on.busy()
+        on.emit("one", "two")
+        trips.clear()
+        send = AbstractConnection.send_packed_command
+
+        def losing(self, *args, **kwargs):
+            if len(trips) == lost and not proxy.lost:
+                proxy.lose_next()
+            return send(self, *args, **kwargs)
+
+        monkeypatch.setattr(AbstractConnection, "send_packed_command", losing)
+        # Take, begin, seal, append; begin, seal, append.
+        assert attempt.turn()
+        assert attempt.turn()
+        assert proxy.lost == 1
+        assert on.counts() == {"warm": 4, "one": 1, "two": 1}
+        on.end()
+
+
+def between_two_steps(stage, server):
+    """An attempt that has done the first of two tuples."""
+    on = stage(server.url)
+    attempt = on.busy()
+    on.emit("one", "two")
+    assert attempt.turn()
+    return on, attempt
+
+
+def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, stage):
+    """Finishing is what gives memory back: it must not wait for the begin beside it."""
+    server = redis()
+    on, attempt = between_two_steps(stage, server)
+    with closing(connect(server.url)) as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(LedgerUnavailableError, match=r"cannot begin with the state: .*maxmemory"):
+            attempt.turn()
+        client.config_set("maxmemory", 0)
+    assert on.attempt()._inbox.opened.sealed is None
+    on.end()
+    assert on.counts() == {"warm": 4, "one": 1, "two": 1}
+
+
+def test_scripts_that_the_server_forgot_take_effect_in_their_order(redis, stage):
+    server = redis()
+    on, attempt = between_two_steps(stage, server)
+    with closing(connect(server.url)) as client:
+        client.script_flush()
+    assert attempt.turn()
+    assert on.counts() == {"warm": 4, "one": 1, "two": 1}
+    on.end()

@@ -1,0 +1,246 @@
+"""``QueueSink`` in a topology, against the broker: what is acked is in its queue, what is not fails with the reason."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.broker import delete, plain_channel, ready, take_all, unique
+from tests.support.proxy import Proxy
+from tiercel import BasicBolt, Config, QueueSink, TopologyBuilder, TopologyError
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.errors import AddressError
+from tiercel.queues.publishing.publisher import Publisher
+from tiercel.spark_jobs.bolts.queue_sink import sinks_of
+from tiercel.testing import FeederSpout, LocalCluster
+from tiercel.workers.driver.process import Driver
+
+
+class Running:
+    """A feeder before a sink."""
+
+    def __init__(self, sink, amqp_url, fields="body string", **config):
+        self.feeder = FeederSpout(fields=fields)
+        builder = TopologyBuilder("sink")
+        builder.set_spout("in", self.feeder)
+        builder.set_bolt("out", sink).shuffle_grouping("in")
+        settings = Config(extra={"amqp_url": amqp_url} if amqp_url else {}, **config)
+        self.cluster = LocalCluster(builder.build(), settings)
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.cluster.__exit__(*error)
+
+    def publish(self, *rows):
+        """Feed them, numbered on from 0 as their message ids, and run."""
+        for number, values in enumerate(rows):
+            self.feeder.feed(values, number)
+        self.cluster.settle()
+
+    @property
+    def acked(self):
+        return self.cluster.acked("in")
+
+    @property
+    def failed(self):
+        """Message id to why."""
+        return dict(zip(self.cluster.failed("in"), self.cluster.fail_reasons("in"), strict=True))
+
+
+def bodies(amqp_url, queue):
+    return [body for body, _ in take_all(amqp_url, queue)]
+
+
+@pytest.fixture
+def queue():
+    return unique("out")
+
+
+def test_each_tuple_is_a_message_in_order_in_a_queue_that_is_made(amqp_url, queue):
+    with Running(QueueSink(queue, field="body"), amqp_url) as running:
+        running.publish(*([f"line {number}"] for number in range(500)))
+        assert running.acked == list(range(500))
+        assert bodies(amqp_url, queue) == [b"line %d" % number for number in range(500)]
+        assert ready(amqp_url, f"{queue}.dead") == 0, "made as a QueueSpout makes it, with its dead letters"
+        running.publish(["more"])
+        assert bodies(amqp_url, queue) == [b"more"]
+
+
+def test_it_is_acked_after_the_confirm_and_not_before(amqp_url, queue, monkeypatch):
+    seen = []
+    original = Publisher.publish_each
+
+    def watched(publisher, messages):
+        seen.append(list(running.acked))
+        fates = original(publisher, messages)
+        seen.append((list(running.acked), ready(amqp_url, queue)))
+        return fates
+
+    monkeypatch.setattr(Publisher, "publish_each", watched)
+    with Running(QueueSink(queue, field="body"), amqp_url) as running:
+        running.publish(["a"], ["b"])
+        assert seen == [[], ([], 2)]
+        assert running.acked == [0, 1]
+
+
+def test_by_default_the_body_is_an_object_of_all_fields(amqp_url, queue):
+    with Running(QueueSink(queue), amqp_url, fields="word string, n long, raw binary") as running:
+        running.publish(["grüße", 1, b"\xff"], [None, None, None])
+        assert [json.loads(body) for body in bodies(amqp_url, queue)] == [
+            {"word": "grüße", "n": 1, "raw": "/w=="},
+            {"word": None, "n": None, "raw": None},
+        ]
+
+
+def test_fields_choose_and_order_the_members(amqp_url, queue):
+    with Running(QueueSink(queue, fields=["n", "word"]), amqp_url, fields="word string, secret string, n long") as running:
+        running.publish(["a", "hush", 1])
+        assert bodies(amqp_url, queue) == [b'{"n":1,"word":"a"}']
+
+
+def test_a_body_as_it_is_may_be_binary(amqp_url, queue):
+    with Running(QueueSink(queue, field="raw"), amqp_url, fields="raw binary") as running:
+        running.publish([b"\xff\x00"], [b""])
+        assert bodies(amqp_url, queue) == [b"\xff\x00", b""]
+
+
+def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, queue):
+    other, fallback = unique("other"), unique("fallback")
+    with Running(QueueSink(fallback, queue_field="to"), amqp_url, fields="to string, n long") as running:
+        running.publish([queue, 1], [other, 2], [None, 3], [queue, 4])
+        assert running.acked == [0, 1, 2, 3]
+        assert bodies(amqp_url, queue) == [b'{"n":1}', b'{"n":4}']
+        assert bodies(amqp_url, other) == [b'{"n":2}']
+        assert bodies(amqp_url, fallback) == [b'{"n":3}']
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (["", "x"], "'', which is no name of a queue: use 1 to 250 bytes"),
+        (["q" * 251, "x"], "which is no name of a queue"),
+        ([None, "x"], "field 'to' holds None, which is no name of a queue"),
+        (["amq.reserved", "x"], "may not do this"),
+        (["out", None], "a body is a string or bytes, not the NoneType None"),
+        (["out", "x" * (16 * 1024 * 1024 + 1)], "MessageTooLargeError: the message has 16777217 bytes"),
+    ],
+)
+def test_a_tuple_that_cannot_be_published_fails_alone(amqp_url, queue, bad, reason):
+    to = queue if bad[0] == "out" else bad[0]
+    with Running(QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string") as running:
+        running.publish([queue, "before"], [to, bad[1]], [queue, "after"])
+        assert running.acked == [0, 2]
+        assert list(running.failed) == [1]
+        assert reason in running.failed[1]
+        assert running.failed[1].startswith("out[2]: ")
+        assert bodies(amqp_url, queue) == [b"before", b"after"]
+
+
+def test_a_number_that_json_lacks_fails_alone(amqp_url, queue):
+    with Running(QueueSink(queue), amqp_url, fields="d double") as running:
+        running.publish([1.5], [float("nan")], [2.5])
+        assert (running.acked, list(running.failed)) == ([0, 2], [1])
+
+
+def test_without_declaring_a_missing_queue_fails_its_tuples_until_somebody_makes_it(amqp_url, queue):
+    with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
+        running.publish(["a"])
+        assert f"PublishRefusedError: there is no queue '{queue}'" in running.failed[0]
+        declare_queue(amqp_url, WorkQueue(name=queue))
+        running.publish(["b"])
+        assert running.acked == [0]
+        assert bodies(amqp_url, queue) == [b"b"]
+
+
+def test_a_queue_that_is_deleted_under_it_fails_once_and_is_made_again(amqp_url, queue):
+    other = unique("other")
+    with Running(QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string") as running:
+        running.publish([queue, "a"], [other, "b"])
+        delete(amqp_url, queue)
+        running.publish([queue, "c"], [other, "d"], [queue, "e"])
+        assert sorted(running.failed) == [0, 2]
+        assert running.acked == [0, 1, 1]
+        running.publish([queue, "c"], [queue, "e"])
+        assert bodies(amqp_url, queue) == [b"c", b"e"]
+        assert bodies(amqp_url, other) == [b"b", b"d"]
+
+
+def test_a_full_queue_fails_what_it_refuses(amqp_url, queue):
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    with Running(QueueSink(queue, field="body"), amqp_url) as running:
+        running.publish(["a"], ["b"], ["c"])
+        assert (running.acked, list(running.failed)) == ([0, 1], [2])
+        assert "full or unavailable" in running.failed[2]
+
+
+def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again_when_it_is_back(amqp_url, queue):
+    with Proxy(amqp_url) as wire, Running(QueueSink(queue, field="body", patience_secs=4), wire.url) as running:
+        running.publish(["a"])
+        wire.retarget("amqp://127.0.0.1:1")
+        running.publish(["b"], ["c"])
+        assert running.acked == [0]
+        assert list(running.failed) == [0, 1]
+        assert "BrokerUnavailableError: gave up after" in running.failed[0]
+        wire.retarget(amqp_url)
+        running.publish(["d"])
+        assert bodies(amqp_url, queue) == [b"a", b"d"]
+
+
+def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
+    with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
+        running.publish(*([str(number)] for number in range(100)))
+        assert len(running.failed) == 100
+        errors = running.cluster._engine.metrics.errors()
+        assert 1 <= len(errors) <= 20, "one per step, and 100 tuples are a few steps"
+        assert {(error.component, f"no queue '{queue}'" in error.message) for error in errors} == {("out", True)}
+
+
+def test_without_an_address_its_tuples_fail_with_what_to_do():
+    with Running(QueueSink("q", field="body"), None) as running:
+        running.publish(["a"])
+        assert "'out' publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP" in running.failed[0]
+    with Running(QueueSink("q", field="body"), "http://nowhere") as running:
+        running.publish(["a"])
+        assert AddressError.__name__ in running.failed[0]
+
+
+class Plain(BasicBolt):
+    pass
+
+
+def sinking(**config):
+    builder = TopologyBuilder("sink")
+    builder.set_spout("in", FeederSpout(fields="body string"))
+    builder.set_bolt("plain", Plain()).shuffle_grouping("in")
+    builder.set_bolt("out", QueueSink("q"), config=config).shuffle_grouping("in")
+    return builder.build()
+
+
+def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own():
+    with pytest.raises(TopologyError, match="'out' publishes to RabbitMQ, and no address is given"):
+        Driver(sinking(), ("redis://localhost",), "local[1]")
+    Driver(sinking(), ("redis://localhost",), "local[1]", "amqp://localhost")
+    Driver(sinking(amqp_url="amqp://elsewhere"), ("redis://localhost",), "local[1]")
+    assert sinks_of(sinking()) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "needs a queue: its name, or queue_field"),
+        ({"queue": ""}, "cannot publish to '': use 1 to 250 bytes"),
+        ({"queue": "q" * 251}, "use 1 to 250 bytes"),
+        ({"queue": 7}, "cannot publish to 7"),
+        ({"queue": "q", "field": "a", "fields": ["b"]}, "field for a body as it is, or fields for a JSON object, not both"),
+        ({"queue": "q", "fields": "body"}, "for one body as it is write field='body'"),
+        ({"queue": "q", "patience_secs": 0}, "a patience_secs of more than 0, not 0"),
+    ],
+)
+def test_an_impossible_sink_is_refused_where_it_is_written(settings, said):
+    with pytest.raises(TopologyError, match=said):
+        QueueSink(**settings)

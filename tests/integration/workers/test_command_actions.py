@@ -1,0 +1,48 @@
+"""What commands change is logged: what was done, to what, by whom."""
+
+import json
+import os
+import pwd
+import socket
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.ran import ran
+from tiercel.workers.cli.app import app
+
+
+@pytest.fixture
+def name(amqp_url, redis_url):
+    """A topology that ran, and its queue with two dead letters."""
+    with ran(amqp_url, redis_url, "changed", b"a", b"b") as name:
+        yield name
+
+
+@pytest.fixture
+def actions(amqp_url, redis_url):
+    """Runs a command; returns what it logged as (action, target, outcome, origin)."""
+    environment = {"TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url, "TIERCEL_LOG": "json"}
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, arguments, env=environment)
+        assert result.exit_code == 0, result.output
+        entries = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
+        found = [entry for entry in entries if entry["event"] == "action"]
+        return [(each["action"], each["target"], each["outcome"], each["origin"]) for each in found]
+
+    return run
+
+
+def test_each_command_that_changes_something_says_what_and_by_whom(actions, name):
+    me = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
+    assert actions("dead-letters", "requeue", name, "--limit", "1") == [("requeue", name, "put 1 messages back", me)]
+    assert actions("dead-letters", "purge", name, "--yes") == [("purge", name, "deleted 1 dead letters", me)]
+    assert actions("deactivate", name) == [("deactivate", name, "ordered", me)]
+    assert actions("activate", name) == [("activate", name, "ordered", me)]
+    assert actions("kill", name) == [("kill", name, "ordered", me)]
+
+
+def test_looking_at_something_changes_nothing(actions, name):
+    assert actions("dead-letters", "show", name) == []
+    assert actions("errors", name) == []

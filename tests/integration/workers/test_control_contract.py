@@ -1,0 +1,152 @@
+"""The contract of control, on its memory twin and on Redis."""
+
+import uuid
+
+import pytest
+
+from tiercel import LedgerUnavailableError
+from tiercel.acker.connection.client import connect
+from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Presence, Rebalance, State
+from tiercel.workers.control.redis_control import RedisControl
+
+WORKING, RESTING = Presence(active=True, pending=7, oldest_s=1.25), Presence(active=False, pending=0)
+
+
+@pytest.fixture
+def clock():
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            return self.now
+
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def control(request, clock):
+    if request.param == "memory":
+        made = MemoryControl(clock)
+        made.expire = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    else:
+        url = request.getfixturevalue("redis_url")
+        made = RedisControl(url, f"control-{uuid.uuid4().hex}")
+        made.lose = lambda: connect(url).delete(*connect(url).keys(f"{made._key}*"))
+        made.expire = lambda seconds: expire(connect(url), made._key, seconds)
+    yield made
+    made.close()
+
+
+def expire(client, prefix, seconds):
+    """As if so much time had gone by: takes it from what each key has left."""
+    for key in client.keys(f"{prefix}*"):
+        left_ms = client.pttl(key)
+        if left_ms >= 0:
+            client.pexpire(key, left_ms - round(seconds * 1000))  # not more than 0: at once
+
+
+def test_the_last_order_counts(control):
+    assert control.state() is None
+    for state in (State.DEACTIVATED, State.ACTIVE, State.KILLED, State.DEACTIVATED):
+        control.order(state)
+        assert control.state() is state
+        assert control.report(1, WORKING, State.ACTIVE) is state
+
+
+def test_a_task_that_reports_first_says_what_the_state_is(control):
+    assert control.report(1, RESTING, State.DEACTIVATED) is None
+    assert control.state() is State.DEACTIVATED
+    assert control.report(2, WORKING, State.ACTIVE) is State.DEACTIVATED
+
+
+def test_after_a_loss_it_is_what_the_tasks_know(control):
+    control.order(State.DEACTIVATED)
+    control.report(1, RESTING, State.DEACTIVATED)
+    control.lose()
+    assert control.state() is None
+    assert control.present(range(1, 3)) == {}
+    assert control.report(1, RESTING, State.DEACTIVATED) is None
+    assert control.state() is State.DEACTIVATED
+
+
+def test_tasks_are_there_from_their_report_until_they_leave(control):
+    control.report(1, WORKING, State.ACTIVE)
+    control.report(2, RESTING, State.ACTIVE)
+    control.report(5, WORKING, State.ACTIVE)
+    assert control.present(range(1, 4)) == {1: WORKING, 2: RESTING}
+    control.leave(1)
+    control.leave(1)
+    assert control.present(range(1, 4)) == {2: RESTING}
+    assert control.present(range(0)) == {}
+
+
+def test_a_task_that_falls_silent_is_not_there_after_ten_seconds(control):
+    control.report(1, WORKING, State.ACTIVE)
+    control.expire(5)
+    control.report(2, WORKING, State.ACTIVE)
+    control.expire(5)
+    assert control.present(range(1, 3)) == {2: WORKING}
+
+
+def test_an_order_to_end_lapses_after_a_minute_and_the_others_do_not(control):
+    control.order(State.KILLED)
+    control.expire(50)
+    assert control.state() is State.KILLED
+    control.expire(10)
+    assert control.state() is None
+    control.order(State.DEACTIVATED)
+    control.expire(10**6)
+    assert control.state() is State.DEACTIVATED
+
+
+def test_a_redis_that_is_away_is_an_error_that_passes(redis):
+    server = redis()
+    control = RedisControl(server.url, "control")
+    control.order(State.DEACTIVATED)
+    server.kill()
+    for call in (control.state, lambda: control.report(1, WORKING, State.ACTIVE), lambda: control.order(State.ACTIVE)):
+        with pytest.raises(LedgerUnavailableError):
+            call()
+
+
+def test_orders_to_rebalance_are_counted(control):
+    assert control.rebalanced(NO_REBALANCE) == NO_REBALANCE
+    control.rebalance({})
+    control.rebalance({})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=2)
+    assert control.present(range(1, 3)) == {}
+
+
+def test_a_number_of_tasks_that_was_ordered_stays_until_it_is_ordered_otherwise(control):
+    control.rebalance({"split words, all=": 2, "count": 4})
+    control.rebalance({})
+    control.rebalance({"count": 3, "gone": None})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=3, parallelism={"split words, all=": 2, "count": 3})
+    control.rebalance({"split words, all=": None})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=4, parallelism={"count": 3})
+    control.rebalance({"count": None})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=5)
+
+
+def test_a_redis_that_was_emptied_learns_the_order_from_the_driver_and_from_no_driver_that_knows_of_none(control):
+    control.rebalance({"count": 4})
+    known = control.rebalanced(NO_REBALANCE)
+    control.lose()
+    assert control.rebalanced(NO_REBALANCE) == NO_REBALANCE
+    assert control.rebalanced(known) == known
+    assert control.rebalanced(NO_REBALANCE) == known
+
+
+def test_an_order_to_an_emptied_redis_is_not_overwritten_by_what_the_driver_knows(control):
+    known = Rebalance(number=7, parallelism={"count": 4, "split": 2})
+    control.rebalance({"count": 1})
+    assert control.rebalanced(known) == Rebalance(number=1, parallelism={"count": 1})
+
+
+@pytest.mark.parametrize("strange", [b"0", b"many", b"-1", b"\xff", b"99999999999"])
+def test_a_number_of_tasks_that_is_none_is_passed_over(redis_url, strange, caplog):
+    control = RedisControl(redis_url, f"control-{uuid.uuid4().hex}")
+    control.rebalance({"count": 4})
+    connect(redis_url).hset(f"{control._key}:parallelism", "split", strange)
+    assert control.rebalanced(NO_REBALANCE).parallelism == {"count": 4}
+    assert "the number of tasks of b'split'" in caplog.text

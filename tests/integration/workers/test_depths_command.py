@@ -1,0 +1,150 @@
+"""``tiercel depths`` on real servers: RabbitMQ's queues and our own, for people, for scripts and for alarms."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.broker import Desk, delete, put, unique
+from tests.support.inboxes import parcel
+from tests.support.inboxes import put as append
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.broker.depths import QueueDepth, survey
+from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.workers.cli.app import app
+from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.registry import Registry
+
+
+@pytest.fixture
+def name(amqp_url, redis_url):
+    """A topology that was announced, and its queue of the same name."""
+    name = unique("watched")
+    builder = TopologyBuilder(name, Config(ackers=2))
+    builder.set_spout("lines", QueueSpout(name), parallelism=2)
+    builder.set_bolt("sink", BasicBolt(), 2).shuffle_grouping("lines")
+    Registry(redis_url).announce(builder.build())
+    declare_queue(amqp_url, WorkQueue(name=name))
+    yield name
+    for queue in (name, f"{name}.dead"):
+        delete(amqp_url, queue)
+
+
+@pytest.fixture
+def tiercel(amqp_url, redis_url, management_url):
+    def run(*arguments, management=management_url):
+        servers = ["--amqp", amqp_url, "--redis", redis_url, *(["--management", management] if management else [])]
+        result = CliRunner().invoke(app, ["depths", *arguments, *servers], env={"COLUMNS": "200"})
+        return result.exit_code, result.output
+
+    return run
+
+
+def looked(tiercel, name, **options):
+    code, said = tiercel(name, "--json", **options)
+    assert code == 0, said
+    # The last line: what other tests left behind may log before it.
+    found = json.loads(said.splitlines()[-1])
+    return found["queues"][0], found["topologies"]
+
+
+def test_a_queue_that_never_had_a_message_has_zeros_everywhere(tiercel, name):
+    wait_until(lambda: looked(tiercel, name)[0]["dead_lettered"] is not None)
+    queue, _ = looked(tiercel, name)
+    assert queue == {
+        "name": name,
+        "ready": 0,
+        "unacked": 0,
+        "delayed": 0,
+        "consumers": 0,
+        "in_rate": 0,
+        "out_rate": 0,
+        "dead_lettered": 0,
+    }
+
+
+def test_it_counts_what_waits_what_is_held_what_is_dead_and_what_moves(tiercel, name, amqp_url):
+    put(amqp_url, name, *[b"x"] * 5)
+    put(amqp_url, f"{name}.dead", b"d")
+    with Desk(amqp_url, name, prefetch=2) as desk:
+        to_ack = desk.take(2)[:1]
+        wait_until(lambda: (queue := looked(tiercel, name)[0])["unacked"] == 2 and queue["ready"] == 3)
+        wait_until(lambda: looked(tiercel, name)[0]["consumers"] >= 1)
+        wait_until(lambda: looked(tiercel, name)[0]["dead_lettered"] == 1)
+
+        def moves():
+            put(amqp_url, name, b"y")
+            desk.ack(to_ack.pop() if to_ack else desk.next())
+            queue = looked(tiercel, name)[0]
+            return queue["in_rate"] > 0 and queue["out_rate"] > 0
+
+        wait_until(moves)
+    assert tiercel(name)[1].count(name) >= 2, "a row of the queue, and one of its topology"
+
+
+def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name, amqp_url):
+    put(amqp_url, name, b"x")
+    for management in (None, "http://127.0.0.1:9"):
+        wait_until(lambda management=management: looked(tiercel, name, management=management)[0]["ready"] == 1)
+        queue, _ = looked(tiercel, name, management=management)
+        assert [queue[key] for key in ("unacked", "delayed", "in_rate", "out_rate")] == [None] * 4
+        assert "?" in tiercel(name, management=management)[1]
+
+
+def test_our_own_queues_are_measured(tiercel, name, redis_url):
+    inboxes = RedisInboxes(RedisServers((redis_url,)), name)
+    inboxes.adopt("run", [3, 4])
+    append(inboxes, 1, parcel(b"a", target=3, tuples=[1]), parcel(b"b", b"c", target=4, tuples=[20, 300]))
+    spec = LedgerSpec(topology=name, urls=(redis_url,), shards=2, owners=2, message_timeout=timedelta(seconds=30))
+    ledger = open_ledger(spec)
+    feed = ledger.feed(1)
+    ledger.register(1, list(range(1, 101)), [7] * 100)
+    ledger.release([1, 2, 3])
+    control = RedisControl(redis_url, name)
+    control.report(1, Presence(active=True, pending=97, oldest_s=12.5), State.ACTIVE)
+    control.report(2, Presence(active=True, pending=0, oldest_s=0), State.ACTIVE)
+    wait_until(lambda: looked(tiercel, name)[1][0]["feed_lag_s"] > 0)
+    [own] = looked(tiercel, name)[1]
+    assert (own["topology"], own["waiting"], own["pending"], own["oldest_pending_s"]) == (name, 321, 97, 12.5)
+    assert own["oldest_waiting_s"] > 0
+    assert own["feed_entries"] >= 1
+    feed.read(timedelta(0))
+    feed.read(timedelta(0))
+    assert looked(tiercel, name)[1][0]["feed_entries"] == 0
+    for each in (inboxes, ledger, control):
+        each.close()
+
+
+def test_it_exits_with_1_if_more_waits_than_may(tiercel, name, amqp_url):
+    put(amqp_url, name, b"x", b"y")
+    put(amqp_url, f"{name}.dead", b"d")
+    wait_until(lambda: looked(tiercel, name)[0]["ready"] == 2 and looked(tiercel, name)[0]["dead_lettered"] == 1)
+    assert tiercel(name, "--fail-above", f"{name}=2", "--fail-above", f"{name}.dead=1")[0] == 0
+    code, said = tiercel(name, "--fail-above", f"{name}=1")
+    assert (code, said.splitlines()[-1]) == (1, f"tiercel: 2 messages in {name}, more than 1")
+    code, said = tiercel(name, "--fail-above", f"{name}.dead=0")
+    assert (code, said.splitlines()[-1]) == (1, f"tiercel: 1 messages in {name}.dead, more than 0")
+
+
+def test_it_watches_until_there_is_too_much(tiercel, name, amqp_url):
+    put(amqp_url, name, b"x")
+    assert tiercel(name, "--watch", "--fail-above", f"{name}=0")[0] == 1
+
+
+@pytest.mark.parametrize("given", ["sentences", "=3", "sentences=-1", "sentences=many"])
+def test_a_limit_that_is_none_is_refused(tiercel, given):
+    with pytest.raises(Exception, match="QUEUE=N"):
+        CliRunner().invoke(app, ["depths", "--fail-above", given], catch_exceptions=False)
+
+
+def test_monitors_pass_over_a_queue_that_is_not_there(amqp_url, management_url, name):
+    missing = unique()
+    for management in (management_url, None):
+        wait_until(lambda management=management: [d.name for d in survey(amqp_url, [missing, name], management)] == [name])
+    assert isinstance(survey(amqp_url, [name])[0], QueueDepth)

@@ -1,0 +1,147 @@
+"""``tiercel errors``: what a person sees, from a real Redis."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tiercel import QueueSpout, TopologyBuilder
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.workers.control.registry import Registry
+
+ROOT = Path(__file__).parents[3]
+THEN = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def url(redis):
+    """A Redis on which nothing has run yet."""
+    return redis().url
+
+
+@pytest.fixture
+def errors(url, tmp_path):
+    """Runs the command; returns its exit code, what it printed, and what it wrote to stderr."""
+
+    def run(*arguments, columns=120):
+        finished = subprocess.run(
+            [sys.executable, "-m", "tiercel", "errors", "--redis", url, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TZ": "UTC"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return finished.returncode, finished.stdout, finished.stderr
+
+    return run
+
+
+def report(url, topology, *messages, component="split", first=0):
+    """Messages at one second each, from a task each."""
+    builder = TopologyBuilder(topology)
+    builder.set_spout("lines", QueueSpout("lines"))
+    Registry(url).announce(builder.build())
+    metrics = RedisMetrics(url, topology)
+    metrics.report(
+        [
+            ErrorReport(at=THEN + timedelta(seconds=second), component=component, task=second, message=message)
+            for second, message in enumerate(messages, first)
+        ]
+    )
+    metrics.close()
+
+
+def rows(output):
+    """The cells of a table's rows, as rich draws them."""
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in output.splitlines() if line.startswith("│")]
+
+
+def test_the_newest_come_first_with_time_component_and_task(errors, url):
+    report(url, "words", "ValueError: old", "ValueError: new")
+    code, output, _ = errors("words")
+    assert code == 0
+    assert rows(output) == [
+        ["2024-02-29 12:30:01", "split", "1", "ValueError: new"],
+        ["2024-02-29 12:30:00", "split", "0", "ValueError: old"],
+    ]
+
+
+def test_without_a_name_all_topologies_are_shown_by_time_each_with_its_own(errors, url):
+    report(url, "words", "a", "c", first=0)
+    report(url, "orders", "b", first=1)
+    report(url, "quiet")
+    _, output, _ = errors()
+    assert sorted((row[0][-2:], row[1], row[-1]) for row in rows(output)) == [
+        ("00", "words", "a"),
+        ("01", "orders", "b"),
+        ("01", "words", "c"),
+    ]
+    times = [row[0] for row in rows(output)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_limit_leaves_the_newest_of_all_topologies(errors, url):
+    report(url, "words", "a", "b", "c")
+    report(url, "orders", "d", "e", first=3)
+    _, output, _ = errors("--limit", "3")
+    assert [row[-1] for row in rows(output)] == ["e", "d", "c"]
+    code, _, said = errors("--limit", "0")
+    assert code == 2
+    assert "--limit" in said
+
+
+def test_a_topology_without_errors_has_none(errors, url):
+    report(url, "words")
+    assert errors()[:2] == (0, "no errors\n")
+    assert errors("words")[:2] == (0, "no errors\n")
+
+
+def test_where_nothing_has_run_that_is_said(errors):
+    code, _, said = errors()
+    assert code == 2
+    assert said == "tiercel: no topology has run here yet: start one, or name another Redis with --redis\n"
+
+
+def test_a_name_that_never_ran_is_told_from_one_without_errors(errors, url):
+    report(url, "words")
+    report(url, "orders", "a")
+    code, _, said = errors("wordz")
+    assert (code, said) == (2, "tiercel: there is no topology 'wordz'; there are orders, words\n")
+
+
+def test_passwords_are_not_shown(errors, url):
+    report(url, "words", "ConnectionError: redis://:hush@host:6379/0 and amqp://guest:secret@rabbit is away")
+    _, output, _ = errors(columns=200)
+    assert "redis://:***@host:6379/0 and amqp://guest:***@rabbit is away" in output
+
+
+def test_markup_and_control_characters_in_a_reason_are_text(errors, url):
+    report(url, "words", "KeyError: [bold red]'x'[/] \x1b[2J\x07 :smile: [/nothing]", component="[b]split[/b]")
+    _, output, _ = errors()
+    [[_, component, _, reason]] = rows(output)
+    assert component == "[b]split[/b]"
+    assert reason == r"KeyError: [bold red]'x'[/] \x1b[2J\x07 :smile: [/nothing]"
+
+
+def test_on_a_narrow_terminal_nothing_is_cut_off(errors, url):
+    reason = " ".join(f"word{number}" for number in range(40))
+    report(url, "words", reason, component="a-component-with-a-name-that-is-rather-long")
+    _, output, _ = errors(columns=60)
+    shown = rows(output)
+    assert "".join(row[1] for row in shown) == "a-component-with-a-name-that-is-rather-long"
+    assert " ".join(row[3] for row in shown if row[3]).split() == reason.split()
+
+
+def test_a_redis_that_is_away_is_one_line(errors):
+    code, output, said = errors("--redis", "redis://:secret@127.0.0.1:1/0")
+    assert (code, output, len(said.splitlines())) == (2, "", 1)
+    assert said.startswith("tiercel: ")
+    assert "secret" not in said

@@ -1,0 +1,174 @@
+"""A run in which nothing fails: RabbitMQ hands each message out once, however the bound on tuples in flight changes."""
+
+import threading
+import time
+from collections import Counter, deque
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from tests.support.broker import Desk, ready, unique
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, Publisher, QueueSpout, SpoutContext, TopologyBuilder
+from tiercel.acker.ledger import LedgerSpec, Token, Updates
+from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.inbox.chunk import decode
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.retry import NO_WAIT
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.workers.control.contract import MemoryControl
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.orders import Orders
+from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+
+UP_AND_DOWN = [2, 16, 128, 1_024, 8_192, 1_000, 100, 10, 2, 500, 20]
+
+
+def filled(amqp_url, count):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    declare_queue(amqp_url, queue)
+    with Publisher(amqp_url) as publisher:
+        publisher.publish(queue.name, (b"%d" % number for number in range(count)))
+    return queue.name
+
+
+def process(desk, count, at_once=100):
+    """Take and ack so many; returns how often each was delivered."""
+    seen = Counter()
+
+    def some():
+        deliveries = desk.consumer.get(at_once)
+        if deliveries:
+            desk.consumer.ack(deliveries[0].epoch, *[delivery.tag for delivery in deliveries])
+            seen.update(delivery.body for delivery in deliveries)
+        return seen.total() >= count
+
+    wait_until(some, 60, f"{count} messages")
+    return seen
+
+
+@pytest.mark.rest
+def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amqp_url):
+    count = 30_000
+    queue = filled(amqp_url, count)
+    seen = Counter()
+    with Desk(amqp_url, queue, prefetch=30_000) as desk:
+        for bound in UP_AND_DOWN:
+            desk.consumer.expect(bound)
+            seen += process(desk, min(3_000, 20 * bound), at_once=bound)
+        desk.consumer.expect(1_000)
+        seen += process(desk, count - seen.total())
+        desk.wait_for("acked_to_broker", count)
+    assert (desk.counts["redelivered"], desk.counts["given_back"]) == (0, 0)
+    assert desk.counts["delivered"] == count
+    assert set(seen.values()) == {1}
+    assert ready(amqp_url, queue) == 0
+
+
+class Sleeper(BasicBolt):
+    """What it takes is up to the driver below."""
+
+
+class Stack:
+    """A spout worker on a real queue, and tasks that sleep in place of Spark's; the twins are between them."""
+
+    RUN = "1-run"
+    TASKS = range(2, 6)
+
+    def __init__(self, amqp_url, queue, *, seconds, message_timeout):
+        self.seconds = seconds
+        self.executed = Counter()
+        self.ended = threading.Event()
+        spout = QueueSpout(queue)
+        builder = TopologyBuilder("t")
+        builder.set_spout("messages", spout)
+        builder.set_bolt("sleep", Sleeper(), parallelism=len(self.TASKS)).shuffle_grouping("messages")
+        self.ledger = MemoryLedger(LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout))
+        self.inboxes = MemoryInboxes()
+        self.inboxes.adopt(self.RUN, list(self.TASKS))
+        self.lease = MemoryLease(lambda: 0.0)
+        self.metrics = MemoryMetrics()
+        tally = Tally(self.metrics, "messages", 1)
+        topology = builder.build()
+        self.task = SpoutTask(
+            spout=spout,
+            emitter=SpoutEmitter(topology, "messages", 1),
+            ledger=self.ledger,
+            outbox=Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1, topology=topology),
+            tally=tally,
+            orders=Orders(MemoryControl(), 1),
+            settings=SpoutSettings(
+                message_timeout=message_timeout,
+                admission=Admission.for_topology(None, message_timeout),
+                tracked=True,
+                grace=timedelta(seconds=1),
+            ),
+        )
+        context = SpoutContext(
+            topology="t", component="messages", task_id=1, task_index=0, parallelism=1, wake=self.task.wake, count=tally.add
+        )
+        self.threads = [threading.Thread(target=self.task.run, args=({"amqp_url": amqp_url}, context))]
+        self.threads += [threading.Thread(target=self._execute, args=(task,)) for task in self.TASKS]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.task.stop()
+        self.threads[0].join(30)
+        self.ended.set()
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    def attend(self):
+        self.lease.take(Holder(driver="driver", run=self.RUN))
+
+    @property
+    def counts(self):
+        return Counter(self.metrics.totals().get("messages", {}).get(1, {}))
+
+    def _execute(self, task):
+        """Tuple by tuple, as a bolt task does; each is acked when it is done."""
+        inbox = self.inboxes.open(self.RUN, task, self.inboxes.draw(self.RUN, task))
+        steps = deque(range(1, 1_000_000))
+        while not self.ended.is_set():
+            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05)):
+                chunk = decode(entry.payload)
+                lineage = zip(chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), strict=True)
+                for body, (root, edge) in zip(chunk.values.column(0).to_pylist(), lineage, strict=True):
+                    time.sleep(self.seconds)
+                    self.executed[body] += 1
+                    updates = Updates(roots=np.array([root], np.uint64), xors=np.array([edge], np.uint64))
+                    self.ledger.apply(Token(run=self.RUN, task=task, step=steps.popleft()), updates)
+
+
+@pytest.mark.parametrize(
+    "start_s",
+    [pytest.param(0.0, id="a driver is there"), pytest.param(2.0, id="the driver comes late", marks=pytest.mark.rest)],
+)
+def test_each_message_of_slow_work_is_delivered_once(amqp_url, start_s):
+    """600 messages of a second each, four tasks, the default settings: a tenth of all that."""
+    count = 600
+    queue = filled(amqp_url, count)
+    with Stack(amqp_url, queue, seconds=0.1, message_timeout=timedelta(seconds=3)) as stack:
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began >= start_s)
+        stack.attend()
+        wait_until(lambda: stack.counts["acked_to_broker"] == count, 120, "all to be acked")
+        wait_until(lambda: ready(amqp_url, queue) == 0)
+        print(f"{time.monotonic() - began:.1f} s, {dict(stack.counts)}")  # noqa: T201
+    assert set(stack.executed.values()) == {1}
+    assert len(stack.executed) == count
+    assert stack.counts["delivered"] == count
+    for counter in ("redelivered", "given_back", "requeued", "released", "timeout", "failed"):
+        assert stack.counts[counter] == 0, counter

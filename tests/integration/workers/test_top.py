@@ -1,0 +1,122 @@
+"""``tiercel top`` in a pipe and at a terminal."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.inboxes import parcel, put
+from tests.support.ran import ran
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.windows import Window
+from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.workers.cli.app import app
+from tiercel.workers.control.registry import Registry
+from tiercel.workers.monitoring.top import view_of
+from tiercel.workers.monitoring.watcher import Servers, Watcher
+
+
+@pytest.fixture
+def name(amqp_url, redis_url):
+    with ran(amqp_url, redis_url, "top", bolt="[split]") as name:
+        metrics = RedisMetrics(redis_url, name)
+        metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
+        metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000, "steps": 4, "step_ns": 50_000_000})
+        now = datetime.now(UTC)
+        metrics.report([ErrorReport(at=now, component="[split]", task=2, message="[red]no markup: amqp://u:secret@h/")])
+        yield name
+
+
+def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):
+    arguments = ["top", name, "--window", "all", "--redis", redis_url, "--amqp", amqp_url]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    [spout] = [line for line in lines if line[:1] == ["lines"]]
+    assert spout[1:] == ["0/1", "12,345", "0", "0.000", "12,000", "45", "5", "0"]
+    bolt, tasks = [line for line in lines if line[:1] == ["[split]"]]
+    assert bolt[5:7] == ["1.000", "12,346"]
+    assert (tasks[1], tasks[-3:]) == ("0", ["12.5", "0", "2"]), "no process runs task 2"
+    assert "[red]no markup: amqp://u:***@h/" in result.output
+    assert "secret" not in result.output
+    assert "not running" in result.output
+
+
+def test_it_shows_what_waits_for_each_bolt_and_who_began_again(name, redis_url):
+    with closing(RedisInboxes(RedisServers((redis_url,)), name)) as inboxes:
+        inboxes.adopt("run", [2])
+        attempts = [inboxes.draw("run", 2) for _ in range(3)]
+        inboxes.open("run", 2, attempts[-1])
+        assert inboxes.beat("run", {2: attempts[-1]}) == []
+        put(inboxes, 1, parcel(b"chunk", target=2, tuples=[70]))
+        result = CliRunner().invoke(app, ["top", name, "--redis", redis_url], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    _, tasks = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["[split]"]]
+    assert (tasks[1], tasks[-2:]) == ("70", ["12.5", "2"]), "two restarts, and a process runs it"
+
+
+def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TIERCEL_REDIS": redis_url, "TERM": "xterm", "COLUMNS": "200", "LINES": "60"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tiercel", "top", name], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    seen = bytearray()
+
+    def says(text):
+        while select.select([ours], [], [], 0)[0]:
+            seen.extend(os.read(ours, 65536))
+        return text in seen
+
+    try:
+        wait_until(lambda: says(b"12,345"))
+        RedisMetrics(redis_url, name).add("lines", 1, {"emitted": 1})
+        wait_until(lambda: says(b"12,346"))
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: says(b"") or process.poll() is not None)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.parametrize("arguments", [["no-such-topology"], ["--window", "2h", "any"]])
+def test_what_there_is_not_is_named(redis_url, arguments):
+    with pytest.raises(Exception, match="there is no"):
+        CliRunner().invoke(app, ["top", *arguments, "--redis", redis_url], catch_exceptions=False)
+
+
+def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
+    server = redis()
+    builder = TopologyBuilder("away")
+    builder.set_spout("lines", QueueSpout("q"))
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    with closing(Registry(server.url)) as registry:
+        registry.announce(builder.build())
+    servers = Servers(redis_urls=(server.url,), amqp_url="amqp://127.0.0.1:1")
+    with closing(RedisMetrics(server.url, "away")) as metrics, closing(Watcher(servers)) as watcher:
+        metrics.add("lines", 1, {"acked": 5})
+        first = watcher.look(None, Window.ALL_TIME)
+        assert (first.overview.spouts[0].acked, first.redis_problem) == (5, None)
+        assert "nothing listens" in first.rabbitmq_problem
+        server.stop()
+        away = watcher.look(None, Window.ALL_TIME)
+        assert away.overview.spouts[0].acked == 5
+        assert "Redis does not answer" in away.redis_problem
+        assert view_of(away, Window.ALL_TIME)
+        server.start()
+        metrics.add("lines", 1, {"acked": 1})
+        wait_until(lambda: (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None and look.overview is not None)

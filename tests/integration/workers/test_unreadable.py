@@ -1,0 +1,174 @@
+"""What a newer tiercel or a stranger put into Redis is passed over with one line that names it, and stops nothing else."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from contextlib import closing
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from tests.support.chunks import chunk
+from tests.support.inboxes import covering, opened, parcel, put, take
+from tests.support.pump import Source
+from tiercel import BasicBolt, TopologyBuilder
+from tiercel.acker.connection.client import connect
+from tiercel.acker.layout import topology_prefix
+from tiercel.acker.ledger import LedgerSpec, Token
+from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Appended
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
+from tiercel.workers.driver.entering import enter
+
+IDS = pa.array([[1]], pa.list_(pa.uint64()))
+SIGNATURE = b"\0" * 32
+
+
+@pytest.fixture
+def client(redis_url):
+    with closing(connect(redis_url)) as made:
+        yield made
+
+
+@pytest.fixture
+def name():
+    return f"unreadable-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def spec(name, redis_url):
+    return LedgerSpec(topology=name, urls=(redis_url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+@pytest.fixture
+def ledger(spec):
+    with closing(open_ledger(spec)) as made:
+        yield made
+
+
+@pytest.fixture
+def inboxes(spec):
+    """Those of the first run; the bolt tasks are 2 and 3."""
+    with closing(open_inboxes(spec)) as made:
+        made.adopt("1", [2, 3])
+        yield made
+
+
+def entered(run, name, inboxes, ledger, book=None):
+    builder = TopologyBuilder(name)
+    builder.set_spout("source", Source())
+    builder.set_bolt("bolt", BasicBolt(), parallelism=2).shuffle_grouping("source")
+    return enter(run, builder.build(), inboxes, ledger, book or MemoryCaseBook())
+
+
+@pytest.fixture
+def lines(caplog):
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def frames(*parts: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+
+
+def ipc(*columns, head: bytes = b"1\n2\ns\nd") -> bytes:
+    names = ["a", "__roots", "__edges"][: len(columns)]
+    batch = pa.RecordBatch.from_arrays(list(columns), names=names).replace_schema_metadata({b"tiercel": head})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+ONE = pa.array([1])
+SNAPSHOTS = {
+    "garbage": b"\xff" * 50,
+    "nothing": b"",
+    "two frames": frames(b"", b""),
+    "a length beyond the end": frames(b"", b"", b"")[:-1],
+    "a chunk of garbage": frames(b"", b"", b"", b"\xff" * 50),
+    "a chunk cut off": frames(b"", b"", b"", ipc(pa.array(["x" * 100]), IDS, IDS)[:-120]),
+    "one column": frames(b"", b"", b"", ipc(ONE)),
+    "no lists": frames(b"", b"", b"", ipc(ONE, ONE, ONE)),
+    "trees that are texts": frames(b"", b"", b"", ipc(ONE, *[pa.array([["x"]])] * 2)),
+    "trees that are missing": frames(b"", b"", b"", ipc(ONE, pa.array([[None]], pa.list_(pa.uint64())), IDS)),
+    "negative trees": frames(b"", b"", b"", ipc(ONE, *[pa.array([[-1]], pa.list_(pa.int64()))] * 2)),
+    "a route of words": frames(b"", b"", b"", ipc(ONE, IDS, IDS, head=b"x\ny\nz\nw")),
+    "a tuple that stands nowhere": frames(b"", b"", b"", ipc(ONE, IDS, IDS)),
+    "a place that is none": frames(b"", struct.pack("<q", 7), b"\0" * 16, ipc(ONE, IDS, IDS)),
+    "half a place": frames(b"", b"\0" * 4, b"\0" * 8, ipc(ONE, IDS, IDS)),
+}
+
+
+@pytest.mark.parametrize("content", SNAPSHOTS.values(), ids=SNAPSHOTS)
+def test_a_malformed_snapshot_stops_the_driver_at_no_start(name, inboxes, ledger, lines, content):
+    good = frames(b"", struct.pack("<q", 0), b"\0" * 16, ipc(ONE, pa.array([[7]], pa.list_(pa.uint64())), IDS))
+    for task, each in ((2, content), (3, good)):
+        inbox = opened(inboxes, task, "1")
+        assert put(inboxes, 1, parcel(b"x", target=task), run="1") == [Appended.DONE]
+        assert inbox.seal(covering(1, take(inbox)), SIGNATURE + each).perform()
+        assert inbox.finish(1).perform()
+    ledger.register(1, [7], [1])
+    assert entered("2", name, inboxes, ledger) == 1
+    assert len(lines()) == 1
+    assert "passing over the snapshot of task 2" in lines()[0]
+    assert entered("3", name, inboxes, ledger) == 0
+    assert len(lines()) == 1
+    assert inboxes.snapshots("3") == []
+
+
+def test_a_chunk_in_an_inbox_that_cannot_be_read_is_passed_over(name, inboxes, ledger, lines):
+    assert put(inboxes, 1, parcel(chunk(7), b"\xff" * 50, chunk(8), target=2), run="1") == [Appended.DONE]
+    ledger.register(1, [7, 8], [1, 1])
+    assert entered("2", name, inboxes, ledger) == 2
+    assert len(lines()) == 1
+    assert "passing over 50 bytes in the inbox of task 2" in lines()[0]
+    assert inboxes.figures([2])[2].tuples == 0
+
+
+def test_an_entry_of_an_inbox_that_is_none_of_ours_is_passed_over(client, name, inboxes, ledger, lines):
+    stream = f"tiercel:{{{name}:inbox:2}}:entries"
+    client.xadd(stream, {"other": "field", "more": "of it"}, id="1-1")
+    assert put(inboxes, 1, parcel(chunk(7), target=2), run="1") == [Appended.DONE]
+    assert [entry.tuples for entry in take(opened(inboxes, 2, "1"))] == [0, 1]
+    ledger.register(1, [7], [1])
+    assert entered("2", name, inboxes, ledger) == 1
+    assert len(lines()) == 1
+    assert "passing over 5 bytes in the inbox of task 2" in lines()[0]
+    assert client.xlen(stream) == 0
+
+
+SUSPECT = {"component": "c", "task": 1, "seed": 1, "roots": [7], "deaths": 1}
+CASES = {
+    "garbage": b"\xff",
+    "a number": b"7",
+    "a word": b'["x"]',
+    "brackets": b"[" * 100_000,
+    "a new member": json.dumps([{**SUSPECT, "new": 1}]).encode(),
+    "a member less": json.dumps([{"component": "c"}]).encode(),
+    "a negative root": json.dumps([{**SUSPECT, "roots": [-1]}]).encode(),
+    "a root that is a word": json.dumps([{**SUSPECT, "roots": ["x"]}]).encode(),
+    "deaths that are a word": json.dumps([{**SUSPECT, "deaths": "x"}]).encode(),
+}
+
+
+@pytest.mark.parametrize("content", CASES.values(), ids=CASES)
+def test_suspects_that_cannot_be_read_are_passed_over(client, redis_url, name, lines, content):
+    key = topology_prefix(name) + "suspects"
+    token = Token(run="r", task=1, step=1)
+    ledger = MemoryLedger(LedgerSpec(topology=name, urls=(), shards=1, owners=1, message_timeout=None))
+    ledger.register(1, [7], [1])
+    guilty = json.dumps([{**SUSPECT, "deaths": 2}])
+    client.hset(key, mapping={"r:1:1": content, "r:1:2": guilty, b"\xff": "[]"})
+    with closing(RedisCaseBook(connect(redis_url), name)) as book:
+        assert book.load(token).suspects == ()
+        entered("2", name, MemoryInboxes(), ledger, book)
+    assert ledger.pending() == 0
+    assert len(lines()) == 2  # one for each look
+    assert all("'r:1:1'" in line for line in lines())

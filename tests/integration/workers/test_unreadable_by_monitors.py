@@ -1,0 +1,189 @@
+"""A note, an order, a presence or a counter of a newer tiercel or a stranger hides no other topology from monitors."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import closing
+
+import pytest
+from prometheus_client import generate_latest
+
+from tiercel.acker.connection.client import connect
+from tiercel.acker.layout import topology_prefix
+from tiercel.examples.word_count import topology as word_count
+from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.registry import Registry, topology_named
+from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.exposition import registry_of
+from tiercel.workers.monitoring.watcher import Servers, Watcher
+
+
+@pytest.fixture
+def client(redis_url):
+    with closing(connect(redis_url)) as made:
+        yield made
+
+
+@pytest.fixture
+def name():
+    return f"unreadable-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def lines(caplog):
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+GRAPH = {
+    "spouts": [{"name": "s", "tasks": [1], "queue": None}],
+    "bolts": [{"name": "b", "tasks": [2], "queue": None}],
+    "edges": [{"source": "s", "stream": "default", "target": "b", "grouping": "shuffle"}],
+    "shards": 1,
+}
+
+
+def note(tasks: object = 1, timeout: object = 30.0, **graph: object) -> bytes:
+    return json.dumps([tasks, timeout, {**GRAPH, **graph}]).encode()
+
+
+def edge(**changes: object) -> list[dict[str, object]]:
+    return [{**GRAPH["edges"][0], **changes}]
+
+
+NOTES = {
+    "no JSON": b"\xff\xfe",
+    "another shape": b"[1, 2]",
+    "a word": b'"word"',
+    "an object": b"{}",
+    "a null": b"[1, 30, null]",
+    "a new member of an edge": note(edges=edge(new=1)),
+    "a new member of the graph": note(new=1),
+    "half a surrogate pair": note(spouts=[{"name": "s\ud800", "tasks": [1], "queue": "q"}]),
+    "half a surrogate pair in a queue": note(spouts=[{"name": "s", "tasks": [1], "queue": "\udfff"}]),
+    "a timeout that is no number": b"[1, NaN, " + json.dumps(GRAPH).encode() + b"]",
+    "a timeout without end": b"[1, Infinity, " + json.dumps(GRAPH).encode() + b"]",
+    "a timeout of aeons": note(timeout=1e300),
+    "a timeout before the start": note(timeout=-1),
+    "a timeout that is a word": note(timeout="soon"),
+    "a hundred million spout tasks": note(tasks=10**8),
+    "spout tasks that do not count from 1": note(spouts=[{"name": "s", "tasks": [2], "queue": None}]),
+    "a task that is a word": note(bolts=[{"name": "b", "tasks": ["x"], "queue": None}]),
+    "a thousand million shards": note(shards=10**9),
+    "an older version's members": note(relay_lanes=1),
+    "shards below none": note(shards=-1),
+    "an edge to nowhere": note(edges=edge(source="x", target="y")),
+    "one name twice": note(bolts=[*GRAPH["bolts"], *GRAPH["bolts"]]),
+    "brackets": b"[" * 100_000,
+}
+
+
+@pytest.fixture
+def watched(redis):
+    return Servers(redis_urls=(redis().url,), amqp_url=None, management_url=None)
+
+
+@pytest.fixture
+def own_client(watched):
+    with closing(connect(watched.redis_urls[0])) as made:
+        yield made
+
+
+def exposition(servers: Servers) -> str:
+    watcher = Watcher(servers)
+    with closing(watcher):
+        return generate_latest(registry_of(watcher)).decode()
+
+
+@pytest.fixture
+def announced(watched):
+    with closing(Registry(watched.redis_urls[0])) as registry:
+        registry.announce(word_count())
+        yield registry
+
+
+def test_a_note_that_cannot_be_read_hides_no_other_topology(watched, own_client, announced, lines):
+    for content in NOTES.values():
+        own_client.hset("tiercel:topologies", "strange", content)
+        assert list(announced.topologies()) == ["word-count"]
+        # The same one is not told of twice by one who looks again and again.
+        assert list(announced.topologies()) == ["word-count"]
+    assert len(lines()) == len(NOTES)
+    assert all("the note of topology 'strange'" in line for line in lines())
+    own_client.hset("tiercel:topologies", "strange", note())
+    assert list(announced.topologies()) == ["strange", "word-count"]
+    own_client.hset("tiercel:topologies", "strange", note(edges=edge() + edge(source="b")))
+    assert list(announced.topologies()) == ["strange", "word-count"], "a cycle is nothing strange"
+
+
+@pytest.mark.parametrize("content", NOTES.values(), ids=NOTES)
+def test_metrics_are_served_beside_a_note_that_cannot_be_read(watched, own_client, announced, content):
+    own_client.hset("tiercel:topologies", "strange", content)
+    text = exposition(watched)
+    assert 'topology="word-count"' in text
+    assert "strange" not in text
+
+
+@pytest.mark.parametrize("strange", [b"\xff", b"", b"a\x1b[2J", b"a\nb", "a\u202eb".encode()])
+def test_a_topology_whose_name_is_no_name_is_passed_over(own_client, announced, lines, strange):
+    own_client.hset("tiercel:topologies", strange, note())
+    assert list(announced.topologies()) == ["word-count"]
+    assert len(lines()) == 1
+    assert "\x1b" not in lines()[0]
+
+
+def test_a_command_on_another_topology_works_and_one_on_this_says_why(watched, own_client, announced, lines):
+    own_client.hset("tiercel:topologies", "strange", NOTES["a new member of the graph"])
+    assert topology_named(watched.redis_urls[0], "word-count").spout_tasks == 1
+    with pytest.raises(UsageError, match="strange"):
+        topology_named(watched.redis_urls[0], "strange")
+    assert "other members than this version of tiercel writes (new)" in lines()[0]
+
+
+def test_a_queue_whose_note_is_no_text_is_passed_over(own_client, announced, lines):
+    before = announced.queues()
+    own_client.hset("tiercel:queues", mapping={b"\xff": "t", b"q": b"\xff"})
+    assert announced.queues() == before
+    assert len(lines()) == 2
+
+
+def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines):
+    with closing(RedisControl(redis_url, name)) as control:
+        client.set(topology_prefix(name) + "control", b"hibernate\xff")
+        presence = Presence(active=True, pending=1)
+        assert control.state() is None
+        assert control.report(1, presence, State.ACTIVE) is None
+        assert control.present(range(1, 2)) == {1: presence}
+    assert len(lines()) == 1
+    assert "passing over the order tiercel:{" in lines()[0]
+
+
+@pytest.mark.parametrize("said", [b"\xff", b"7", b"[1, 2]", b'[true, "x", 0]', b"[true, 1, NaN]", b"[" * 100_000])
+def test_a_presence_that_cannot_be_read_hides_no_other(client, redis_url, name, lines, said):
+    with closing(RedisControl(redis_url, name)) as control:
+        control.report(2, Presence(active=True, pending=1), State.ACTIVE)
+        client.set(topology_prefix(name) + "control:1", said)
+        for _ in range(2):
+            assert list(control.present(range(1, 3))) == [2]
+    assert len(lines()) == 1
+    assert "spout task 1" in lines()[0]
+
+
+def test_counters_that_cannot_be_read_hide_no_other_topology(watched, own_client, announced, lines):
+    own_client.hset("tiercel:topologies", "strange", note())
+    key = topology_prefix("strange") + "metrics"
+    for spoil in (
+        lambda: own_client.hset(key, "no JSON", "7"),
+        lambda: own_client.hset(key, '["b", 2, "executed"]', "no number"),
+        lambda: own_client.set(key, "a string"),
+        lambda: own_client.lpush(topology_prefix("strange") + "errors", "no JSON"),
+    ):
+        own_client.delete(key)
+        spoil()
+        text = exposition(watched)
+        assert 'tiercel_up{server="redis"} 1.0' in text
+        assert 'topology="word-count"' in text
+        assert "strange" not in text
+    assert len(lines()) == 4
+    assert all("cannot read what strange keeps in Redis" in line for line in lines())

@@ -1,0 +1,53 @@
+"""Helpers of the tests, beside the fixtures of conftest.py.
+
+waiting        waiting for a condition: tests never sleep for a fixed time
+entered        context managers that tests are made of
+choice         which tests `make test` takes: the one rule
+pages          pages of the documentation whose Python is a test module
+terminal       ``tiercel`` as typed at a terminal
+children       the processes of a running topology, for tests that kill them
+
+Servers:
+
+servers        which servers the tests run on: embedded ones, or containers
+containers     RabbitMQ, Redis and Valkey in containers
+brokers        a RabbitMQ cluster of three embedded nodes
+replicas       a Redis with a replica under Sentinels, and a Redis Cluster
+certificates   an authority of our own and a server's certificate
+proxy          a TCP proxy that does to connections what networks do
+saying         a Redis that answers every command with one error
+stacks         the stack of the compose file
+stack_image    its image
+docker_cli     the commands of Docker, fetched where they are missing
+pip_settings   this machine's pip settings, for builds in containers
+
+RabbitMQ:
+
+broker         a second, plain client beside the code under test
+fake_broker    a broker made of notes, for rare orders of events
+raw            messages with properties as bytes
+
+Redis:
+
+ledgers        words for tests of the ledger
+trees          whole runs made up for the property tests
+inboxes        words for tests of the inboxes
+chunks         chunks of tuples of which only the roots matter
+states         turns of a store of state
+
+Topologies:
+
+pump           bolt tasks in turn, in this thread, in memory
+inbox_cluster  bolt tasks in threads of this process, in memory
+running        a topology on servers of its own, which a test may hurt
+ran            a topology that has run, without its processes
+
+The monitor, and strangers:
+
+monitors       ``tiercel monitor`` as a process, and a real browser
+strangers      its page as a script drives it
+block_thief    a stranger that asks Spark for its broadcasts
+body_cost      the time and memory that one JSON body takes
+memory_bound   bounds the memory of processes
+jvm_memory     what a JVM needs
+"""

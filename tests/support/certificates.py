@@ -1,0 +1,67 @@
+"""An authority of our own and a server's certificate, made with openssl, and how servers are told to use it."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiercel.compose.install import install_missing
+
+HOST = "localhost"
+"""The only name in the certificate; the address 127.0.0.1 is not."""
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """A server's certificate with its key, and the authority that issued it."""
+
+    ca: Path
+    files: dict[str, bytes]
+    """What the server needs, by file name."""
+
+    def for_rabbitmq(self, folder: str, listener: str) -> str:
+        """Lines of its configuration."""
+        return (
+            f"listeners.ssl.1 = {listener}\n"
+            f"ssl_options.cacertfile = {folder}/ca.pem\n"
+            f"ssl_options.certfile = {folder}/server.pem\n"
+            f"ssl_options.keyfile = {folder}/server.key\n"
+            "ssl_options.verify = verify_none\n"
+        )
+
+    def for_redis(self, folder: str, port: int) -> str:
+        """Lines of its configuration."""
+        return (
+            f"tls-port {port}\n"
+            f"tls-ca-cert-file {folder}/ca.pem\n"
+            f"tls-cert-file {folder}/server.pem\n"
+            f"tls-key-file {folder}/server.key\n"
+            "tls-auth-clients no\n"
+        )
+
+
+def make_ca(folder: Path) -> Path:
+    """A new authority."""
+    install_missing("openssl")
+    folder.mkdir()
+    ca = folder / "ca.pem"
+    words = ("-subj", "/CN=test authority", "-addext", "keyUsage=critical,keyCertSign")
+    _openssl("req", "-x509", *_KEY, *words, "-keyout", folder / "ca.key", "-out", ca)
+    return ca
+
+
+def make_certificate(ca: Path) -> Certificate:
+    """A certificate for ``HOST`` from this authority."""
+    key, certificate = ca.with_name("server.key"), ca.with_name("server.pem")
+    words = ("-subj", "/CN=server", "-addext", f"subjectAltName=DNS:{HOST}", "-addext", "basicConstraints=critical,CA:FALSE")
+    issuer = ("-CA", ca, "-CAkey", ca.with_name("ca.key"))
+    _openssl("req", "-x509", *_KEY, *words, *issuer, "-keyout", key, "-out", certificate)
+    return Certificate(ca=ca, files={path.name: path.read_bytes() for path in (ca, key, certificate)})
+
+
+def _openssl(*words: str | Path) -> None:
+    done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,58 @@
+"""The processes of a running topology, for tests that kill them."""
+
+import os
+from pathlib import Path
+
+from tests.support.waiting import wait_until
+
+# On the command line of the process that Spark forks its Python workers from, and so on theirs.
+_DAEMON = b"tiercel.spark_jobs.spark.python_daemon"
+
+
+def kill(child, number) -> None:
+    pid = child.pid
+    assert pid is not None, f"{child.name} does not run"
+    os.kill(pid, number)
+    wait_until(lambda: child.pid not in (pid, None), 300, f"{child.name} to be started again")
+
+
+def python_workers(driver: int) -> list[int]:
+    """Return the processes below the driver that run bolt tasks: those forked from an executor's daemon."""
+    daemons = _below(driver, _DAEMON)
+    return sorted(pid for pid, parent in daemons.items() if parent in daemons)
+
+
+def python_processes(driver: int) -> list[int]:
+    """Return the executors' daemons below the driver, and what was forked from them."""
+    return sorted(_below(driver, _DAEMON))
+
+
+def spark_jvms(driver: int) -> list[int]:
+    """Spark's JVM below the driver; the executors' too, where they are on this machine."""
+    return sorted(_below(driver, b"org.apache.spark."))
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    return [pid, *_below(pid, b"")]
+
+
+def _below(ancestor: int, command: bytes) -> dict[int, int]:
+    """The processes below another with this word in their command, each with its parent."""
+    parents = {}
+    commands = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                status = (folder / "stat").read_text()
+                commands[int(folder.name)] = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
+
+    def below(pid: int) -> bool:
+        while pid in parents and pid != ancestor:
+            pid = parents[pid]
+        return pid == ancestor
+
+    return {pid: parents[pid] for pid, words in commands.items() if command in words and pid != ancestor and below(pid)}

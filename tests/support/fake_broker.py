@@ -1,0 +1,242 @@
+"""A broker and a channel made of notes, for what consumers do in orders that a real one shows once in a year.
+
+It refuses what RabbitMQ and pika refuse: settling what is settled, and any call on a channel that is not open.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import timedelta
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from pika.exceptions import ChannelWrongStateError
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.declare import WorkQueue
+from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
+from tiercel.queues.retry import RetryPolicy
+
+QUEUE = WorkQueue(name="q", retry=RetryPolicy(first=timedelta(seconds=1), longest=timedelta(seconds=8)))
+
+
+class Message:
+    def __init__(self, body):
+        self.body, self.count = body, 0
+
+
+class FakeChannel:
+    """One channel; ``queue`` holds what is ready."""
+
+    endangered = 0
+    """Messages that may have been on their way to a consumer when it was cancelled: a quorum queue takes those back."""
+
+    def __init__(self, queue):
+        self.is_open, self.consumer_tags, self._cancelled = True, [], set()
+        self.queue, self.unacked, self.closing = queue, {}, False
+        self._tag, self._consumer, self._cancel_ok, self._on_cancel = 0, None, None, None
+
+    def add_on_cancel_callback(self, callback):
+        self._on_cancel = callback
+
+    def basic_qos(self, prefetch_count):
+        self._must_be_open()
+        assert prefetch_count >= 1, "0 means no limit"
+        self._prefetch = prefetch_count
+
+    def basic_consume(self, _queue, callback, consumer_tag):
+        self._must_be_open()
+        assert self._consumer is None, "one consumer at a time"
+        self._consumer = SimpleNamespace(callback=callback, prefetch=self._prefetch, open=set())
+        self.consumer_tags = [consumer_tag]
+        return consumer_tag
+
+    def basic_cancel(self, _tag, callback):
+        self._must_be_open()
+        self.endangered += min(self._consumer.prefetch - len(self._consumer.open), len(self.queue))
+        self._cancel_ok, self.consumer_tags = callback, []
+
+    def basic_ack(self, tag, multiple):
+        self._must_be_open()
+        assert tag in self.unacked, f"406: unknown delivery tag {tag}"
+        for each in [each for each in self.unacked if each <= tag] if multiple else [tag]:
+            self._settled(each)
+
+    def basic_reject(self, tag, requeue):
+        self._back(tag)
+
+    def basic_nack(self, tag, requeue):
+        self._back(tag)
+
+    # -- what the broker does ----------------------------------------------------------------------------------------------
+
+    @property
+    def subscribed(self):
+        return self._consumer is not None and self._cancel_ok is None
+
+    def deliver(self, most):
+        """Up to as many as the prefetch allows; also between a cancel and its answer."""
+        done = 0
+        while done < most and self.queue and self._consumer and len(self._consumer.open) < self._consumer.prefetch:
+            message, self._tag, done = self.queue.popleft(), self._tag + 1, done + 1
+            self.unacked[self._tag] = message
+            self._consumer.open.add(self._tag)
+            method = SimpleNamespace(delivery_tag=self._tag, redelivered=message.count > 0)
+            headers = {"x-delivery-count": message.count}
+            self._consumer.callback(self, method, SimpleNamespace(headers=headers), message.body)
+        return done
+
+    def answer_cancel(self):
+        if self._cancel_ok is not None and self.is_open:
+            callback, self._cancel_ok, self._consumer = self._cancel_ok, None, None
+            callback(None)
+
+    def cancel_by_broker(self):
+        if self._consumer is not None and self.is_open:
+            self._consumer, self.consumer_tags = None, []
+            self._on_cancel(None)
+
+    def close(self):
+        self.is_open = False
+
+    def _back(self, tag):
+        self._must_be_open()
+        assert tag in self.unacked, f"406: unknown delivery tag {tag}"
+        message = self.unacked[tag]
+        self._settled(tag)
+        message.count += 1
+        self.queue.append(message)
+
+    def _settled(self, tag):
+        del self.unacked[tag]
+        if self._consumer is not None:
+            self._consumer.open.discard(tag)
+
+    def _must_be_open(self):
+        if not self.is_open:
+            raise ChannelWrongStateError("Channel is closing.")
+
+
+class FakeLink:
+    """Calls at once; timers when they are told."""
+
+    def __init__(self, *_):
+        self.channel, self.timers = None, {}
+
+    def call(self, function):
+        function()
+
+    def later(self, _delay_s, function):
+        handle = object()
+        self.timers[handle] = function
+        return handle
+
+    def forget(self, handle):
+        self.timers.pop(handle, None)
+
+    def restart(self, _why):
+        self.channel.close()
+
+    def start(self):
+        pass
+
+    def finish(self):
+        pass
+
+    def join(self, _timeout_s):
+        return True
+
+    def run_timers(self):
+        due, self.timers = self.timers, {}
+        for function in due.values():
+            function()
+
+
+class FakeUndertaker:
+    def __init__(self):
+        self.asked, self.dead = deque(), []
+
+    def bury(self, body, _properties, reason, done):
+        self.asked.append((body, reason, done))
+
+    def answer(self, *, taken):
+        if self.asked:
+            body, reason, done = self.asked.popleft()
+            if taken:
+                self.dead.append((body, reason))
+            done(None if taken else PublishRefusedError("full"))
+
+    def close(self, _timeout_s):
+        pass
+
+
+class Bench:
+    """A consumer on a channel that fails when it is told to."""
+
+    def __init__(self, *, queue=QUEUE, prefetch=100, bytes_held=2**28, tasks=1, limit=None):
+        self.counts, self.queue, self.woken, self.now = {}, deque(), 0, 0.0
+        settings = ConsumerSettings(
+            queue=queue,
+            wake=self._wake,
+            count=self._count,
+            tasks=tasks,
+            prefetch=prefetch,
+            bytes_held=bytes_held,
+            clock=lambda: self.now,
+        )
+        with patch("tiercel.queues.consuming.consumer.Link", FakeLink):
+            self.consumer = Consumer(Address.parse("amqp://host"), settings)
+        self.link = self.consumer._link
+        self.undertaker = self.consumer._undertaker = FakeUndertaker()
+        if limit is not None:
+            self.consumer._limit = limit
+        self.channel = None
+        self.open()
+
+    def _wake(self):
+        self.woken += 1
+
+    def _count(self, name, count):
+        self.counts[name] = self.counts.get(name, 0) + count
+
+    def put(self, *bodies):
+        self.queue.extend(Message(body) for body in bodies)
+
+    def open(self):
+        self.channel = self.link.channel = FakeChannel(self.queue)
+        self.consumer.opened(self.channel)
+
+    def lose(self):
+        """The channel is gone for good; its messages are ready again."""
+        self.channel.close()
+        self.consumer.lost(BrokerUnavailableError("gone"))
+        for message in self.channel.unacked.values():
+            message.count += 1
+            self.queue.append(message)
+        self.channel.unacked, self.channel._consumer = {}, None
+
+    def settle_down(self):
+        """Until the broker has nothing to say any more, and the consumer saw that for a second."""
+        for quiet_s in (1.0, 0.0):
+            while True:
+                self.channel.answer_cancel()
+                if not self.channel.deliver(1) and self.channel._cancel_ok is None:
+                    break
+            if quiet_s and self.channel.is_open:
+                self.now += quiet_s
+                self.consumer._epoch.check()
+
+    @property
+    def withheld(self):
+        """Acks that wait for a change of the prefetch."""
+        epoch = self.consumer._epoch
+        return 0 if epoch is None else len(epoch._book._finished)
+
+    @property
+    def intake(self):
+        return self.consumer._intake
+
+    def report(self):
+        self.consumer._report()
+        return self.counts

@@ -1,0 +1,55 @@
+"""Words for tests of the inboxes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tiercel.queues.inbox.records import Covered, Parcel, Sender
+
+NOW = timedelta(0)
+SOON = timedelta(seconds=30)
+RUN = "run"
+ONE, TWO, GONE = 4, 7, 9
+"""Tasks with inboxes: on two servers they lie on different ones."""
+FIRST, SECOND = Sender(task=2, attempt=1), Sender(task=2, attempt=2)
+OTHER = Sender(task=3, attempt=1)
+
+
+def parcel(*chunks, target=ONE, tuples=None, bounded=True):
+    return Parcel(target=target, chunks=chunks, tuples=tuples or [1] * len(chunks), bounded=bounded)
+
+
+def put(inboxes, number, *parcels, sender=FIRST, run=RUN):
+    """Append, and return what became of each parcel."""
+    return [effect.perform() for effect in inboxes.append(run, sender, number, parcels)]
+
+
+def opened(inboxes, task=ONE, run=RUN):
+    """Open the inbox for a new attempt."""
+    return inboxes.open(run, task, inboxes.draw(run, task))
+
+
+def take(inbox, tuples=1000, size=2**30, wait=NOW):
+    return inbox.take(tuples, size, wait)
+
+
+def payloads(entries):
+    return [entry.payload for entry in entries]
+
+
+def covering(step, entries, part=None, ticks=0):
+    """Cover these entries as a whole."""
+    return Covered(
+        step=step,
+        whole=tuple(entry.position for entry in entries),
+        part=part or {},
+        ticks=ticks,
+        tuples=sum(entry.tuples for entry in entries),
+        bytes=sum(len(entry.payload) for entry in entries),
+    )
+
+
+def commit(inbox, step, entries, part=None, ticks=0):
+    """Seal and finish a step."""
+    sealed = inbox.seal(covering(step, entries, part, ticks)).perform()
+    return sealed and inbox.finish(step).perform()

@@ -1,0 +1,39 @@
+"""Words for tests of the ledger."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+
+from tiercel.acker.ledger import Failure, Outcomes, Token, Updates
+
+NOW = timedelta(0)
+A, B, C = 0xA111_0000_0000_0001, 0xB222_0000_0000_0002, 0x0C33_0000_0000_0003
+"""Three edge ids; the high bits are set because a 64-bit id must never pass through a signed or a floating number."""
+ROOT, OTHER, THIRD = 0xFFEE_DDCC_BBAA_9988, 0x0102_0304_0506_0708, 0x8000_0000_0000_0001
+
+
+def token(task: int = 0, *, step: int = 0, attempt: int = 0, run: str = "run") -> Token:
+    return Token(run=run, task=task, step=step, attempt=attempt)
+
+
+def updates(xors: dict[int, int] | None = None) -> Updates:
+    """Sorted, as the contract wants them."""
+    pairs = sorted((xors or {}).items())
+    return Updates(roots=np.array([root for root, _ in pairs], np.uint64), xors=np.array([xor for _, xor in pairs], np.uint64))
+
+
+def failure(root: int, reason: str = "boom", component: str = "bolt", task: int = 7) -> Failure:
+    return Failure(root=root, component=component, task=task, reason=reason)
+
+
+def said(outcomes: Outcomes) -> dict[str, list]:
+    """What is not empty, in an order of its own."""
+    lists = {
+        "acked": sorted(outcomes.acked),
+        "failed": sorted((one.root, one.component, one.task, one.reason) for one in outcomes.failed),
+        "released": sorted(outcomes.released),
+        "reset": sorted(outcomes.reset),
+    }
+    return {name: found for name, found in lists.items() if found}

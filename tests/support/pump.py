@@ -1,0 +1,233 @@
+"""Runs a topology's bolt tasks in turn, in this thread: spout emitters, inboxes and ledger in memory. No Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tiercel.acker.ids import RootIds
+from tiercel.acker.ledger import LedgerSpec, Outcomes
+from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.inbox.chunk import Chunk, decode
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.memory import MemoryInbox, MemoryInboxes
+from tiercel.queues.inbox.records import Appended, Bounds, Parcel, Sender
+from tiercel.queues.spout import Spout
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running import commit
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.running.task import Around, Attempt
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.store import StateStore
+from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks
+
+RUN = "run"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@contextmanager
+def killed_after(effects: int) -> Iterator[None]:
+    """The process dies when it has made so many of the calls around its steps; the block ends there.
+
+    Counted are, in this order: begin with the state, seal, each write of a state, each append, each call of the ledger,
+    finish. Calls that leave together may be parted by its death as well.
+    """
+    left = [effects]
+
+    def spend() -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+
+    def some(batch: Sequence[Any], *, in_turn: bool = False) -> list[Any]:
+        replies: list[Any] = []
+        for effect in batch:
+            spend()
+            replies.append(effect.perform())
+            if in_turn and replies[-1] is not True:
+                break
+        return replies
+
+    take = MemoryInbox.take
+
+    def taking(self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Any]:
+        if finishing is not None:
+            spend()
+        return take(self, tuples, size, wait, finishing)
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(commit, "perform_all", some)
+        patched.setattr(commit, "perform_in_turn", partial(some, in_turn=True))
+        patched.setattr(MemoryInbox, "take", taking)
+        yield
+
+
+@contextmanager
+def killed_in(store: type, method: str) -> Iterator[None]:
+    """The process dies before this call of a store; the block ends there."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(store, method, die)
+        yield
+
+
+class Source(Spout):
+    """A spout of which only the fields matter."""
+
+    def __init__(self, fields: str = "word string") -> None:
+        self.output_fields = fields
+
+
+class Pump:
+    """``feed`` tuples, ``run`` until nothing moves, look at ``acked`` and ``failed``."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        ledger: bool = True,
+        spout: str | None = None,
+        state: StateStore | None = None,
+        inboxes: Inboxes | None = None,
+        book: MemoryCaseBook | None = None,
+    ) -> None:
+        self.topology = topology
+        spec = LedgerSpec(
+            topology=topology.name, urls=(), shards=1, owners=topology.spout_tasks, message_timeout=timedelta(seconds=30)
+        )
+        self.ledger = MemoryLedger(spec)
+        self.metrics = MemoryMetrics()
+        self.state = state or MemoryStateStore()
+        self.book = book or MemoryCaseBook()
+        self.inboxes: Inboxes = inboxes or MemoryInboxes(Bounds(tuples=1 << 40, bytes=1 << 40))
+        self.tasks = bolt_tasks(topology)
+        self.inboxes.adopt(RUN, self.tasks)
+        self.ledger.begin(RUN)
+        self.counting = Counting(self.metrics)
+        self.now = 0.0
+        self.around = Around(
+            run=RUN,
+            topology=topology,
+            inboxes=self.inboxes,
+            ledger=self.ledger if ledger else None,
+            state=self.state,
+            counting=self.counting,
+            config={"redis_url": "none"},
+            key=b"key",
+            suspicion=Suspicion(RUN, self.book, self.ledger if ledger else None),
+            clock=lambda: self.now,
+        )
+        self.attempts = {task: Attempt(self.around, task, threading.Event()) for task in self.tasks}
+        self.feeds = [self.ledger.feed(owner) for owner in range(1, topology.spout_tasks + 1)]
+        self.acked: list[int] = []
+        self.failed: dict[int, str] = {}
+        self.reset: list[int] = []
+        self._roots = RootIds(timedelta(seconds=60))
+        self.emitters = {
+            component: [SpoutEmitter(topology, component, task) for task in topology.task_ids(component)]
+            for component in topology.spouts
+        }
+        self.spout = spout or next(iter(topology.spouts))
+        self._numbers: dict[int, int] = {}
+
+    def feed(self, *rows: Sequence[Any], spout: str | None = None, tracked: bool = True, stream: str = "default") -> list[int]:
+        """Emit these tuples; returns their roots."""
+        roots = self._roots.draw(len(rows))
+        emitter = self.emitters[spout or self.spout][0]
+        for root, values in zip(roots, rows, strict=True):
+            emitter.emit(values, root if tracked else None, stream)
+        return roots
+
+    def send(self) -> None:
+        """Register what was emitted, and append it to the inboxes."""
+        for emitters in self.emitters.values():
+            for emitter in emitters:
+                emission = emitter.take()
+                assert self.ledger.register(emitter.task_id, emission.roots, emission.ack_vals) == []
+                self.append(emitter.task_id, emission.parcels)
+
+    def append(self, task: int, parcels: Sequence[Parcel]) -> None:
+        number = self._numbers[task] = self._numbers.get(task, 0) + 1
+        for effect in self.inboxes.append(self.around.run, Sender(task=task, attempt=1), number, parcels):
+            assert effect.perform() is Appended.DONE
+
+    def take_over(self, *tasks: int) -> None:
+        """The processes of these tasks die, all by default; others begin again with what is in the inboxes."""
+        tracked = self.around.ledger
+        self.around = replace(self.around, suspicion=Suspicion(self.around.run, self.book, tracked))
+        for task in tasks or self.tasks:
+            self.attempts[task] = Attempt(self.around, task, threading.Event())
+            self.attempts[task].recover()
+
+    def work(self, *tasks: int) -> bool:
+        """Let these tasks work, all by default, until they have nothing left; returns whether they had anything."""
+        worked = False
+        for task in tasks or self.tasks:
+            while self.attempts[task].turn():
+                worked = True
+        return worked
+
+    def run(self) -> None:
+        """Send what was fed, and work until nothing moves."""
+        self.send()
+        while self.work():
+            continue
+        self.counting.flush()
+        self.read()
+
+    def begin_run(self, run: str) -> None:
+        """The driver begins another run, with what is in the inboxes."""
+        self.inboxes.adopt(run, self.tasks)
+        self.ledger.begin(run)
+        self.around = replace(self.around, run=run)
+        self.take_over()
+
+    def chunks(self, component: str) -> list[Chunk]:
+        """What waits in the inboxes of a bolt's tasks, without taking it."""
+        found = dict(self.inboxes.drain(self.around.run))
+        return [decode(entry.payload) for task in self.topology.task_ids(component) for entry in found.get(task, [])]
+
+    def rows(self, component: str) -> list[tuple[Any, ...]]:
+        """The values of what waits there."""
+        return [tuple(row.values()) for chunk in self.chunks(component) for row in chunk.values.to_pylist()]
+
+    def work_at(self, component: str) -> None:
+        """Send what was fed, and let the tasks of one bolt work."""
+        self.send()
+        self.work(*self.topology.task_ids(component))
+
+    def snapshots(self) -> list[tuple[int, bytes]]:
+        """What the next run's driver finds of bolts' attributes, by task. It ends this run."""
+        self.inboxes.adopt("next", self.tasks)
+        return self.inboxes.snapshots("next")
+
+    def waiting(self) -> int:
+        """Tuples in all inboxes."""
+        return sum(one.tuples for one in self.inboxes.figures(self.tasks).values())
+
+    def read(self) -> None:
+        """Read the outcomes that there are; each root has one."""
+        for feed in self.feeds:
+            outcomes: Outcomes = feed.read(timedelta(0))
+            self.acked += outcomes.acked
+            self.failed |= {failure.root: f"{failure.component}: {failure.reason}" for failure in outcomes.failed}
+            self.reset += outcomes.reset
+        assert len(set(self.acked)) == len(self.acked)
+        assert not set(self.acked) & self.failed.keys()

@@ -1,0 +1,117 @@
+"""Which servers the tests run on: embedded ones, or containers of the versions that were chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tests.images.engine import engine
+from tests.images.server_images import Server, image_of, server_named
+from tests.support.certificates import HOST, Certificate
+from tests.support.containers import ContainerRabbitMQ, ContainerRedis
+from tiercel.compose.install import install_missing
+from tiercel.compose.ports import LOOPBACK, free_port
+from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
+from tiercel.compose.redis_server import EmbeddedRedis
+
+_INSIDE = "/tiercel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """Each call makes one more server, not started: a context manager that starts and removes it.
+
+    With a certificate it also has a ``tls_url``, without options.
+    """
+
+    rabbitmq: Callable[..., Any]
+    redis: Callable[..., Any]
+
+
+def embedded_rabbitmq(certificate: Certificate | None = None) -> EmbeddedRabbitMQ:
+    install_missing("rabbitmq-server")
+    return EmbeddedRabbitMQ() if certificate is None else _RabbitMQWithTls(certificate)
+
+
+def embedded_redis(certificate: Certificate | None = None) -> EmbeddedRedis:
+    install_missing("redis-server")
+    return EmbeddedRedis() if certificate is None else _RedisWithTls(certificate)
+
+
+EMBEDDED = Servers(rabbitmq=embedded_rabbitmq, redis=embedded_redis)
+
+
+def in_containers(names: str) -> Servers:
+    """``rabbitmq:4.3,valkey:9.1``, in containers, whose images are here afterwards; what is not named is embedded.
+
+    ``RABBITMQ_IMAGE``, ``REDIS_IMAGE`` and ``VALKEY_IMAGE`` name other images than the official ones. Raises ServiceError.
+    """
+    made: dict[str, Callable[..., Any]] = {}
+    with closing(engine()) as client:
+        for server in map(server_named, names.split(",")):
+            image = image_of(client, server, os.environ.get(f"{server.name.upper()}_IMAGE"))
+            if server.name == "rabbitmq":
+                made["rabbitmq"] = partial(_container_rabbitmq, server, image)
+            else:
+                made["redis"] = partial(_container_redis, server, image)
+    return replace(EMBEDDED, **made)
+
+
+class _WithTls:
+    """An embedded server with one more listener."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__()
+        self._certificate, self._tls_port = certificate, 0
+
+    def _configure(self) -> None:
+        super()._configure()
+        self._tls_port = free_port()
+        for name, content in self._certificate.files.items():
+            (self.folder / name).write_bytes(content)
+        with (self.folder / self._config).open("a") as config:
+            config.write(self._tls_lines())
+
+    @property
+    def tls_url(self) -> str:
+        return _tls(self.url, self._tls_port)
+
+
+class _RabbitMQWithTls(_WithTls, EmbeddedRabbitMQ):
+    _config = "rabbitmq.conf"
+
+    def _tls_lines(self) -> str:
+        return self._certificate.for_rabbitmq(str(self.folder), f"{LOOPBACK}:{self._tls_port}")
+
+
+class _RedisWithTls(_WithTls, EmbeddedRedis):
+    _config = "redis.conf"
+
+    def _tls_lines(self) -> str:
+        return self._certificate.for_redis(str(self.folder), self._tls_port)
+
+
+def _container_rabbitmq(server: Server, image: str, certificate: Certificate | None = None) -> ContainerRabbitMQ:
+    if certificate is None:
+        return ContainerRabbitMQ(server, image)
+    made = ContainerRabbitMQ(server, image, extra=certificate.for_rabbitmq(_INSIDE, "5671"), files=certificate.files)
+    made.tls_url = _tls(made.url, made.port(5671))
+    return made
+
+
+def _container_redis(server: Server, image: str, certificate: Certificate | None = None) -> ContainerRedis:
+    if certificate is None:
+        return ContainerRedis(server, image)
+    made = ContainerRedis(server, image, extra=certificate.for_redis(_INSIDE, 6380), files=certificate.files)
+    made.tls_url = _tls(made.url, made.port(6380))
+    return made
+
+
+def _tls(url: str, port: int) -> str:
+    scheme, _, rest = url.partition("://")
+    credentials, _, place = rest.rpartition("@")
+    return f"{scheme}s://{credentials}@{HOST}:{port}/{place.partition('/')[2]}"

@@ -1,0 +1,126 @@
+"""The stack of compose/docker-compose.yml, started and steered with the commands that people use."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Self
+
+from tests.support.docker_cli import ROOT, compose_command, docker_environment, run
+from tests.support.waiting import wait_until
+from tiercel.compose.ports import LOOPBACK, OF_CONTAINERS, free_port
+
+FILE = ROOT / "compose" / "docker-compose.yml"
+ROLES = "/run/tiercel/roles"
+CREDENTIALS = "/run/tiercel/credentials"
+PORTS = ("RABBITMQ_PORT", "RABBITMQ_MANAGEMENT_PORT", "REDIS_PORT", "SPARK_UI_PORT", "MONITOR_PORT", "PROMETHEUS_PORT")
+
+
+class Stack:
+    """One project. Its containers, networks and volumes are gone when the ``with`` block ends."""
+
+    def __init__(self, client, command: str, **settings: str) -> None:
+        """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the file's variables."""
+        self._client, self._command = client, command
+        self.project = f"tiercel-test-{secrets.token_hex(4)}"
+        ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
+        # What this shell has set for tiercel is not for the stack.
+        around = {name: value for name, value in docker_environment().items() if not name.startswith(("TIERCEL_", "SPARK_"))}
+        self.settings = {**ports, **settings}
+        self._environment = {**around, **self.settings}
+        self._secrets: dict[tuple[str, str], str] = {}
+
+    def compose(self, *words: str, timeout: float = 300, check: bool = True, **options) -> str:
+        command = [*compose_command(self._command), "-p", self.project, "-f", str(FILE), *words]
+        return run(*command, timeout=timeout, check=check, env=self._environment, **options)
+
+    def up(self, *services: str, profile: str | None = None, **scale: int) -> None:
+        profiles = ["--profile", profile] if profile else []
+        scales = [word for service, number in scale.items() for word in ("--scale", f"{service.replace('_', '-')}={number}")]
+        self.compose(*profiles, "up", "-d", "--no-build", "--no-recreate", *scales, *services)
+
+    def tiercel(self, *words: str, timeout: float = 120) -> str:
+        """What a command says, run in the stack."""
+        return self.compose("exec", "-T", "monitor", "tiercel", *words, timeout=timeout, stdin=None)
+
+    def secret(self, name: str, role: str = "monitor") -> str:
+        """One of the files that were drawn for this role."""
+        if (role, name) not in self._secrets:
+            command = ["run", "--rm", "--no-deps", "-T", "credentials", "cat", f"{ROLES}/{role}/{name}"]
+            self._secrets[role, name] = self.compose(*command)
+        return self._secrets[role, name]
+
+    def drawn(self) -> dict[str, str]:
+        """Every password and key that was drawn, by what it is of."""
+        spark = dict(line.split() for line in self.secret("spark.conf", "spark").splitlines())
+        return {
+            "rabbitmq": self.secret("tiercel_amqp").split(":")[2].split("@")[0],
+            "redis": self.secret("tiercel_redis").split(":")[2].split("@")[0],
+            "management": self.secret("tiercel_management").split(":")[2].split("@")[0],
+            "token": self.secret("tiercel_token"),
+            "grafana": self.secret("grafana_password", "grafana"),
+            "cookie": self.secret("erlang_cookie", "rabbitmq"),
+            "spark": spark["spark.authenticate.secret"],
+        }
+
+    @property
+    def amqp_url(self) -> str:
+        """As this machine reaches it."""
+        return self.secret("tiercel_amqp").replace("rabbitmq:5672", f"{LOOPBACK}:{self.settings['RABBITMQ_PORT']}")
+
+    @property
+    def redis_url(self) -> str:
+        return self.secret("tiercel_redis").replace("redis:6379", f"{LOOPBACK}:{self.settings['REDIS_PORT']}")
+
+    def containers(self, service: str | None = None) -> list:
+        """Those that are there, ended ones too."""
+        labels = [f"com.docker.compose.project={self.project}"]
+        labels += [f"com.docker.compose.service={service}"] if service else []
+        found = self._client.containers.list(all=True, filters={"label": labels})
+        for container in found:
+            container.reload()
+        return found
+
+    def health(self) -> dict[str, str]:
+        """Of each container: what its health check says, or how it ended."""
+        states = {container.name: container.attrs["State"] for container in self.containers()}
+        return {name: state.get("Health", {}).get("Status", state["Status"]) for name, state in states.items()}
+
+    def wait_until_healthy(self, timeout: float = 600) -> None:
+        """All but the one that has done its work."""
+        wait_until(lambda: set(self.health().values()) <= {"healthy", "exited"}, timeout, "healthy containers")
+
+    def kill_inside(self, container, marker: str) -> None:
+        """SIGKILL to those of its processes whose command line has ``marker``, but not to its first, which others kill."""
+        kill = '[ $p = /proc/1 ] || [ $p = /proc/$$ ] || { grep -q "$0" $p/cmdline && kill -9 ${p#/proc/}; }'
+        script = f"for p in /proc/[0-9]*; do {kill}; done"
+        container.exec_run(["bash", "-c", script, marker])
+
+    def logs(self, service: str) -> str:
+        return "".join(container.logs().decode(errors="replace") for container in self.containers(service))
+
+    def leftovers(self) -> list[str]:
+        """What of the project is still there."""
+        label = {"label": f"com.docker.compose.project={self.project}"}
+        networks, volumes = self._client.networks.list(filters=label), self._client.volumes.list(filters=label)
+        return [each.name for each in (*self.containers(), *networks, *volumes)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is not None:
+            logs = self.compose("logs", "--no-color", "--tail=40", check=False)
+            depths = self.compose("exec", "-T", "monitor", "tiercel", "depths", "--json", check=False)
+            print(json.dumps(self.health(), indent=1), logs, depths, sep="\n")  # noqa: T201 - pytest shows it where a test fails
+        self.compose("--profile", "metrics", "down", "--volumes", "--timeout", "20", timeout=180)
+
+
+def readable_folder(folder: Path, **files: str) -> str:
+    """A folder with these modules, that a container's user can read."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    folder.chmod(0o755)
+    return os.fspath(folder)

@@ -1,0 +1,49 @@
+"""Turns of a store of state, as its tests have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiercel import KeyValueState
+from tiercel.acker.effects import perform_in_turn
+from tiercel.acker.ledger import Applied
+from tiercel.spark_jobs.state.encoding import Key
+from tiercel.spark_jobs.state.store import StateStore, StateTurn, Writes
+
+
+def begin(store: StateStore, component: str, task: int, step: int) -> StateTurn:
+    """Begin a turn."""
+    return store.begin(component, task, step).perform()
+
+
+def commit_turn(turn: StateTurn, writes: Writes, digest: str) -> Applied:
+    """Commit; what must not be written is prepared nevertheless."""
+    assert all(perform_in_turn(turn.writing(writes, digest)))
+    return verdict(turn.sealed, digest)
+
+
+def break_off(turn: StateTurn, writes: Writes, calls: int) -> None:
+    """Commit, but make only the first calls."""
+    for effect in turn.writing(writes, "broken off")[:calls]:
+        effect.perform()
+
+
+def state_of(turn: StateTurn, task_index: int = 0, parallelism: int = 1) -> KeyValueState:
+    """Return the state of a bolt in this turn."""
+    state = KeyValueState(task_index, parallelism)
+    state.open(turn)
+    return state
+
+
+def begun(store: StateStore, component: str, task: int, step: int, keys: Iterable[Key] = ()) -> KeyValueState:
+    """Begin a turn that reads these keys at once; return the state of a bolt in it."""
+    state = KeyValueState(task)
+    state.open(store.begin(component, task, step, state.fields(keys)).perform())
+    return state
+
+
+def verdict(sealed: str | None, digest: str) -> Applied:
+    """Say what became of work with this digest, where an earlier attempt had sealed with that one."""
+    if sealed is None:
+        return Applied.FRESH
+    return Applied.REPEATED if sealed == digest else Applied.CONFLICTING

@@ -1,0 +1,61 @@
+"""``tiercel`` as somebody types it at a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@contextmanager
+def tiercel_run(
+    topology: str, *options: str, folder: Path, log: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen]:
+    """The process, started in ``folder`` with logs as JSON; all that it says goes to ``log``. Killed if it is left running."""
+    command = [sys.executable, "-m", "tiercel", "run", topology, *options, "--log", "json"]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass
+class Terminal:
+    """A command and the terminal that it writes to."""
+
+    process: subprocess.Popen
+    ours: int
+    _seen: bytearray = field(default_factory=bytearray)
+
+    def seen(self) -> bytes:
+        """All that the terminal was sent by now."""
+        while select.select([self.ours], [], [], 0)[0]:
+            try:
+                self._seen += os.read(self.ours, 65536)
+            except OSError:  # the command has ended
+                break
+        return bytes(self._seen)
+
+
+@contextmanager
+def at_a_terminal(*arguments: str, environment: Mapping[str, str]) -> Iterator[Terminal]:
+    """A command at a terminal. Killed if it is left running."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tiercel", *arguments]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

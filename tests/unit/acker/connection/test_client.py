@@ -1,0 +1,80 @@
+"""Errors of the Redis client become ours, and no password is ever said."""
+
+from __future__ import annotations
+
+import pytest
+from redis import exceptions
+
+from tiercel import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+from tiercel.acker.connection.client import check_version, connect
+from tiercel.acker.connection.errors import translated
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "advice"),
+    [
+        (exceptions.ConnectionError("Error 111 connecting to host:6379."), LedgerUnavailableError, "check that it runs"),
+        (exceptions.TimeoutError("Timeout reading from host:6379"), LedgerUnavailableError, "check that it runs"),
+        (exceptions.BusyLoadingError("LOADING"), LedgerUnavailableError, "check that it runs"),
+        (exceptions.ResponseError("LOADING Redis is loading"), LedgerUnavailableError, "check that it runs"),
+        (exceptions.ClusterDownError("CLUSTERDOWN"), LedgerUnavailableError, "check that it runs"),
+        (exceptions.AuthenticationError("invalid username-password pair"), LedgerRefusedError, "password in its URL"),
+        (exceptions.NoPermissionError("NOPERM no permissions"), LedgerRefusedError, "what the user may do"),
+        (exceptions.OutOfMemoryError("OOM command not allowed"), LedgerUnavailableError, "maxmemory"),
+        (exceptions.ReadOnlyError("READONLY"), LedgerUnavailableError, "primary"),
+        (
+            exceptions.ResponseError("MISCONF Redis cannot save to disk"),
+            LedgerUnavailableError,
+            "log and settings",
+        ),
+        (exceptions.ResponseError("WRONGTYPE"), LedgerRefusedError, "another program"),
+    ],
+)
+def test_each_error_says_what_to_do(error, expected, advice):
+    with pytest.raises(expected, match=advice) as caught, translated("register roots"):
+        raise error
+    assert str(caught.value).startswith("cannot register roots: Redis ")
+    assert caught.value.__cause__ is error
+    assert "\n" not in str(caught.value)
+
+
+def test_a_url_in_a_message_loses_its_credentials():
+    with pytest.raises(LedgerUnavailableError) as caught, translated("x"):
+        raise exceptions.ConnectionError("redis://user:s3cret@host:6379/0 is gone\nand more")
+    assert "s3cret" not in str(caught.value)
+    assert "host:6379" in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["s3cret@host", "redis://:s3cret@host:s3cret/0", "http://:s3cret@host/", ""])
+def test_a_malformed_url_is_refused_without_being_said(url):
+    with pytest.raises(LedgerRefusedError, match="malformed") as caught:
+        connect(url)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+class Server:
+    def __init__(self, version):
+        self._version = version
+
+    def info(self, section):
+        if self._version is None:
+            raise exceptions.NoPermissionError("NOPERM")
+        return {"redis_version": self._version}
+
+
+@pytest.mark.parametrize("version", ["7.0.15", "7.2.4", "8.0.0", "255.255.255", None])
+def test_servers_that_are_new_enough_are_taken(version):
+    check_version(Server(version))
+
+
+@pytest.mark.parametrize("version", ["6.2.14", "5.0.3"])
+def test_servers_that_are_too_old_are_not(version):
+    with pytest.raises(LedgerVersionError, match=rf"Redis {version} is too old: use Redis 7.0 or newer"):
+        check_version(Server(version))
+
+
+def test_the_clients_of_a_process_share_their_connections():
+    first, second, other = (connect(url) for url in ("redis://one:1/0", "redis://one:1/0", "redis://two:1/0"))
+    assert first.connection_pool is second.connection_pool
+    assert first.connection_pool is not other.connection_pool

@@ -1,0 +1,66 @@
+"""What RabbitMQ's and the network's errors are called here."""
+
+import socket
+import ssl
+
+import pytest
+from pika import exceptions as amqp
+from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed, AMQPConnectorAMQPHandshakeError
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import backoff_s, translate
+from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError
+
+ADDRESS = Address.parse("amqp://me:hush@host/v")
+
+LOGIN = amqp.ConnectionClosedByBroker(403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.")
+VHOST = amqp.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found")
+SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (ConnectionRefusedError(), BrokerUnavailableError, "nothing listens"),
+        (socket.gaierror(-2, "unknown"), BrokerUnavailableError, "host name"),
+        (TimeoutError(), BrokerUnavailableError, "did not answer"),
+        (amqp.StreamLostError("reset"), BrokerUnavailableError, "did not answer"),
+        (SHUTDOWN, BrokerUnavailableError, "shutdown"),
+        (amqp.ChannelClosedByBroker(541, "INTERNAL_ERROR"), BrokerUnavailableError, "INTERNAL_ERROR"),
+        (amqp.ConnectionBlockedTimeout(), BrokerUnavailableError, "alarm"),
+        (amqp.ProbableAuthenticationError(repr(LOGIN)), BrokerRefusedError, "login of user 'me'"),
+        (amqp.ProbableAuthenticationError(repr(amqp.StreamLostError("x"))), BrokerUnavailableError, "did not answer"),
+        (amqp.ProbableAccessDeniedError(repr(VHOST)), BrokerRefusedError, "virtual host 'v'"),
+        (amqp.ProbableAccessDeniedError(repr(SHUTDOWN)), BrokerUnavailableError, "shutdown"),
+        (LOGIN, BrokerRefusedError, "login of user 'me'"),
+        (VHOST, BrokerRefusedError, "virtual host 'v'"),
+        (amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefusedError, "permission"),
+        (amqp.ChannelClosedByBroker(404, "NOT_FOUND - no queue 'q'"), QueueMissingError, "no queue 'q'"),
+        (amqp.ChannelClosedByBroker(406, "PRECONDITION_FAILED - x"), BrokerRefusedError, "PRECONDITION_FAILED"),
+        (amqp.IncompatibleProtocolError("x"), BrokerUnavailableError, "check the port"),
+        (amqp.ProtocolSyntaxError("x"), BrokerRefusedError, "check the port"),
+        (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "check the port"),
+        (ssl.SSLCertVerificationError(1, "self signed"), BrokerRefusedError, "cafile"),
+        (ssl.SSLError(1, "wrong version"), BrokerRefusedError, "amqps"),
+    ],
+)
+def test_each_error_says_what_to_do(error, kind, says):
+    wrapped = amqp.AMQPConnectionError(AMQPConnectionWorkflowFailed([AMQPConnectorAMQPHandshakeError(error)]))
+    for raised in (error, wrapped):
+        translated = translate(raised, ADDRESS)
+        assert type(translated) is kind
+        assert says in str(translated)
+        assert "hush" not in str(translated)
+        assert "\n" not in str(translated)
+
+
+def test_our_own_errors_stay_as_they_are():
+    error = QueueMissingError("x")
+    assert translate(error, ADDRESS) is error
+
+
+def test_waits_grow_up_to_two_seconds():
+    waits = [backoff_s(attempt) for attempt in range(1, 12)]
+    assert 0.1 <= waits[0] <= 0.2
+    assert waits[:5] == sorted(waits[:5])
+    assert all(2 <= wait <= 2.1 for wait in waits[5:])

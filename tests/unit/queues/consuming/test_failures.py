@@ -1,0 +1,68 @@
+"""Whose failures are counted, and for how long."""
+
+from types import SimpleNamespace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiercel.queues.consuming.failures import FailureBook
+
+
+def properties(message_id=None):
+    return SimpleNamespace(message_id=message_id)
+
+
+def test_each_failure_is_one_more():
+    book = FailureBook()
+    assert [book.failed(b"a", properties(), count) for count in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_returns_that_were_no_failures_do_not_count():
+    book = FailureBook()
+    assert [book.failed(b"a", properties(), count) for count in (40, 41, 55)] == [0, 1, 2]
+
+
+def test_the_brokers_count_is_never_exceeded():
+    book = FailureBook()
+    assert [book.failed(b"equal", properties(), 0) for _ in range(30)] == [0] * 30
+    assert book.failed(b"equal", properties(), 1) == 1
+
+
+def test_messages_that_differ_in_identity_alone_are_two():
+    book = FailureBook()
+    for count in range(3):
+        book.failed(b"a", properties("1"), count)
+    assert book.failed(b"a", properties("2"), 7) == 0
+
+
+def test_one_of_several_tasks_sees_its_share():
+    assert [FailureBook(tasks=4).failed(b"a", properties(), 9)] == [0]
+    book = FailureBook(tasks=4)
+    assert [book.failed(b"a", properties(), count) for count in (2, 6, 10)] == [0, 4, 8]
+
+
+def test_a_queue_that_does_not_count_leaves_it_to_each_worker():
+    book = FailureBook(tasks=4)
+    assert [book.failed(b"a", None, count) for count in (0, None, None)] == [0, 1, 2]
+
+
+def test_it_forgets_what_is_settled_and_what_is_oldest():
+    book = FailureBook(most=2)
+    for body in (b"a", b"b", b"c"):
+        book.failed(body, properties(), 0)
+    assert len(book) == 2
+    book.settled(b"a", properties())
+    book.settled(b"c", properties())
+    assert len(book) == 1
+    assert book.failed(b"c", properties(), 9) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("fs"), st.integers(0, 3), st.integers(0, 30)), max_size=100))
+def test_whatever_happens_no_entry_is_without_copies(steps):
+    book = FailureBook(most=3)
+    for what, body, count in steps:
+        if what == "f":
+            assert 0 <= book.failed(b"%d" % body, properties(), count) <= count
+        else:
+            book.settled(b"%d" % body, properties())
+        assert all(copies >= 1 and failures >= 0 for copies, failures in book._entries.values())

@@ -1,0 +1,93 @@
+"""How many messages a consumer asks for."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiercel.queues.consuming.intake import Intake
+from tiercel.queues.limits import MAX_BODY_BYTES
+
+MIB = 1024 * 1024
+
+
+def test_it_begins_with_as_many_of_the_largest_as_may_be_held():
+    assert Intake(10_000, 256 * MIB).wanted(0) == 16
+    assert Intake(5, 256 * MIB).wanted(0) == 5
+    assert Intake(10_000, 1).wanted(0) == 1
+
+
+def test_it_asks_for_everything_when_messages_turn_out_small():
+    intake = Intake(10_000, 256 * MIB)
+    intake.arrived(100)
+    assert intake.wanted(16) == 10_000
+    assert intake.wanted(10_000) == 10_000
+
+
+def test_it_asks_for_no_more_than_fits_when_they_are_large():
+    intake = Intake(10_000, 256 * MIB)
+    intake.arrived(MIB)
+    assert intake.wanted(16) == 256
+    big = Intake(10_000, 256 * MIB)
+    big.arrived(MAX_BODY_BYTES)
+    assert big.wanted(16) == 16
+
+
+def test_too_many_bytes_end_the_subscription_until_half_of_them_are_settled():
+    intake = Intake(1000, 100)
+    intake.arrived(60)
+    assert intake.wanted(1000) == 1000
+    intake.arrived(60)
+    assert intake.wanted(1000) == 0
+    assert intake.wanted(0) == 0
+    intake.settled(60)
+    assert intake.wanted(0) == 0
+    intake.settled(60)
+    assert intake.wanted(0) >= 1
+
+
+@given(st.lists(st.integers(0, MAX_BODY_BYTES), max_size=200))
+def test_an_empty_hand_always_asks_for_something(sizes):
+    intake = Intake(10_000)
+    for size in sizes:
+        intake.arrived(size)
+    for size in sizes:
+        intake.settled(size)
+    assert intake.held == 0
+    assert 1 <= intake.wanted(0) <= 10_000
+
+
+def test_one_large_message_is_forgotten_after_many_small_ones():
+    intake = Intake(10_000)
+    intake.arrived(MAX_BODY_BYTES)
+    for _ in range(200):
+        intake.arrived(100)
+        intake.settled(100)
+    assert intake.wanted(16) == 10_000
+
+
+def test_it_asks_for_about_twice_of_what_may_be_in_flight():
+    intake = Intake(10_000)
+    intake.arrived(100)
+    intake.expect(50)
+    assert intake.wanted(16) == 100
+    assert intake.wanted(51) == 51, "less than twice of what there is"
+    assert intake.wanted(200) == 100, "half of what there is"
+    intake.expect(1)
+    assert intake.wanted(0) == 2
+    intake.expect(1_000_000)
+    assert intake.wanted(0) == 10_000
+
+
+def test_it_asks_for_nothing_when_nothing_is_expected():
+    intake = Intake(10_000)
+    intake.expect(0)
+    assert intake.wanted(0) == intake.wanted(16) == 0
+
+
+def test_a_new_subscription_waits_until_what_is_held_is_what_is_expected():
+    intake = Intake(10_000)
+    for _ in range(30):
+        intake.arrived(100)
+    intake.expect(10)
+    assert intake.wanted(0) == 0
+    intake.settled(1_000, 10)
+    assert intake.wanted(0) == 20

@@ -1,0 +1,136 @@
+import datetime as dt
+import decimal
+
+import numpy as np
+import pytest
+
+from tiercel import Schema
+from tiercel.queues.errors import SchemaError
+
+
+def test_the_columns_have_names_types_and_positions():
+    schema = Schema.parse("word string, `n` LONG, price decimal(10,2), tags array<string>")
+    assert schema.names == ("word", "n", "price", "tags")
+    assert str(schema) == "word string, n long, price decimal(10,2), tags array<string>"
+    assert schema.position("price") == 2
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("", "no fields"),
+        ("word", "cannot read 'word'"),
+        ("word strng", "unknown type 'strng'"),
+        ("a long, a string", "twice"),
+        ("__a long", "reserved"),
+        ("d decimal(99,2)", "unknown type"),
+    ],
+)
+def test_a_ddl_that_cannot_be_read_says_why(ddl, said):
+    with pytest.raises(SchemaError, match=said):
+        Schema.parse(ddl)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("string", "x"),
+        ("string", "ö"),
+        ("binary", b"\0"),
+        ("boolean", True),
+        ("byte", -128),
+        ("long", 2**63 - 1),
+        ("long", np.int64(7)),
+        ("double", 1.5),
+        ("double", 1),
+        ("date", dt.date(2026, 1, 1)),
+        ("timestamp", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("decimal(4,2)", decimal.Decimal("12.34")),
+        ("array<long>", [1, 2]),
+        ("long", None),
+    ],
+)
+def test_a_value_of_the_type_fits(type_, value):
+    schema = Schema.parse(f"a {type_}")
+    schema.check([value])
+    assert schema.batch([[value]]).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("string", 1),
+        ("string", "\ud800"),
+        ("byte", 128),
+        ("long", 2**63),
+        ("long", 1.5),
+        ("long", 1.0),
+        ("long", "1"),
+        ("boolean", 1),
+        ("double", "1"),
+        ("array<long>", [1, "2"]),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(type_, value):
+    schema = Schema.parse(f"a {type_}, b string")
+    with pytest.raises(SchemaError, match="field 'a' is a"):
+        schema.check([value, "x"])
+    with pytest.raises(SchemaError, match="field 'a' is a"):
+        schema.batch([[None, "x"], [value, "x"]])
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 9, 10, 100, 400, 1_000, 100_000, 6_000_000])
+@pytest.mark.parametrize("number", ["1", "-123.5", "9999999999999999999999999999.9", "0"])
+def test_a_decimal_is_exact_however_many_zeros_it_has(number, zeros):
+    schema = Schema.parse("d decimal(38,10), l array<decimal(38,10)>")
+    value = decimal.Decimal(f"{number}{'' if '.' in number else '.'}{'0' * zeros}")
+    schema.check([value, [None, value]])
+    row = schema.batch([[value, [None, value]], [None, None]]).to_pylist()[0]
+    assert row == {"d": decimal.Decimal(number), "l": [None, decimal.Decimal(number)]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *map(
+            decimal.Decimal,
+            ["1.234", "100", "-100", "NaN", "sNaN", "Infinity", "1e999999999", "1e-999999999", f"1.{'0' * 500}1"],
+        ),
+        decimal.Decimal("9" * 1_000_000),
+        10**1_000_000,
+        100,
+        1.5,
+        "1.5",
+        True,
+    ],
+    ids=lambda value: f"{type(value).__name__}",
+)
+def test_a_decimal_that_would_be_rounded_or_is_too_large_is_refused(value):
+    schema = Schema.parse("d decimal(4,2), l array<decimal(4,2)>")
+    for row in ([value, None], [None, [value]]):
+        with pytest.raises(SchemaError, match=r"field '[dl]' is a"):
+            schema.check(row)
+        with pytest.raises(SchemaError, match=r"field '[dl]' is a"):
+            schema.batch([[None, None], row])
+
+
+def test_integers_and_the_largest_numbers_fit_a_decimal():
+    schema = Schema.parse("d decimal(4,2), e decimal(38,0)")
+    row = schema.batch([[np.int64(-99), 10**38 - 1]]).to_pylist()[0]
+    assert row == {"d": -99, "e": 10**38 - 1}
+    assert schema.batch([[decimal.Decimal("9E+1"), decimal.Decimal("1E+37")]]).to_pylist()[0] == {"d": 90, "e": 10**37}
+
+
+def test_no_fraction_is_cut_off_in_an_array_either():
+    schema = Schema.parse("a array<array<long>>")
+    assert schema.batch([[[[1.0, None], None]]]).to_pylist() == [{"a": [[1, None], None]}]
+    with pytest.raises(SchemaError, match="field 'a'"):
+        schema.batch([[[[1.5]]]])
+
+
+def test_the_number_of_values_must_be_that_of_the_fields():
+    schema = Schema.parse("a long, b long")
+    with pytest.raises(SchemaError, match="got 1 values for the 2 fields"):
+        schema.check([1])
+    with pytest.raises(SchemaError, match="must be a list"):
+        schema.check("ab")

@@ -1,0 +1,353 @@
+"""Whatever a bolt's code does fails tuples, in one readable line, and never the Spark task."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tests.support.pump import Pump, Source
+from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder, TopologyError, TupleError
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        return self.detail
+
+
+def leave():
+    sys.exit("usage: parse")
+
+
+def cancel():
+    raise asyncio.CancelledError
+
+
+def unreadable():
+    raise UnreadableError
+
+
+def many_lines():
+    raise ValueError("\r\nfirst\rsecond\u2028third")
+
+
+RAISING = [
+    (leave, "SystemExit: usage: parse"),
+    (cancel, "CancelledError"),
+    (unreadable, "UnreadableError: its message cannot be read"),
+    (many_lines, "ValueError: first"),
+]
+raising = pytest.mark.parametrize(("raises", "reason"), RAISING, ids=[raises.__name__ for raises, _ in RAISING])
+
+
+def topology(bolt: Bolt | BasicBolt, *, then: BasicBolt | None = None, fields: str = "word string") -> Topology:
+    builder = TopologyBuilder("code")
+    builder.set_spout("spout", Source(fields))
+    builder.set_bolt("bolt", bolt).shuffle_grouping("spout")
+    if then:
+        builder.set_bolt("then", then, parallelism=2).shuffle_grouping("bolt")
+    return builder.build()
+
+
+class Calling(BasicBolt):
+    """Calls a function for the word "bad", or in the call that is named."""
+
+    def __init__(self, call, step: str = "execute") -> None:
+        self.call, self.step = call, step
+
+    def prepare(self, config, context):
+        if self.step == "prepare":
+            self.call()
+
+    def execute(self, tup, collector):
+        if self.step == "execute" and tup[0] == "bad":
+            self.call()
+
+    def flush(self, collector):
+        if self.step in ("flush", "cleanup"):
+            self.call()
+
+    def cleanup(self):
+        if self.step == "cleanup":
+            self.call()
+
+
+class CallingByHand(Bolt):
+    def __init__(self, call) -> None:
+        self.call = call
+
+    def execute(self, tup, collector):
+        if tup[0] == "bad":
+            self.call()
+        collector.ack(tup)
+
+
+@raising
+@pytest.mark.parametrize("kind", [Calling, CallingByHand])
+def test_what_execute_raises_fails_its_tuple_and_no_other(kind: Any, raises: Any, reason: str) -> None:
+    pump = Pump(topology(kind(raises)))
+    good, bad, fine = pump.feed(["good"], ["bad"], ["fine"])
+    pump.run()
+    assert pump.failed == {bad: f"bolt: {reason}"}
+    assert sorted(pump.acked) == sorted([good, fine])
+    assert [error.message for error in pump.metrics.errors()] == [reason]
+
+
+@raising
+@pytest.mark.parametrize("step", ["prepare", "flush"])
+def test_what_prepare_and_flush_raise_fails_the_tuples_of_the_step(step: str, raises: Any, reason: str) -> None:
+    pump = Pump(topology(Calling(raises, step)))
+    roots = pump.feed(["a"], ["b"])
+    pump.run()
+    assert pump.failed == dict.fromkeys(roots, f"bolt: {step}: {reason}")
+
+
+@raising
+def test_a_cleanup_that_raises_does_no_harm(raises: Any, reason: str) -> None:
+    pump = Pump(topology(Calling(raises, "cleanup")))
+    roots = pump.feed(["a"])
+    pump.run()
+    assert pump.failed == dict.fromkeys(roots, f"bolt: flush: {reason}")
+
+
+def test_a_key_that_is_pressed_ends_the_task() -> None:
+    def press():
+        raise KeyboardInterrupt
+
+    pump = Pump(topology(Calling(press)))
+    pump.feed(["bad"])
+    with pytest.raises(KeyboardInterrupt):
+        pump.run()
+
+
+class Failing(Bolt):
+    def __init__(self, reason: Any) -> None:
+        self.reason = reason
+
+    def execute(self, tup, collector):
+        collector.fail(tup, self.reason)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (ValueError("too hot\nreally"), "ValueError: too hot"),
+        (UnreadableError(), "UnreadableError: its message cannot be read"),
+        ("too hot\nreally", "too hot"),
+        ("x" * 10_000, "x" * 500),
+        ("", "failed by the bolt"),
+        (None, "failed by the bolt"),
+        ("\n", "failed by the bolt"),
+        (404, "404"),
+    ],
+    ids=["an error", "an unreadable error", "lines", "a long text", "nothing", "None", "an empty line", "a number"],
+)
+def test_a_bolt_may_give_any_reason_and_one_line_of_it_is_kept(given: Any, reason: str) -> None:
+    pump = Pump(topology(Failing(given)))
+    roots = pump.feed(["a"])
+    pump.run()
+    assert pump.failed == dict.fromkeys(roots, f"bolt: {reason}")
+
+
+class Reporting(BasicBolt):
+    def execute(self, tup, collector):
+        for error in (UnreadableError(), "two\nlines", KeyError("k"), 7):
+            collector.report_error(error)
+
+
+def test_any_error_may_be_reported_and_one_line_of_it_is_kept() -> None:
+    pump = Pump(topology(Reporting()))
+    roots = pump.feed(["a"])
+    pump.run()
+    assert pump.acked == roots
+    messages = {error.message for error in pump.metrics.errors()}
+    assert messages == {"UnreadableError: its message cannot be read", "two", "KeyError: 'k'", "7"}
+
+
+class Holding(Bolt):
+    """Acks every other tuple; its flush fails."""
+
+    def execute(self, tup, collector):
+        if tup[0] == "ack":
+            collector.ack(tup)
+
+    def flush(self, collector):
+        raise ConnectionError("gone")
+
+
+def test_what_a_copy_held_fails_with_it_and_does_not_wait_for_the_timeout() -> None:
+    pump = Pump(topology(Holding()))
+    roots = pump.feed(["ack"], ["hold"])
+    pump.run()
+    assert pump.failed == dict.fromkeys(roots, "bolt: flush: ConnectionError: gone")
+    assert pump.ledger.pending() == 0
+
+
+class OneWay:
+    """Refuses the word "bad"."""
+
+    def prepare(self, context, stream, target_tasks):
+        self.target = target_tasks[0]
+
+    def choose_tasks(self, task_id, values):
+        return [self.target if values[0] != "bad" else 99]
+
+
+class Falling(BasicBolt):
+    """Emits the error where the tuple itself cannot be emitted."""
+
+    output_streams = {"default": "word string", "errors": "word string"}  # noqa: RUF012 - as users write it
+
+    def execute(self, tup, collector):
+        try:
+            collector.emit([tup[0]])
+        except TupleError:
+            collector.emit([tup[0]], stream="errors")
+
+
+class Seeing(BasicBolt):
+    seen: ClassVar[list] = []
+
+    def execute(self, tup, collector):
+        self.seen.append((tup.source_stream, tup[0]))
+
+
+def test_an_emission_that_one_grouping_refuses_is_sent_to_nobody() -> None:
+    Seeing.seen.clear()
+    builder = TopologyBuilder("refusing")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Falling()).shuffle_grouping("spout")
+    for name in ("first", "second"):
+        declarer = builder.set_bolt(name, Seeing())
+        if name == "first":
+            declarer.shuffle_grouping("bolt").shuffle_grouping("bolt", "errors")
+        else:
+            declarer.custom_grouping("bolt", OneWay())
+    pump = Pump(builder.build())
+    roots = pump.feed(["good"], ["bad"])
+    pump.run()
+    assert sorted(pump.acked) == sorted(roots)
+    assert sorted(Seeing.seen) == [("default", "good"), ("default", "good"), ("errors", "bad")]
+
+
+class Reusing(BasicBolt):
+    """Emits one list, one array and one buffer again and again, each time with other content."""
+
+    output_fields = "numbers array<long>, deep array<array<long>>, block array<double>, raw binary"
+
+    def prepare(self, config, context):
+        self.numbers: list[int] = []
+        self.deep: list[list[int]] = [[]]
+        self.block = np.zeros(2)
+        self.raw = bytearray(1)
+
+    def execute(self, tup, collector):
+        number = tup["n"]
+        self.numbers.append(number)
+        self.deep[0].append(number)
+        self.block += 1
+        self.raw[0] = number
+        collector.emit([self.numbers, self.deep, self.block, self.raw])
+
+
+class ReusingByHand(Bolt):
+    output_fields = Reusing.output_fields
+    prepare = Reusing.prepare
+
+    def execute(self, tup, collector):
+        Reusing.execute(self, tup, collector)
+        collector.ack(tup)
+
+
+class Keeping(BasicBolt):
+    seen: ClassVar[list] = []
+
+    def execute(self, tup, collector):
+        self.seen.append(list(tup.values))
+
+
+@pytest.mark.parametrize("kind", [Reusing, ReusingByHand])
+def test_what_is_emitted_is_what_it_was_then_whatever_the_bolt_does_to_it_later(kind: Any) -> None:
+    Keeping.seen.clear()
+    pump = Pump(topology(kind(), then=Keeping(), fields="n long"))
+    pump.feed([1], [2], [3])
+    pump.run()
+    assert sorted(Keeping.seen) == [
+        [[1], [[1]], [1.0, 1.0], b"\x01"],
+        [[1, 2], [[1, 2]], [2.0, 2.0], b"\x02"],
+        [[1, 2, 3], [[1, 2, 3]], [3.0, 3.0], b"\x03"],
+    ]
+
+
+class ReusingDirectly(BasicBolt):
+    output_streams = {"named": "numbers array<long>"}  # noqa: RUF012 - as users write it
+    direct_streams = frozenset({"named"})
+
+    def prepare(self, config, context):
+        self.numbers: list[int] = []
+
+    def execute(self, tup, collector):
+        self.numbers.append(tup["n"])
+        self.send(tup, collector)
+
+    def send(self, tup, collector):
+        collector.emit_direct(3, [self.numbers], stream="named")
+
+
+class ReusingDirectlyByHand(Bolt):
+    output_streams = ReusingDirectly.output_streams
+    direct_streams = ReusingDirectly.direct_streams
+    prepare, execute = ReusingDirectly.prepare, ReusingDirectly.execute
+
+    def send(self, tup, collector):
+        collector.emit_direct(3, [self.numbers], tup, stream="named")
+
+
+@pytest.mark.parametrize("kind", [ReusingDirectly, ReusingDirectlyByHand])
+def test_what_is_emitted_directly_is_what_it_was_then_too(kind: Any) -> None:
+    Keeping.seen.clear()
+    builder = TopologyBuilder("direct")
+    builder.set_spout("spout", Source("n long"))
+    builder.set_bolt("bolt", kind()).shuffle_grouping("spout")
+    builder.set_bolt("then", Keeping()).direct_grouping("bolt", stream="named")
+    pump = Pump(builder.build())
+    pump.feed([1], [2])
+    pump.run()
+    assert Keeping.seen == [[[1]], [[1, 2]]]
+
+
+def test_what_a_spout_emits_is_what_it_was_then_too() -> None:
+    pump = Pump(topology(Keeping(), fields="numbers array<long>, raw binary"))
+    numbers, raw = [1], bytearray(b"a")
+    pump.feed([numbers, raw])
+    numbers.append(2)
+    raw[0] = 0
+    pump.send()
+    assert pump.rows("bolt") == [([1], b"a")]
+
+
+class Yielding(BasicBolt):
+    def execute(self, tup, collector):
+        yield tup
+
+
+class Waiting(Bolt):
+    async def execute(self, tup, collector):
+        collector.ack(tup)
+
+
+class WaitingFlush(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+    async def flush(self, collector):
+        pass
+
+
+@pytest.mark.parametrize(("bolt", "method"), [(Yielding(), "execute"), (Waiting(), "execute"), (WaitingFlush(), "flush")])
+def test_a_bolt_whose_code_would_never_run_is_refused(bolt: Any, method: str) -> None:
+    with pytest.raises(TopologyError, match=rf"'bolt': {method} .* would never run: write a plain method"):
+        topology(bolt)

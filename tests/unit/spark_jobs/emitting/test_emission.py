@@ -1,0 +1,250 @@
+"""A spout's tuples become chunks and roots; a bad one is refused before anything is recorded."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import xor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pump import Source
+from tiercel import BasicBolt, TopologyBuilder
+from tiercel.acker.ids import edge, seed
+from tiercel.queues.inbox.chunk import decode
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
+
+
+class Pass(BasicBolt):
+    output_fields = "word string"
+
+
+class Moody:
+    def prepare(self, context, stream, target_tasks):
+        pass
+
+    def choose_tasks(self, task_id, values):
+        raise RuntimeError("no")
+
+
+def emitter(custom: object = None) -> SpoutEmitter:
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Source("word string, n long"))
+    builder.set_bolt("near", Pass(), parallelism=2).all_grouping("source")
+    far = builder.set_bolt("far", Pass()).shuffle_grouping("near")
+    if custom:
+        far.custom_grouping("source", custom)
+    else:
+        far.shuffle_grouping("source")
+    return SpoutEmitter(builder.build(), "source", 1)
+
+
+def chunks_of(emission) -> list:
+    return [decode(one) for parcel in emission.parcels for one in parcel.chunks]
+
+
+def test_the_ack_val_of_a_root_is_the_xor_of_the_edges_of_its_copies() -> None:
+    made = emitter()
+    assert made.emit(["a", 1], 77, "default") == [2, 3, 4]
+    assert made.emit(["b", 2], 78, "default") == [2, 3, 4]
+    emission = made.take()
+    assert emission.roots == [77, 78]
+    assert emission.ack_vals == [reduce(xor, (edge(seed(root, 0), 0, task) for task in (2, 3, 4))) for root in (77, 78)]
+    chunks = chunks_of(emission)
+    assert [chunk.route.target_task for chunk in chunks] == [2, 3, 4]
+    assert all(chunk.values.to_pydict() == {"word": ["a", "b"], "n": [1, 2]} for chunk in chunks)
+    assert all(chunk.lineage.roots.tolist() == [77, 78] for chunk in chunks)
+    assert [parcel.target for parcel in emission.parcels] == [2, 3, 4]
+    assert [parcel.tuples for parcel in emission.parcels] == [[2]] * 3
+    assert all(parcel.bounded for parcel in emission.parcels)
+
+
+def test_what_was_taken_is_not_taken_again() -> None:
+    made = emitter()
+    made.emit(["a", 1], 77, "default")
+    made.take()
+    emission = made.take()
+    assert (emission.parcels, emission.roots, emission.ack_vals) == ([], [], [])
+
+
+def test_a_tuple_without_a_root_is_in_no_tree() -> None:
+    made = emitter()
+    made.emit(["a", 1], None, "default")
+    made.emit(["b", 2], 5, "default")
+    emission = made.take()
+    assert emission.roots == [5]
+    assert [chunk.lineage.offsets.tolist() for chunk in chunks_of(emission)] == [[0, 0, 1]] * 3
+
+
+@pytest.mark.parametrize("values", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
+def test_values_that_do_not_fit_are_refused_and_nothing_is_recorded(values: list) -> None:
+    made = emitter()
+    with pytest.raises(BadValuesError, match="'source'"):
+        made.emit(values, 77, "default")
+    assert made.take().roots == []
+
+
+def test_an_unknown_stream_is_refused() -> None:
+    with pytest.raises(UnknownStreamError, match="'source' emits on stream 'late'; its streams are default"):
+        emitter().emit(["a", 1], 77, "late")
+
+
+def test_a_grouping_that_raises_leaves_nothing_behind() -> None:
+    made = emitter(Moody())
+    with pytest.raises(RuntimeError):
+        made.emit(["a", 1], 77, "default")
+    assert (made.take().parcels, made.take().roots) == ([], [])
+
+
+def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
+    made = emitter()
+    values = ["a", 1]
+    made.emit(values, 77, "default")
+    values[0] = "b"
+    assert chunks_of(made.take())[0].values.to_pydict()["word"] == ["a"]
+
+
+class ByLength:
+    def prepare(self, context, stream, target_tasks):
+        self.tasks = target_tasks
+
+    def choose_tasks(self, task_id, values):
+        return self.tasks[: len(values[0] or "") % (len(self.tasks) + 1)]
+
+
+def every_way() -> SpoutEmitter:
+    """A bolt of three tasks for each grouping."""
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Source("word string, n long"))
+    builder.set_bolt("shuffled", Pass(), parallelism=3).shuffle_grouping("source")
+    builder.set_bolt("grouped", Pass(), parallelism=3).fields_grouping("source", "word", "n")
+    builder.set_bolt("divided", Pass(), parallelism=3).partial_key_grouping("source", "n")
+    builder.set_bolt("everywhere", Pass(), parallelism=3).all_grouping("source")
+    builder.set_bolt("one", Pass(), parallelism=3).global_grouping("source")
+    builder.set_bolt("own", Pass(), parallelism=3).custom_grouping("source", ByLength())
+    return SpoutEmitter(builder.build(), "source", 1)
+
+
+rows = st.lists(st.tuples(st.text(max_size=3) | st.none(), st.integers(-3, 3) | st.none()), max_size=20)
+
+
+@given(st.lists(st.tuples(st.booleans(), rows), max_size=4), st.booleans())
+def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked: bool) -> None:
+    together, apart = every_way(), every_way()
+    roots = iter(range(10**18, 0, -1))
+    for whole, given_rows in calls:
+        mine = [next(roots) for _ in given_rows] if tracked else None
+        copies = [len(apart.emit(row, root, "default")) for row, root in zip(given_rows, mine or [None] * 20, strict=False)]
+        if whole:
+            assert together.emit_all(given_rows, mine, "default") == sum(copies)
+        else:
+            for row, root in zip(given_rows, mine or [None] * 20, strict=False):
+                together.emit(row, root, "default")
+    ours, theirs = together.take(), apart.take()
+    assert (ours.roots, ours.ack_vals) == (theirs.roots, theirs.ack_vals)
+    assert sent_by(ours) == sent_by(theirs)
+
+
+class Aside(Source):
+    """Has a second stream."""
+
+    def __init__(self) -> None:
+        self.output_streams = {"default": "word string, n long", "aside": "word string, n long"}
+
+
+def test_a_spout_shuffles_each_stream_in_turn() -> None:
+    """By chance, the busiest of four tasks would have a tenth more than its share of 600 tuples, and work longer by that."""
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Aside())
+    for bolt, stream in ("near", "default"), ("far", "aside"):
+        builder.set_bolt(bolt, Pass(), parallelism=4).shuffle_grouping("source", stream)
+    made = SpoutEmitter(builder.build(), "source", 1)
+    for number in range(50):
+        made.emit(["a", number], 2 * number + 1, "default")
+        made.emit(["a", number], 2 * number + 2, "aside")
+    made.emit_all([["a", number] for number in range(110)], list(range(1_000, 1_110)), "default")
+    counts = {parcel.target: sum(parcel.tuples) for parcel in made.take().parcels}
+    assert sorted(counts.values()) == [12, 12, 13, 13, 40, 40, 40, 40]
+
+
+def sent_by(emission) -> list:
+    """What its chunks hold, in one order: tuples that came one by one follow those that came together."""
+    return [(parcel.target, sum(parcel.tuples), sent(decode(one))) for parcel in emission.parcels for one in parcel.chunks]
+
+
+def sent(chunk) -> tuple:
+    values = list(zip(*[column.to_pylist() for column in chunk.values.columns], strict=True))
+    if not len(chunk.lineage.roots):
+        return chunk.route, sorted(map(repr, values))
+    tuples = zip(chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), values, strict=True)
+    return chunk.route, sorted(tuples, key=lambda one: one[0])
+
+
+@pytest.mark.parametrize("bad", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
+def test_one_bad_tuple_among_many_refuses_all_of_them(bad: list) -> None:
+    made = emitter()
+    with pytest.raises(BadValuesError, match="'source'"):
+        made.emit_all([["a", 1], bad], [77, 78], "default")
+    assert (made.take().parcels, made.take().roots) == ([], [])
+
+
+def test_many_tuples_on_a_direct_stream_are_refused() -> None:
+    with pytest.raises(DirectStreamError):
+        naming().emit_all([["a", []]], [77], "named")
+
+
+class Naming(Source):
+    """Beside its default stream it has one on which it names the receiver."""
+
+    def __init__(self) -> None:
+        super().__init__("word string")
+        self.output_streams = {"named": "word string, tags array<string>"}
+        self.direct_streams = {"named"}
+
+
+def naming() -> SpoutEmitter:
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Naming())
+    builder.set_bolt("plain", Pass()).shuffle_grouping("source")
+    builder.set_bolt("chosen", Pass(), parallelism=3).direct_grouping("source", stream="named")
+    return SpoutEmitter(builder.build(), "source", 1)
+
+
+def test_a_direct_emission_goes_to_the_named_task_alone_and_into_its_tree() -> None:
+    made = naming()
+    tags = ["x"]
+    made.emit_direct(4, ["a", tags], 77, "named")
+    made.emit_direct(5, ["b", None], None, "named")
+    tags.append("used again")
+    emission = made.take()
+    first, second = chunks_of(emission)
+    assert (first.route.target_task, second.route.target_task) == (4, 5)
+    assert first.values.to_pydict() == {"word": ["a"], "tags": [["x"]]}
+    assert (emission.roots, emission.ack_vals) == ([77], [edge(seed(77, 0), 0, 4)])
+    assert second.lineage.roots.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda made: made.emit(["a", []], 7, "named"), DirectStreamError, "stream 'named', which is direct: use emit_direct"),
+        (
+            lambda made: made.emit_direct(2, ["a"], 7, "default"),
+            DirectStreamError,
+            "which is not direct: use emit, or",
+        ),
+        (lambda made: made.emit_direct(2, ["a", []], 7, "named"), DirectStreamError, "that receive stream 'named' are 3, 4, 5"),
+        (lambda made: made.emit_direct("chosen", ["a", []], 7, "named"), DirectStreamError, "emits directly to task 'chosen'"),
+        (lambda made: made.emit_direct(3, ["a"], 7, "named"), BadValuesError, "give a list with one value for each of"),
+        (lambda made: made.emit_direct(3, ["a", [1]], 7, "named"), BadValuesError, "'source', stream 'named'"),
+        (lambda made: made.emit_direct(3, ["a"], 7, "late"), UnknownStreamError, "its streams are named, default"),
+    ],
+)
+def test_a_direct_emission_that_breaks_a_rule_is_refused_and_nothing_is_recorded(call, error, said) -> None:
+    made = naming()
+    with pytest.raises(error, match=said):
+        call(made)
+    emission = made.take()
+    assert (emission.parcels, emission.roots) == ([], [])

@@ -1,0 +1,156 @@
+"""One process with several bolt tasks: its end, a task that is lost, a bolt that hangs while its neighbours go on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.inbox_cluster import RUN, InboxCluster
+from tests.support.pump import Source
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, Config, LedgerUnavailableError, TopologyBuilder
+from tiercel.spark_jobs.running import host as hosts
+from tiercel.spark_jobs.running.host import Host, LostTaskError, hang_of
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.suspects.watchdog import Putting, Watchdog
+
+
+class Sleeps(BasicBolt):
+    """Waits in the call for one word until the test lets it go."""
+
+    free = threading.Event()
+    inside = threading.Event()
+
+    def execute(self, tup, collector):
+        if tup["word"] == "sleeper":
+            self.inside.set()
+            self.free.wait(30)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> InboxCluster:
+    monkeypatch.setattr(hosts, "_BEAT_S", 0.01)
+    Sleeps.free.clear()
+    Sleeps.inside.clear()
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Sleeps(), 2).fields_grouping("spout", "word")
+    return InboxCluster(builder.build())
+
+
+class Process:
+    """A host in a thread. Its end as a process is only noted."""
+
+    def __init__(self, cluster: InboxCluster, limit: timedelta | None = None) -> None:
+        self.died: list[int] = []
+        self.error: BaseException | None = None
+        putting = Putting(lambda _: None, lambda: None)
+        self.host = Host(
+            cluster.around,
+            cluster.bolt_tasks,
+            lambda watched, part: Watchdog(limit, watched, part, self.died.append, putting),
+        )
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.host.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def end(self) -> BaseException | None:
+        self.host.stop()
+        return self.ended()
+
+    def ended(self) -> BaseException | None:
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+def acked(cluster: InboxCluster, roots: list[int]) -> bool:
+    found: list[int] = []
+
+    def enough() -> bool:
+        found.extend(cluster.outcomes(0.01).acked)
+        return set(roots) <= set(found)
+
+    wait_until(enough, timeout=20)
+    return True
+
+
+def test_all_its_tasks_work_at_once_and_it_ends_when_it_is_told(cluster: InboxCluster) -> None:
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([[f"w{number}"] for number in range(100)]))
+    seen = cluster.inboxes.figures(cluster.bolt_tasks)
+    wait_until(lambda: all(one.seen_s is not None for one in cluster.inboxes.figures(cluster.bolt_tasks).values()), 10)
+    assert {one.attempts for one in seen.values()} == {1}
+    assert process.end() is None
+    assert sum(task["executed"] for task in cluster.metrics.totals()["bolt"].values()) == 100
+
+
+def test_when_the_run_is_over_it_ends_by_itself_and_that_is_no_failure(cluster: InboxCluster) -> None:
+    process = Process(cluster)
+    cluster.inboxes.adopt("another", cluster.bolt_tasks)
+    assert process.ended() is None
+
+
+def test_a_task_that_another_process_takes_over_ends_this_one_with_its_name(cluster: InboxCluster) -> None:
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([["a"], ["b"], ["c"], ["d"]]))
+    cluster.attempt(3)
+    error = process.ended()
+    assert isinstance(error, LostTaskError)
+    assert "bolt tasks ended: 3: " in str(error)
+
+
+def test_while_redis_is_away_it_waits_and_goes_on_afterwards(cluster: InboxCluster, monkeypatch) -> None:
+    process = Process(cluster)
+    asked = threading.Event()
+
+    def away(*_: object) -> None:
+        asked.set()
+        raise LedgerUnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.inboxes, "beat", away)
+        assert asked.wait(10)
+    assert acked(cluster, cluster.emit([["a"]]))
+    assert process.end() is None
+
+
+def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leaves_it_out(cluster: InboxCluster) -> None:
+    process = Process(cluster, timedelta(seconds=0.5))
+    [sleeper] = cluster.emit([["sleeper"]])
+    assert Sleeps.inside.wait(10)
+    hanging = next(one for one in process.host._tasks if one.executing() is not None).task
+    neighbours = []
+    for number in range(40):
+        neighbours += cluster.emit([[f"w{number}"]])
+    wait_until(lambda: process.died, timeout=20)
+    outcomes = cluster.outcomes()
+    assert [failure.root for failure in outcomes.failed] == [sleeper]
+    assert outcomes.failed[0].reason.startswith("still executing after ")
+    assert outcomes.failed[0].task == hanging
+    done = set(outcomes.acked)
+    assert done, "the neighbours waited for it"
+    # Its thread is gone with the process: a newer attempt has the inbox, and the old one changes nothing more.
+    cluster.around = replace(cluster.around, suspicion=Suspicion(RUN, cluster.book, cluster.ledger))
+    successor = Process(cluster)
+    rest = [root for root in neighbours if root not in done]
+    assert acked(cluster, rest)
+    assert successor.end() is None
+    assert cluster.ledger.pending() == 0
+    Sleeps.free.set()
+    process.ended()
+    assert not cluster.outcomes()
+
+
+def test_a_call_may_last_as_long_as_messages_live_and_never_less_than_some_seconds() -> None:
+    assert hang_of(Config(message_timeout_secs=60)) == timedelta(seconds=60)
+    assert hang_of(Config(message_timeout_secs=0.1)) == timedelta(seconds=5)
+    assert hang_of(Config(enable_message_timeouts=False)) is None

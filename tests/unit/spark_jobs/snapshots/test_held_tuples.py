@@ -1,0 +1,393 @@
+"""Bolts that hold tuples over steps: joins and counts, whatever process they run in, however often they are retried."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pump import Pump, Source, killed_after
+from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
+from tiercel.spark_jobs.snapshots.packing import held_roots
+from tiercel.spark_jobs.snapshots.sealing import BadSealError, body_of, seal, unseal
+
+
+class Join(Bolt):
+    """Holds each side until the other one is there; one output, anchored to both."""
+
+    output_fields = "key long, left string, right string"
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Any] = {}
+
+    def execute(self, tup, collector):
+        other = self.waiting.pop(tup["key"], None)
+        if other is None or other.source_component == tup.source_component:
+            self.waiting[tup["key"]] = tup
+            return
+        left, right = sorted([other, tup], key=lambda side: side.source_component)
+        collector.emit([tup["key"], left["value"], right["value"]], [left, right])
+        collector.ack(left)
+        collector.ack(right)
+
+
+class Joined(BasicBolt):
+    """Notes what it saw, once an attempt."""
+
+    seen: list[tuple[Any, ...]]
+
+    def execute(self, tup, collector):
+        self.seen.append(tuple(tup.values))
+
+
+def joined(parallelism: int = 2) -> tuple[Pump, list[tuple[Any, ...]]]:
+    seen: list[tuple[Any, ...]] = []
+    sink = type("Sink", (Joined,), {"seen": seen})()
+    builder = TopologyBuilder("join", Config())
+    builder.set_spout("left", Source("key long, value string"))
+    builder.set_spout("right", Source("key long, value string"))
+    join = builder.set_bolt("join", Join(), parallelism)
+    join.fields_grouping("left", "key").fields_grouping("right", "key")
+    builder.set_bolt("sink", sink).shuffle_grouping("join")
+    return Pump(builder.build()), seen
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["one process", "another process each time"])
+def test_a_join_over_two_spouts_and_many_steps(moving: bool) -> None:
+    pump, seen = joined()
+    keys = list(range(50))
+    lefts = [pump.feed([key, f"l{key}"], spout="left")[0] for key in keys]
+    pump.run()
+    assert pump.acked == []
+    assert pump.ledger.pending() == 50
+    rights = []
+    for key in random.Random(3).sample(keys, 50):
+        if moving:
+            pump.take_over()
+        rights += pump.feed([key, f"r{key}"], spout="right")
+        pump.run()
+        assert len(pump.acked) == 2 * len(rights), "a pair is acked as soon as it is complete"
+    assert sorted(seen) == [(key, f"l{key}", f"r{key}") for key in keys]
+    assert sorted(pump.acked) == sorted(lefts + rights)
+    assert pump.ledger.pending() == 0
+
+
+def test_a_held_tuple_that_fails_takes_its_message_and_no_other() -> None:
+    class Impatient(Bolt):
+        def __init__(self) -> None:
+            self.held: list[Any] = []
+
+        def execute(self, tup, collector):
+            for old in self.held:
+                collector.fail(old, "too late")
+            self.held = [tup]
+
+    builder = TopologyBuilder("impatient")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Impatient()).shuffle_grouping("spout")
+    pump = Pump(builder.build())
+    first = pump.feed(["a"])
+    pump.run()
+    pump.take_over()
+    second = pump.feed(["b"])
+    pump.run()
+    assert pump.failed == {first[0]: "bolt: too late"}
+    assert pump.ledger.pending() == 1
+    pump.take_over()
+    pump.feed(["c"])
+    pump.run()
+    assert pump.failed[second[0]] == "bolt: too late"
+
+
+class Gather(Bolt):
+    """Emits one tuple for every three, anchored to them; counts what it has seen."""
+
+    output_fields = "words string, seen long"
+
+    def prepare(self, config, context):
+        self.lock = threading.Lock()  # cannot travel, and need not
+        self.held: list[Any] = []
+        self.seen = 0
+
+    def execute(self, tup, collector):
+        with self.lock:
+            self.held.append(tup)
+            self.seen += 1
+            if len(self.held) == 3:
+                collector.emit([" ".join(held[0] for held in self.held), self.seen], self.held)
+                for held in self.held:
+                    collector.ack(held)
+                self.held = []
+
+
+def pumped(bolt: Bolt, parallelism: int = 1) -> Pump:
+    builder = TopologyBuilder("one-bolt")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", bolt, parallelism).shuffle_grouping("spout")
+    if bolt.output_fields:
+        builder.set_bolt("sink", BasicSink()).shuffle_grouping("bolt")
+    return Pump(builder.build())
+
+
+class BasicSink(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def worked(pump: Pump) -> list[tuple[Any, ...]]:
+    """Let the bolt work; returns what it emitted, which the sink then executes."""
+    pump.work_at("bolt")
+    rows = pump.rows("sink")
+    pump.run()
+    return rows
+
+
+STEPS = st.tuples(st.integers(1, 5), st.booleans(), st.sampled_from(["lives", 0, 1, 2, 3, 4]))
+
+
+@given(st.lists(STEPS, min_size=1, max_size=12))
+def test_retries_and_moves_change_nothing(steps: list[tuple[int, bool, str]]) -> None:
+    pump = pumped(Gather())
+    words: list[str] = []
+    roots: list[int] = []
+    out: list[tuple[Any, ...]] = []
+    for count, moves, dies_after in steps:
+        fed = [f"w{len(words) + number}" for number in range(count)]
+        words += fed
+        roots += pump.feed(*([word] for word in fed))
+        if moves:
+            pump.take_over()
+        if dies_after != "lives":
+            with killed_after(int(dies_after)):
+                pump.work_at("bolt")
+            pump.take_over()
+        out += worked(pump)
+    done = len(words) // 3 * 3
+    assert out == [(" ".join(words[at : at + 3]), at + 3) for at in range(0, done, 3)]
+    assert pump.failed == {}
+    assert sorted(pump.acked) == sorted(roots[:done])
+    assert pump.ledger.pending() == len(words) - done
+
+
+@pytest.mark.parametrize("effects", range(4))
+def test_an_attempt_that_ends_in_the_middle_leaves_no_trace(effects: int) -> None:
+    pump = pumped(Gather())
+    pump.feed(["a"], ["b"])
+    pump.run()
+    pump.feed(["c"])
+    with killed_after(effects):
+        pump.work_at("bolt")
+    pump.take_over()
+    assert worked(pump) == [("a b c", 3)]
+    assert len(pump.acked) == 3
+
+
+class Aborting(Gather):
+    """Its flush fails in one step of all."""
+
+    lucky = frozenset({"a", "b", "d"})
+
+    def execute(self, tup, collector):
+        super().execute(tup, collector)
+        self.last = tup[0]
+
+    def flush(self, collector):
+        if self.last not in self.lucky:
+            raise ConnectionError("gone")
+
+
+def test_a_flush_that_fails_undoes_the_step_and_only_that() -> None:
+    pump = pumped(Aborting())
+    pump.feed(["a"])
+    pump.run()
+    pump.feed(["b"])
+    pump.run()
+    lost = pump.feed(["c"])
+    assert worked(pump) == [], "what was emitted went with the flush"
+    assert pump.failed == {lost[0]: "bolt: flush: ConnectionError: gone"}
+    pump.feed(["d"])
+    assert worked(pump) == [("a b d", 3)], "it holds what it held before, and has not seen c"
+    assert pump.ledger.pending() == 0
+    assert len(pump.acked) == 3
+
+
+class Careless(Bolt):
+    def execute(self, tup, collector):
+        if tup[0] == "local":
+            self.lock, self.kept = threading.Lock(), tup
+        elif tup[0] == "deep":
+            self.deep = [threading.Lock(), tup]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("forgotten", ["1 tuples were neither acked nor failed nor kept in an attribute: their messages time out"]),
+        ("local", ["attribute 'lock' cannot be pickled (TypeError: cannot pickle '_thread.lock' object): make it in prepare"]),
+        ("deep", ["1 tuples were neither acked nor failed", "attribute 'deep' cannot be pickled"]),
+    ],
+)
+def test_what_cannot_be_kept_is_said(word: str, said: list[str]) -> None:
+    pump = pumped(Careless())
+    pump.feed([word])
+    pump.run()
+    found = [error.message for error in pump.metrics.errors(10)]
+    assert len(found) == len(said)
+    assert all(start in message for start, message in zip(said, sorted(found), strict=True))
+    assert pump.ledger.pending() == 1
+
+
+class Storing(Bolt):
+    def execute(self, tup, collector):
+        self.collector = collector
+        collector.ack(tup)
+
+
+def test_a_collector_that_is_stored_stays_behind() -> None:
+    pump = pumped(Storing())
+    pump.feed(["a"])
+    pump.run()
+    assert ["handed in and never stored" in error.message for error in pump.metrics.errors(10)] == [True]
+    assert pump.ledger.pending() == 0
+
+
+class Modelled(Bolt):
+    transient = frozenset({"model"})
+
+    def prepare(self, config, context):
+        self.model: list[str] = []
+        self.count = 0
+
+    def execute(self, tup, collector):
+        self.model.append(tup[0])
+        self.count += 1
+        collector.emit([f"{len(self.model)} {self.count}", 0], tup)
+        collector.ack(tup)
+
+    output_fields = "word string, n long"
+
+
+def test_what_is_transient_stays_in_its_process() -> None:
+    pump = pumped(Modelled())
+    out = []
+    for _ in range(3):
+        pump.feed(["a"])
+        out += worked(pump)
+        pump.take_over()
+    assert [word for word, _ in out] == ["1 1", "1 2", "1 3"]
+
+
+class Unchanging(Bolt):
+    def prepare(self, config, context):
+        self.table = {number: str(number) for number in range(100)}
+
+    def execute(self, tup, collector):
+        collector.ack(tup)
+
+
+def test_what_does_not_change_is_not_saved() -> None:
+    pump = pumped(Unchanging())
+    for _ in range(3):
+        pump.feed(["a"])
+        pump.run()
+    assert pump.snapshots() == []
+
+
+def test_tuples_that_are_settled_stay_readable_in_attributes_and_cannot_be_settled_again() -> None:
+    class Last(Bolt):
+        last: Any = None
+        output_fields = "word string, n long"
+
+        def execute(self, tup, collector):
+            if self.last is not None:
+                collector.emit([self.last["word"], 0], tup)
+                with pytest.raises(TupleError):
+                    collector.ack(self.last)
+            self.last = tup
+            collector.ack(tup)
+
+    pump = pumped(Last())
+    for word in ("a", "b"):
+        pump.feed([word])
+        out = worked(pump)
+        pump.take_over()
+    assert out == [("a", 0)]
+
+
+def test_a_driver_learns_the_roots_that_are_held() -> None:
+    pump = pumped(Gather())
+    roots = pump.feed(["a"], ["b"], ["c"], ["d"], ["e"])
+    pump.run()
+    held = [root for _, snapshot in pump.snapshots() for root in held_roots(body_of(snapshot))]
+    assert sorted(held) == sorted(roots[3:])
+
+
+def test_in_another_run_the_bolt_begins_anew() -> None:
+    pump = pumped(Gather())
+    pump.feed(["a"])
+    pump.run()
+    pump.begin_run("later")
+    pump.feed(["b"], ["c"], ["d"])
+    assert worked(pump) == [("b c d", 3)]
+
+
+def test_what_a_stranger_wrote_is_passed_over_and_not_unpickled(caplog) -> None:
+    pump = pumped(Gather())
+    pump.feed(["a"])
+    pump.run()
+    box = pump.inboxes._boxes[2]
+    box.snapshot = seal(b"another key", "task 2", body_of(box.snapshot))
+    pump.take_over()
+    pump.feed(["b"])
+    pump.run()
+    pump.feed(["c"], ["d"])
+    assert worked(pump) == [("b c d", 3)]
+    assert not pump.failed
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 1
+    assert "task 2" in lines[0]
+    assert "wrong signature" in lines[0]
+
+
+def test_a_seal_is_for_one_purpose() -> None:
+    sealed = seal(b"key", "task 1", b"content")
+    assert unseal(b"key", "task 1", sealed) == b"content"
+    for key, purpose, content in [(b"yek", "task 1", sealed), (b"key", "task 2", sealed), (b"key", "task 1", sealed + b"x")]:
+        with pytest.raises(BadSealError):
+            unseal(key, purpose, content)
+
+
+class Mixed(Bolt):
+    """Holds tuples of two streams, tracked and not, and anchors one output to one of them several times."""
+
+    output_fields = "word string, n long"
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def execute(self, tup, collector):
+        self.held.append(tup)
+        if tup[0] == "now":
+            for held in self.held:
+                collector.emit([held[0], held.emitted], [held, held])
+                collector.ack(held)
+            self.held = []
+        else:
+            collector.emit([tup[0], -1], tup)
+
+
+def test_emissions_over_several_steps_are_anchored_to_edges_of_their_own() -> None:
+    pump = pumped(Mixed())
+    roots = pump.feed(["a"], ["b"])
+    pump.feed(["loose"], tracked=False)
+    pump.run()
+    pump.take_over()
+    assert pump.ledger.pending() == 2
+    roots += pump.feed(["now"])
+    pump.run()
+    assert sorted(pump.acked) == sorted(roots)
+    assert pump.ledger.pending() == 0

@@ -1,0 +1,68 @@
+"""Spark's settings: where each applies, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+
+import pytest
+
+from tiercel.spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.spark.settings import ATTEMPTS, SMALL_JVM, settings_of
+
+CLUSTERS = ["spark://host:7077", "yarn", "k8s://https://host"]
+ONE_MACHINE = ["local", "local[2]", "local[*]", "local-cluster[2,1,1024]"]
+
+
+def settings(master: str, options: Mapping[str, str] | None = None) -> dict[str, str]:
+    return settings_of("words", master, options or {}, ["-Xmx1g"])
+
+
+@pytest.mark.parametrize("master", [*ONE_MACHINE, *CLUSTERS])
+def test_a_job_of_months_does_not_end_by_failures_that_add_up(master: str) -> None:
+    found = settings(master)
+    assert int(found["spark.task.maxFailures"]) == ATTEMPTS
+    assert found["spark.excludeOnFailure.enabled"] == "false"
+    assert found["spark.dynamicAllocation.enabled"] == "false"
+
+
+@pytest.mark.parametrize("master", [*ONE_MACHINE, *CLUSTERS])
+def test_spark_s_page_has_no_kill_buttons(master: str) -> None:
+    assert settings(master)["spark.ui.killEnabled"] == "false"
+
+
+@pytest.mark.parametrize("master", ONE_MACHINE)
+def test_on_one_machine_strangers_get_nothing_and_the_jvm_is_small(master: str) -> None:
+    found = settings(master)
+    assert found["spark.authenticate"] == found["spark.network.crypto.enabled"] == "true"
+    assert found["spark.driver.bindAddress"] == "127.0.0.1"
+    assert SMALL_JVM in found["spark.driver.extraJavaOptions"]
+    assert "-Xmx1g" in found["spark.driver.extraJavaOptions"]
+    assert found["spark.executor.extraJavaOptions"] == SMALL_JVM
+
+
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_the_jvms_and_addresses_of_a_cluster_are_the_operator_s(master: str) -> None:
+    found = settings(master)
+    assert not [name for name in found if "JavaOptions" in name or name.startswith(("spark.driver.", "spark.authenticate"))]
+    assert found["spark.executor.failuresValidityInterval"] == "1h"
+
+
+def test_options_lie_over_the_defaults() -> None:
+    options = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xmx2g", "spark.master": "ignored"}
+    found = settings("local[2]", options)
+    assert found["spark.ui.enabled"] == "true"
+    assert found["spark.driver.extraJavaOptions"] == "-Xmx2g"
+    assert found["spark.master"] == f"local[2,{ATTEMPTS}]"
+    assert found["spark.app.name"] == "words"
+
+
+@pytest.mark.parametrize("name", ["spark.speculation", "spark.dynamicAllocation.enabled"])
+def test_what_tiercel_does_not_run_with_is_refused_with_what_to_do(name: str) -> None:
+    with pytest.raises(SparkUnavailableError, match=rf"does not run with {name}.*take it out"):
+        settings("spark://host:7077", {name: "True"})
+    assert settings("spark://host:7077", {name: "false"})[name] == "false"
+
+
+def test_the_module_that_forks_the_workers_is_there() -> None:
+    assert importlib.util.find_spec(settings("local")["spark.python.daemon.module"]) is not None

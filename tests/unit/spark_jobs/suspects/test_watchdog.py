@@ -1,0 +1,123 @@
+"""The watchdog ends a process in which one call of the user's code lasts too long, and no other."""
+
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+from tests.support.waiting import wait_until
+from tiercel import LedgerUnavailableError
+from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
+
+LIMIT = timedelta(milliseconds=100)
+
+
+class Idle:
+    def doing(self):
+        return None
+
+
+def tup():
+    return Tuple(["a"], None, 0, 7)
+
+
+class Process:
+    """One task, and a neighbour that is idle."""
+
+    def __init__(self):
+        self.codes, self.told, self.looks, self.parted = [], [], 0, []
+        self.lasting = []
+        self.put_off, self.cancelled = [], []
+        putting = Putting(self.put_off.append, lambda: self.cancelled.append(True))
+        self.watchdog = Watchdog(LIMIT, [Idle(), self], self.parted.append, self.codes.append, putting)
+
+    def over(self, does):
+        """``does`` gets the number of the look."""
+        self.does = does
+        return self.watchdog.looking()
+
+    def doing(self):
+        self.looks += 1
+        return self.does(self.looks)
+
+    def lasts(self, doing):
+        self.lasting.append(doing)
+
+    def hung(self, doing, limit_s):
+        self.told.append((doing, limit_s))
+
+    def is_looked_at(self, times):
+        return wait_until(lambda: self.looks > times, 10)
+
+
+def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
+    process, same = Process(), Doing(3, tup())
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+    assert process.told == [(same, LIMIT.total_seconds())]
+    assert process.lasting == [same], "at half of the limit, once"
+    assert process.codes == [70]
+    assert process.parted == [3], "its neighbours were not given the time to finish"
+
+
+def test_the_process_ends_even_if_redis_is_away_and_the_neighbours_do_not_finish():
+    class Lonely(Process):
+        def hung(self, doing, limit_s):
+            raise LedgerUnavailableError
+
+    process, same = Lonely(), Doing(3, None)
+    process.watchdog._part = lambda task: 1 / 0
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+
+
+def test_other_tuples_other_steps_and_resets_are_signs_of_life():
+    one = tup()
+    for alive in (
+        lambda look: Doing(3, tup()),
+        lambda look: Doing(3, None, 0, object()),
+        lambda look: Doing(3, one, look),
+        lambda look: Doing(3, one) if look % 5 else None,
+    ):
+        process = Process()
+        with process.over(alive):
+            process.is_looked_at(40)
+        assert process.codes == []
+
+
+def test_as_long_as_it_can_look_it_puts_the_end_off_and_the_process_outlives_the_run():
+    process = Process()
+    with process.over(lambda look: None):
+        assert process.put_off
+        seen = len(process.put_off)
+        wait_until(lambda: len(process.put_off) > seen + 3, 10)
+        assert not process.cancelled
+    assert process.cancelled == [True]
+    assert set(process.put_off) == {2 * LIMIT.total_seconds()}
+
+
+def test_without_a_message_timeout_nothing_is_looked_at():
+    before = threading.active_count()
+    with Watchdog(None, [Idle()], putting=Putting(lambda _: 1 / 0, lambda: None)).looking():
+        assert threading.active_count() == before
+
+
+BLOCKED = """
+import ctypes, datetime
+from tiercel.spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
+
+class Work:
+    def doing(self):
+        return Doing(3, None)
+
+with Watchdog(datetime.timedelta(seconds=0.5), [Work()]).looking():
+    while True:
+        ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
+"""
+
+
+def test_native_code_that_blocks_every_thread_of_python_is_ended_with_a_traceback():
+    ended = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert "Timeout (" in ended.stderr

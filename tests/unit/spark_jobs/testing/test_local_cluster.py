@@ -1,0 +1,297 @@
+"""The test kit: a topology on the ledger in memory and on simulated time does what the real one does."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tiercel import BasicBolt, Bolt, Config, QueueSpout, Spout, TopologyBuilder
+from tiercel.acker.memory import MemoryLedger
+from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
+from tiercel.spark_jobs.testing.shared import shared_redis_url
+from tiercel.testing import FeederSpout, LocalCluster, LocalClusterError, complete_topology, feeder_for, with_spouts
+
+TIMEOUT = 30
+
+
+class Split(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        for word in tup["sentence"].split():
+            if word == "bad":
+                raise ValueError("a bad word")
+            collector.emit([word])
+
+
+class Count(BasicBolt):
+    output_fields = "word string, n long"
+
+    def prepare(self, config, context):
+        self.counts = Counter()
+
+    def execute(self, tup, collector):
+        self.counts[tup["word"]] += 1
+        collector.emit([tup["word"], self.counts[tup["word"]]])
+
+
+class Pass(BasicBolt):
+    output_fields = "x long"
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+
+
+class Silent(Bolt):
+    """Neither acks nor fails."""
+
+    def execute(self, tup, collector):
+        pass
+
+
+def word_count(spout, **bolts):
+    builder = TopologyBuilder("words")
+    builder.set_spout("sentences", spout, parallelism=bolts.get("spouts", 1))
+    builder.set_bolt("split", bolts.get("split", Split()), parallelism=2).shuffle_grouping("sentences")
+    builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")
+    return builder.build()
+
+
+def chain(feeder, *bolts, config=None):
+    """The bolts in a row, b1 first."""
+    builder = TopologyBuilder("chain", config or Config(message_timeout_secs=TIMEOUT))
+    builder.set_spout("s", feeder)
+    for number, bolt in enumerate(bolts, 1):
+        builder.set_bolt(f"b{number}", bolt).shuffle_grouping(f"b{number - 1}" if number > 1 else "s")
+    return builder.build()
+
+
+def numbers(*, upto, tracked=True):
+    feeder = FeederSpout(fields="x long")
+    for number in range(upto):
+        feeder.feed([number], number if tracked else None)
+    return feeder
+
+
+@pytest.mark.parametrize("slots", [1, 2, 7])
+def test_words_are_counted_on_any_number_of_slots(slots):
+    feeder = FeederSpout(fields="sentence string")
+    with LocalCluster(word_count(feeder), slots=slots) as cluster:
+        for number in range(20):
+            feeder.feed(["the cat and the dog"], number)
+        cluster.settle()
+        assert Counter(word for [word] in cluster.read_tuples("split")) == {"the": 40, "cat": 20, "and": 20, "dog": 20}
+        # Each count of a word comes once, so all of a word went to one task.
+        assert sorted(n for word, n in cluster.read_tuples("count") if word == "the") == list(range(1, 41))
+        assert cluster.acked("sentences") == list(range(20))
+        assert cluster.failed("sentences") == []
+        assert cluster.pending("sentences") == 0
+
+
+def test_a_cluster_settles_again_and_again():
+    feeder = FeederSpout(fields="sentence string")
+    with LocalCluster(word_count(feeder)) as cluster:
+        for number in range(3):
+            feeder.feed(["again"], number)
+            cluster.settle()
+        assert cluster.read_tuples("count") == [["again", 1], ["again", 2], ["again", 3]]
+        assert cluster.acked("sentences") == [0, 1, 2]
+
+
+def test_acks_and_fails_come_in_the_order_of_emission_with_the_reason():
+    feeder = FeederSpout(fields="sentence string")
+    with LocalCluster(word_count(feeder)) as cluster:
+        for msg_id, sentence in zip("edcba", ["one", "two bad", "three", "bad", "five"], strict=True):
+            feeder.feed([sentence], msg_id)
+        cluster.settle()
+        assert cluster.acked("sentences") == ["e", "c", "a"]
+        assert cluster.failed("sentences") == ["d", "b"]
+        assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("sentences")} == {"ValueError: a bad word"}
+        assert ["two"] not in cluster.read_tuples("split"), "what a BasicBolt emitted for a failed tuple is dropped"
+
+
+def test_a_spout_that_never_runs_dry_is_run_step_by_step():
+    class Endless(Spout):
+        output_fields = "x long"
+
+        def next_tuple(self, collector):
+            collector.emit([1], msg_id="again")
+
+    with LocalCluster(chain(Endless(), Pass()), config=Config(max_spout_pending=3)) as cluster:
+        assert cluster.step()
+        assert len(cluster.read_tuples("b1")) == 3
+        with pytest.raises(LocalClusterError, match="still moves after 5 rounds"):
+            cluster.settle(max_rounds=5)
+
+
+def test_a_complete_topology_returns_what_each_component_emitted():
+    topology = word_count(QueueSpout("sentences", fields="sentence string"))
+    emitted = complete_topology(topology, mock_sources={"sentences": [["a b"], ["b"]]})
+    assert emitted["sentences"] == [["a b"], ["b"]]
+    assert sorted(emitted["split"]) == [["a"], ["b"], ["b"]]
+    assert sorted(emitted["count"]) == [["a", 1], ["b", 1], ["b", 2]]
+
+
+def test_a_complete_topology_does_not_hide_a_failure_unless_it_is_told_to():
+    topology = word_count(FeederSpout(fields="sentence string"))
+    with pytest.raises(LocalClusterError, match=r"1 tuples of 'sentences' failed.*ValueError: a bad word"):
+        complete_topology(topology, {"sentences": [["bad"], ["fine"]]})
+    emitted = complete_topology(topology, {"sentences": [["bad"], ["fine"]]}, allow_failures=True)
+    assert emitted["split"] == [["fine"]]
+    with pytest.raises(LocalClusterError, match="timeout"):
+        complete_topology(chain(FeederSpout(fields="x long"), Silent()), {"s": [[1]]})
+
+
+def test_a_mistake_in_a_test_is_a_clear_error():
+    feeder = FeederSpout(fields="x long")
+    topology = chain(feeder, Pass())
+    with pytest.raises(BadValuesError, match="x long"):
+        feeder.feed([1, 2])
+    with pytest.raises(BadValuesError, match="'x' is a long"):
+        feeder.feed(["one"])
+    with pytest.raises(UnknownStreamError, match="'other'"):
+        feeder.feed([1], stream="other")
+    with pytest.raises(TopologyError, match="needs fields"):
+        FeederSpout()
+    with pytest.raises(LocalClusterError, match="no engine 'flink'; there are memory, spark"):
+        LocalCluster(topology, engine="flink")
+    with pytest.raises(LocalClusterError, match='a redis_url is for engine="spark"'):
+        LocalCluster(topology, redis_url="redis://localhost")
+    for use in (LocalCluster.settle, LocalCluster.activate, LocalCluster.deactivate, lambda cluster: cluster.spout("s")):
+        with pytest.raises(LocalClusterError, match="use it as `with"):
+            use(LocalCluster(topology))
+    with pytest.raises(LocalClusterError, match="no spout 'b1'"):
+        with_spouts(topology, {"b1": feeder})
+    with pytest.raises(LocalClusterError, match="no spout 'x'"):
+        feeder_for(topology, "x")
+    with LocalCluster(topology) as cluster:
+        for wrong in (lambda: cluster.acked("b1"), lambda: cluster.failed("x"), lambda: cluster.pending("x")):
+            with pytest.raises(LocalClusterError, match="the spouts are s"):
+                wrong()
+        with pytest.raises(LocalClusterError, match="no component 'x'; there are s, b1"):
+            cluster.read_tuples("x")
+        with pytest.raises(LocalClusterError, match="no stream 'x'; its streams are default"):
+            cluster.read_tuples("b1", "x")
+        with pytest.raises(ValueError, match="seconds"):
+            cluster.advance_time(-1)
+    with pytest.raises(LocalClusterError, match="a new one"), cluster:
+        pass
+
+
+def test_what_a_test_does_to_its_lists_does_not_change_the_cluster():
+    with LocalCluster(chain(numbers(upto=1), Pass())) as cluster:
+        cluster.settle()
+        cluster.read_tuples("b1")[0].append("mine")
+        cluster.acked("s").clear()
+        assert (cluster.read_tuples("b1"), cluster.acked("s")) == ([[0]], [0])
+
+
+def test_the_kit_runs_on_the_ledger_in_memory_and_leaves_it_empty(monkeypatch):
+    made = []
+    original = MemoryLedger.__init__
+    monkeypatch.setattr(MemoryLedger, "__init__", lambda self, *args: made.append(self) or original(self, *args))
+    with LocalCluster(chain(numbers(upto=3), Silent())) as cluster:
+        cluster.settle()
+        assert made[0].pending() == 3
+    assert made[0].pending() == 0
+
+
+def test_the_kit_does_not_import_pyspark():
+    code = "import sys, tiercel.testing; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[4], check=False).returncode == 0
+
+
+def test_without_a_redis_server_it_is_said_what_to_install_or_to_name(monkeypatch):
+    monkeypatch.setattr("tiercel.compose.redis_server.find_redis", lambda: None)
+    shared_redis_url.cache_clear()
+    with pytest.raises(LocalClusterError, match=r"install with: sudo apt-get install redis-server; or name .*redis_url="):
+        LocalCluster(chain(numbers(upto=1), Pass()), engine="spark").__enter__()
+
+
+def test_a_cluster_that_is_closed_can_be_looked_at_and_closed_again():
+    with LocalCluster(chain(numbers(upto=2), Pass())) as cluster:
+        cluster.settle()
+        cluster.close()
+        cluster.close()
+        assert (cluster.acked("s"), cluster.read_tuples("b1")) == ([0, 1], [[0], [1]])
+        with pytest.raises(LocalClusterError, match="does not run"):
+            cluster.settle()
+
+
+def test_every_spout_is_closed_and_every_bolt_cleaned_up_whatever_one_of_them_raises():
+    closed = []
+
+    class Closing(FeederSpout):
+        def close(self, grace):
+            closed.append(self)
+            raise OSError("cannot close")
+
+    class Cleaned(Pass):
+        def cleanup(self):
+            closed.append("bolt")
+            raise OSError("cannot clean up")
+
+    builder = TopologyBuilder("closing")
+    for name in ("one", "two"):
+        builder.set_spout(name, feeder := Closing(fields="x long"))
+        feeder.feed([1], 1)
+    builder.set_bolt("bolt", Cleaned()).shuffle_grouping("one").shuffle_grouping("two")
+    with pytest.raises(OSError, match="cannot close"), LocalCluster(builder.build()) as cluster:
+        cluster.settle()
+    assert len(closed) == 3
+    assert closed[-1] == "bolt"
+
+
+def test_the_fixture_closes_what_it_has_started(local_cluster, request):
+    cluster = local_cluster(chain(numbers(upto=1), Pass()), Config(message_timeout_secs=1), slots=1)
+    cluster.settle()
+    assert cluster.acked("s") == [0]
+    assert request.config.getoption("tiercel_engine") == "memory"
+
+
+def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cluster():
+    told = {}
+
+    class Asked(FeederSpout):
+        def open(self, config, context):
+            told[context.component] = (config["max_spout_pending"], config["colour"], config["message_timeout_secs"])
+
+    class Asking(Bolt):
+        def prepare(self, config, context):
+            told[context.component] = (config["tick_tuple_freq_secs"], config["colour"], config["message_timeout_secs"])
+
+        def execute(self, tup, collector):
+            pass
+
+    own, other = Asked("x long"), Asked("x long")
+    builder = TopologyBuilder("own", Config(max_spout_pending=9))
+    builder.set_spout("own", own, config={"max_spout_pending": 2, "colour": "red"})
+    builder.set_spout("other", other)
+    builder.set_bolt("bolt", Asking(), config={"colour": "blue"}).shuffle_grouping("own").shuffle_grouping("other")
+    for feeder in (own, other):
+        for number in range(5):
+            feeder.feed([number], number)
+    config = Config(max_spout_pending=3, message_timeout_secs=5, extra={"colour": "grey"})
+    with LocalCluster(builder.build(), config) as cluster:
+        cluster.settle()
+        assert (cluster.pending("own"), cluster.pending("other")) == (2, 3)
+    assert told == {"own": (2, "red", 5), "other": (3, "grey", 5), "bolt": (None, "blue", 5)}
+
+
+def test_a_feeder_in_the_place_of_a_spout_with_a_direct_stream_is_fed_with_the_task():
+    feeder = FeederSpout(streams={"own": "x long"}, direct_streams={"own"})
+    builder = TopologyBuilder("direct")
+    builder.set_spout("s", feeder)
+    builder.set_bolt("b", Pass(), parallelism=2).direct_grouping("s", "own")
+    topology = builder.build()
+    feeder = feeder_for(topology, "s")
+    with LocalCluster(with_spouts(topology, {"s": feeder})) as cluster:
+        feeder.feed([7], msg_id="m", stream="own", task=topology.task_ids("b")[1])
+        cluster.settle()
+        assert (cluster.acked("s"), cluster.read_tuples("b")) == (["m"], [[7]])
+    with pytest.raises(DirectStreamError, match="stream 'own' of the feeder is direct: name the task"):
+        feeder.feed([7], stream="own")
+    with pytest.raises(DirectStreamError, match="stream 'default' of the feeder is not direct: name no task"):
+        FeederSpout("x long").feed([7], task=2)

@@ -1,0 +1,103 @@
+"""Two versions of a topology: which may be mixed, and what a spout worker does when they may not."""
+
+from datetime import timedelta
+
+import pytest
+
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.memory import MemoryLedger
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.spout.outbox import Outbox, Sent
+
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+class Sink(BasicBolt):
+    pass
+
+
+class OtherSink(BasicBolt):
+    def prepare(self, config, context):
+        self.limit = 3
+
+
+def topology(fields="n long", *, tasks=1, sink="sink", bolt=None, by=None, **config):
+    builder = TopologyBuilder("t", Config(**config))
+    builder.set_spout("numbers", QueueSpout("numbers", fields=fields, format="json"), parallelism=tasks)
+    declared = builder.set_bolt(sink, bolt or Sink())
+    declared.fields_grouping("numbers", by) if by else declared.shuffle_grouping("numbers")
+    return builder.build()
+
+
+def test_what_bolts_do_and_how_long_they_may_take_is_their_own_business():
+    assert shape_of(topology()) == shape_of(topology(bolt=OtherSink(), message_timeout_secs=7, spark_options={"spark.a": "b"}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"fields": "n int"}, {"fields": "m long"}, {"tasks": 2}, {"sink": "other"}, {"by": "n"}, {"ackers": 2}]
+)
+def test_what_tuples_are_and_where_they_go_is_the_shape(change):
+    assert shape_of(topology(**change)) != shape_of(topology())
+
+
+def attended_by(driver):
+    """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
+    lease = MemoryLease()
+    lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
+    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, topology=topology())
+    return outbox.may_fill(0.0)
+
+
+def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
+    assert attended_by(topology(bolt=OtherSink()))
+    assert "another version" not in caplog.text
+    assert not attended_by(topology("m long"))
+    assert "the driver runs another version of the topology" in caplog.text
+
+
+def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_another():
+    """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right one never see it."""
+    lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
+    inboxes.adopt("1", [2])
+    lease.take(Holder(driver="old", run="1", shape=shape_of(topology())))
+    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=topology())
+    assert outbox.may_fill(0.0)
+    emitter = SpoutEmitter(topology(), "numbers", 1)
+    emitter.emit([1], 77, "default")
+    outbox.put(emitter.take())
+    lease.leave("old")
+    lease.take(Holder(driver="new", run="2", shape=shape_of(topology(sink="audit"))))
+    inboxes.adopt("2", [2])
+    outbox.look(1.0)
+    assert outbox.send(1.0) is Sent.REFUSED, "its messages are emitted again, once drivers and workers are of one version"
+    assert inboxes.figures([2])[2].tuples == 0
+    assert ledger.pending() == 0
+    assert not outbox.may_fill(2.0)
+
+
+def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():
+    """Its task 2 is another one's there, though the worker understands both."""
+    lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
+    mine = topology()
+    more = mine.with_parallelism({"sink": 3, "gone": 7})
+    inboxes.adopt("1", [2])
+    lease.take(Holder(driver="old", run="1", shape=shape_of(mine), parallelism=mine.parallelism))
+    outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=mine)
+    assert outbox.may_fill(0.0)
+    emitter = SpoutEmitter(outbox.topology, "numbers", 1)
+    emitter.emit([1], 77, "default")
+    outbox.put(emitter.take())
+    lease.leave("old")
+    lease.take(Holder(driver="new", run="2", shape=shape_of(more), parallelism=more.parallelism))
+    inboxes.adopt("2", [2, 3, 4])
+    outbox.look(1.0)
+    assert outbox.topology is mine, "as long as a batch is held that was emitted by it"
+    assert outbox.send(1.0) is Sent.REFUSED
+    assert inboxes.figures([2])[2].tuples == 0
+    assert outbox.may_fill(2.0)
+    assert outbox.topology.parallelism == {"sink": 3}

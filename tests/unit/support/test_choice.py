@@ -1,0 +1,56 @@
+"""No test is left out of both `make test` and `make test-all`, and none is in both."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.choice import BY_FOLDER, LONGEST_FIRST, QUICK, REST, chosen
+
+ROOT = Path(__file__).parents[3]
+MAKEFILE = (ROOT / "Makefile").read_text()
+COLLECT = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+
+
+def recipe(target):
+    """The lines of one target of the Makefile."""
+    [lines] = re.findall(rf"^{target}:.*\n((?:(?:\t|ifeq|else|endif).*\n)+)", MAKEFILE, re.MULTILINE)
+    return lines
+
+
+def test_every_folder_of_tests_is_in_the_rule():
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert folders == set(BY_FOLDER) == set(LONGEST_FIRST)
+
+
+@pytest.mark.parametrize("folder", BY_FOLDER)
+def test_a_mark_decides_and_else_the_folder(folder):
+    assert chosen(folder, ["timeout"]) == BY_FOLDER[folder]
+    assert [chosen(folder, [mark]) for mark in (QUICK, REST)] == [QUICK, REST]
+
+
+def test_what_is_both_or_of_no_known_folder_is_refused():
+    with pytest.raises(ValueError, match="take one mark away"):
+        chosen("unit", [QUICK, REST])
+    with pytest.raises(ValueError, match="tests/strange"):
+        chosen("strange", [QUICK])
+
+
+def test_every_test_that_is_collected_is_one_of_the_two():
+    """In the two folders where marks decide the most; to collect all of them takes half a minute."""
+    argv = [*COLLECT, "-m", f"{QUICK} and {REST} or not ({QUICK} or {REST})", "tests/faults", "tests/acceptance"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout[-1000:] + done.stderr[-1000:]
+    assert re.search(r"^no tests collected \(\d{3} deselected\)", done.stdout, re.MULTILINE), done.stdout[-1000:]
+
+
+def test_make_test_takes_the_quick_ones_and_make_test_all_the_rest_too():
+    assert set(re.findall(r"-m (\w+)", recipe("test"))) == {QUICK}
+    assert set(re.findall(r"-m (\w+)", recipe("test-rest"))) == {REST}
+    assert re.search(r"^test-all: test test-rest$", MAKEFILE, re.MULTILINE)
+
+
+def test_continuous_integration_runs_make_test_and_then_all():
+    assert "make test test-all" in (ROOT / ".ci/run").read_text()

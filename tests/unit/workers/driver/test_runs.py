@@ -1,0 +1,508 @@
+"""The driver's loop with a stand-in for Spark: reserve, take-over, loss, pauses, and its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.inboxes import parcel, put
+from tests.support.pump import Source
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, LedgerUnavailableError, TopologyBuilder
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.memory import MemoryLedger
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Appended
+from tiercel.spark_jobs.errors import StateLayoutError
+from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.workers.control import lease, memory_lease
+from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.driver import keeper, runs, watch
+from tiercel.workers.driver.entering import enter
+from tiercel.workers.driver.runs import Ground, Runs
+from tiercel.workers.errors import RunsFailedError
+
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+BOLT = 2
+
+
+def topology():
+    builder = TopologyBuilder("t")
+    builder.set_spout("source", Source())
+    builder.set_bolt("bolt", BasicBolt()).shuffle_grouping("source")
+    return builder.build()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Everything is the tenth of what it is."""
+    monkeypatch.setattr(lease, "LASTS", timedelta(seconds=0.5))
+    monkeypatch.setattr(memory_lease, "LASTS", timedelta(seconds=0.5))
+    monkeypatch.setattr(keeper, "_RENEW_S", 0.1)
+    for name in ("_LOOK_S", "_FIGURES_S", "_RESERVE_S"):
+        monkeypatch.setattr(runs, name, 0.02)
+    monkeypatch.setattr(runs, "_GRACE_S", 1.0)
+    monkeypatch.setattr(runs, "_DRAIN_S", 0.5)
+    monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.05)
+
+
+class Job:
+    """Stands for the Spark job of a run: its bolt tasks say that they live, until another run has their inboxes."""
+
+    def __init__(self, world, run, fault=None):
+        self.world, self.run, self.fault = world, run, fault
+        self.cancelled = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self):
+        if self.fault is not None:
+            return
+        while not self._end.wait(0.01):
+            if self.world.attends and self.world.inboxes.beat(self.run.id, {BOLT: 1}):
+                return
+
+    @property
+    def active(self):
+        return self._thread.is_alive()
+
+    def wait(self, seconds):
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def cancel(self):
+        self.cancelled = True
+        self._end.set()
+
+    def fail(self, fault):
+        self.fault = fault
+        self._end.set()
+
+
+class Away:
+    """Another object, or nothing but LedgerUnavailableError while ``away``."""
+
+    def __init__(self, inner):
+        self.inner, self.away = inner, False
+
+    def __getattr__(self, name):
+        if self.away:
+            raise LedgerUnavailableError("Redis is away")
+        return getattr(self.inner, name)
+
+
+class World:
+    """What two drivers share."""
+
+    slots = 2
+    free = 0
+
+    def __init__(self):
+        self.lease, self.control = MemoryLease(), MemoryControl()
+        self.inboxes, self.ledger = MemoryInboxes(), MemoryLedger(SPEC)
+        self.jobs = []
+        self.entered = []
+        self.released = []
+        self.attends = True
+        self.faults = []
+        self.on_enter = lambda run: None
+
+    def start(self, run):
+        self.jobs.append(Job(self, run, self.faults.pop() if self.faults else None))
+        return self.jobs[-1]
+
+    def silenced(self):
+        return nullcontext()
+
+    @property
+    def run(self):
+        """The run that spout workers send to."""
+        holder = self.lease.holder()
+        return holder.run if holder else None
+
+    def enter(self, run):
+        self.on_enter(run)
+        self.entered.append(run.id)
+        self.released.append(enter(run.id, run.topology, self.inboxes, self.ledger, MemoryCaseBook()))
+        return self.released[-1]
+
+    def make(self, number, slots, topology):
+        return Run(id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, epoch=number)
+
+    def ground(self, **parts):
+        shared = {"lease": self.lease, "control": self.control, "inboxes": self.inboxes, "enter": self.enter}
+        return Ground(topology=topology(), make=self.make, **{**shared, **parts})
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+class Driver:
+    """A driver on a thread of its own, as ``Driver.run`` goes about it."""
+
+    def __init__(self, world, **parts):
+        self.runs = Runs(world.ground(**parts))
+        self.error = None
+        self._world = world
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            if self.runs.wait_for_turn():
+                self.runs.begin(1)
+                self.runs.go(self._world)
+        except Exception as error:  # noqa: BLE001 - what ends it is looked at
+            self.error = error
+        finally:
+            self.runs.close()
+
+    @property
+    def ended(self):
+        return not self.thread.is_alive()
+
+
+@pytest.fixture
+def drive(world):
+    with ExitStack() as exits:
+
+        @contextmanager
+        def ending(driver):
+            try:
+                yield
+            finally:
+                driver.runs.stop()
+                driver.thread.join(10)
+                assert driver.ended
+
+        def started(**parts):
+            driver = Driver(world, **parts)
+            exits.enter_context(ending(driver))
+            driver.thread.start()
+            return driver
+
+        yield started
+
+
+def running(world, after=None):
+    """Wait for a run that spout workers send to, another one than ``after``."""
+    return wait_until(lambda: world.run not in (None, "", after) and world.run, 10, "a run")
+
+
+def sends(world, run):
+    return put(world.inboxes, time.monotonic_ns(), parcel(b"x", target=BOLT), run=run) == [Appended.DONE]
+
+
+def test_spout_workers_hear_of_a_run_when_its_inboxes_take_what_they_send(world, drive):
+    drive()
+    run = running(world)
+    assert world.lease.holder().shape == shape_of(topology())
+    assert sends(world, run)
+    assert [job.run.id for job in world.jobs] == [run]
+
+
+def with_a_reserve(world, drive, caplog):
+    """The first driver, its run, and a second driver that waits."""
+    caplog.set_level("INFO")
+    first = drive()
+    run = running(world)
+    drive()
+    wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    return first, run
+
+
+def test_the_second_driver_waits_in_reserve_and_takes_over_when_the_first_ends(world, drive, caplog):
+    first, run = with_a_reserve(world, drive, caplog)
+    time.sleep(0.2)
+    assert (world.run, len(world.jobs)) == (run, 1)
+    first.runs.stop()
+    second = running(world, after=run)
+    assert int(second) > int(run)
+    assert not world.jobs[0].active
+    assert sends(world, second)
+
+
+def test_the_second_driver_takes_over_from_one_that_is_dead_when_its_lease_has_lapsed(world, drive):
+    world.lease.take(Holder(driver="dead", run="17"))
+    began = time.monotonic()
+    drive()
+    running(world, after="17")
+    assert 0.4 < time.monotonic() - began < 3
+
+
+def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve(world, drive, caplog):
+    caplog.set_level("INFO")
+    away = Away(world.lease)
+    first = drive(lease=away)
+    run = running(world)
+    away.away = True
+    drive()
+    second = running(world, after=run)
+    away.away = False
+    wait_until(lambda: "another driver has taken t over" in caplog.text, 5, "the first driver to notice")
+    wait_until(lambda: caplog.text.count("waiting in reserve") == 2, 5, "the first driver to wait")
+    time.sleep(0.3)
+    assert world.run == second, "they do not take turns"
+    assert sends(world, second), "the end of the older run took nothing from the later one"
+    assert [job.active for job in world.jobs] == [False, True]
+    assert not first.ended
+
+
+def test_what_an_older_driver_still_does_is_refused(world, drive, caplog):
+    """It sleeps between drawing its run and entering it."""
+    asleep, woken = threading.Event(), threading.Event()
+
+    def sleep(run):
+        asleep.set()
+        woken.wait(10)
+        return world.enter(run)
+
+    away = Away(world.lease)
+    drive(lease=away, enter=sleep)
+    assert asleep.wait(10)
+    away.away = True
+    drive()
+    run = running(world)
+    woken.set()
+    wait_until(lambda: "is over: a later one has" in caplog.text, 5, "the older run to be refused")
+    assert world.run == run
+    assert sends(world, run)
+    away.away = False
+
+
+def test_while_redis_is_away_from_all_the_run_goes_on(world, drive):
+    away = Away(world.lease)
+    drive(lease=away, inboxes=(inboxes := Away(world.inboxes)), control=(control := Away(world.control)))
+    run = running(world)
+    for each in (away, inboxes, control):
+        each.away = True
+    time.sleep(0.7)
+    assert world.run is None, "the lease has lapsed, and spout workers hold still"
+    for each in (away, inboxes, control):
+        each.away = False
+    wait_until(lambda: world.run == run, 5, "the run to be there again")
+    assert len(world.jobs) == 1
+
+
+def test_a_redis_that_restarts_empty_has_a_new_run(world, drive, caplog):
+    drive()
+    run = running(world)
+    world.inboxes._boxes.clear()
+    world.lease.lose()
+    second = running(world, after=run)
+    assert sends(world, second)
+
+
+def test_a_run_whose_job_fails_is_followed_by_another(world, drive, caplog):
+    drive()
+    run = running(world)
+    world.jobs[0].fail("Job aborted")
+    running(world, after=run)
+    assert "the run ended: Job aborted" in caplog.text
+
+
+def test_between_two_runs_spout_workers_hold_still(world, drive, monkeypatch):
+    monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.5)
+    drive()
+    run = running(world)
+    world.jobs[0].fail("Job aborted")
+    wait_until(lambda: world.run == "", 5, "no run")
+    assert not sends(world, run)
+
+
+def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monkeypatch):
+    monkeypatch.setattr(watch, "UNATTENDED_S", 0.2)
+    drive()
+    run = running(world)
+    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
+    world.attends = False
+    wait_until(lambda: len(world.jobs) == 2, 10, "another run")
+    world.attends = True
+    running(world, after=run)
+    assert "no process runs the bolt tasks 2" in caplog.text
+    assert world.jobs[0].cancelled
+
+
+def test_a_jump_of_redis_clock_ends_no_run(world, drive, monkeypatch):
+    """Until its next word, a second later, each process then seems to be gone for an hour."""
+    looks = []
+    figures = world.inboxes.figures
+
+    def an_hour_late_at_first(tasks):
+        found = figures(tasks)
+        looks.append(found[BOLT].seen_s)
+        jumped = looks[-1] is not None and sum(seen is not None for seen in looks) <= 2
+        return {task: replace(one, seen_s=3600.0) if jumped else one for task, one in found.items()}
+
+    monkeypatch.setattr(world.inboxes, "figures", an_hour_late_at_first)
+    drive()
+    run = running(world)
+    wait_until(lambda: sum(seen is not None for seen in looks) > 10, 5, "some looks")
+    assert running(world) == run
+    assert len(world.jobs) == 1
+
+
+def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver(world, drive, caplog):
+    world.faults = ["PicklingError: no"] * 100
+    driver = drive()
+    wait_until(lambda: driver.ended, 20, "the driver to end")
+    assert isinstance(driver.error, RunsFailedError)
+    assert str(driver.error).startswith("8 runs of t failed one after the other, the last one with: PicklingError: no")
+    assert "\n" not in str(driver.error)
+    assert len(world.jobs) == 8
+    assert world.lease.holder() is None, "spout workers hold still"
+
+
+def test_what_an_operator_must_mend_ends_the_driver_at_once(world, drive):
+    def refuse(run):
+        raise StateLayoutError("the state of 'count' was written with ackers=1, now it is 2: set ackers=1 again")
+
+    world.on_enter = refuse
+    driver = drive()
+    wait_until(lambda: driver.ended, 5, "the driver to end")
+    assert isinstance(driver.error, StateLayoutError)
+    assert world.jobs == []
+    assert world.lease.holder() is None
+
+
+def test_a_topology_that_is_rebalanced_has_a_new_run_on_what_spark_has_then(world, drive, caplog):
+    caplog.set_level("INFO")
+    slots = []
+    make = world.make
+
+    def noting(number, wanted, topology):
+        slots.append(wanted)
+        return make(number, wanted, topology)
+
+    world.make = noting
+    world.control.rebalance({})
+    drive()
+    run = running(world)
+    time.sleep(0.2)
+    assert len(world.jobs) == 1, "an order from before is none"
+    world.slots = 5
+    world.control.rebalance({})
+    second = running(world, after=run)
+    assert sends(world, second)
+    assert slots == [1, 2, 5]
+    world.control.lose()
+    time.sleep(0.2)
+    assert world.run == second, "an emptied Redis orders nothing"
+    world.control.rebalance({})
+    running(world, after=second)
+
+
+def numbers(world):
+    return world.lease.holder().parallelism
+
+
+def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear_of_them(world, drive, caplog):
+    caplog.set_level("INFO")
+    drive()
+    run = running(world)
+    assert numbers(world) == {"bolt": 1}
+    world.control.rebalance({"bolt": 4, "gone": 3})
+    run = running(world, after=run)
+    assert numbers(world) == world.jobs[-1].run.topology.parallelism == {"bolt": 4}
+    assert world.lease.holder().shape == shape_of(world.jobs[-1].run.topology) != shape_of(topology())
+    assert "bolt has 4 tasks by order of tiercel rebalance, and 1 by its code" in caplog.text
+    world.control.rebalance({})
+    run = running(world, after=run)
+    assert numbers(world) == {"bolt": 4}, "it is not named"
+    world.control.rebalance({"bolt": None})
+    running(world, after=run)
+    assert numbers(world) == {"bolt": 1}
+
+
+def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied(world, drive, caplog):
+    first, run = with_a_reserve(world, drive, caplog)
+    world.control.rebalance({"bolt": 4})
+    run = running(world, after=run)
+    first.runs.stop()
+    run = running(world, after=run)
+    assert numbers(world) == {"bolt": 4}, "the driver in reserve obeys it too"
+    world.control.lose()
+    world.lease.lose()
+    world.inboxes._boxes.clear()
+    running(world, after=run)
+    assert numbers(world) == {"bolt": 4}
+    assert world.control.rebalanced(NO_REBALANCE).parallelism == {"bolt": 4}
+
+
+def test_an_order_that_comes_while_a_run_begins_is_obeyed(world, drive):
+    def order(run):
+        if len(world.entered) == 1:
+            world.control.rebalance({"bolt": 4})
+
+    world.on_enter = order
+    drive()
+    wait_until(lambda: world.run and numbers(world) == {"bolt": 4}, 5, "a run that obeys")
+
+
+def test_what_is_on_its_way_is_finished_before_a_topology_is_rebalanced(world, drive):
+    drive()
+    run = running(world)
+    assert sends(world, run)
+    world.control.rebalance({})
+    wait_until(lambda: world.run == "", 5, "spout workers to be told to send nothing")
+    assert world.inboxes.figures([BOLT])[BOLT].tuples == 1
+    [(task, [entry])] = world.inboxes.drain(run)
+    world.inboxes.discard(run, task, [entry.position])
+    running(world, after=run)
+    assert world.released[-2:] == [0, 0], "by the end of the run, and the beginning of the next"
+
+
+def test_what_takes_too_long_is_released_when_a_topology_is_rebalanced(world, drive):
+    drive()
+    run = running(world)
+    assert sends(world, run)
+    began = time.monotonic()
+    world.control.rebalance({})
+    running(world, after=run)
+    assert 0.4 < time.monotonic() - began < 5
+    assert world.inboxes.figures([BOLT])[BOLT].tuples == 0
+
+
+def test_a_killed_topology_ends_the_driver_that_runs_and_those_in_reserve(world, drive, caplog):
+    caplog.set_level("INFO")
+    first = drive()
+    running(world)
+    second = drive()
+    wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    world.control.order(State.KILLED)
+    wait_until(lambda: first.ended and second.ended, 10, "both drivers to end")
+    assert world.lease.holder() is None
+    assert len(world.jobs) == 1
+    assert not world.jobs[0].active
+
+
+def test_a_stopped_driver_gives_the_lease_up_and_keeps_it_given_up(world, drive):
+    driver = drive()
+    running(world)
+    driver.runs.stop()
+    wait_until(lambda: driver.ended, 5, "the driver to end")
+    for _ in range(30):
+        assert world.lease.holder() is None
+        time.sleep(0.01)
+    assert world.entered[-1].endswith("-ended")
+
+
+def test_a_driver_that_waits_for_redis_ends_when_it_is_told(world, drive):
+    away = Away(world.lease)
+    away.away = True
+    driver = drive(lease=away)
+    time.sleep(0.2)
+    driver.runs.stop()
+    wait_until(lambda: driver.ended, 5, "the driver to end")
+    assert driver.error is None

@@ -1,0 +1,66 @@
+"""The driver's judgement on a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.workers.driver.watch import START_S, SURE_LOOKS, UNATTENDED_S, Absences, Ended, Staffing, healthy, pause_s
+
+
+def staffing(**seen_s):
+    """Of tasks that were seen so long ago; None: never."""
+    figures = {
+        int(task[1:]): InboxFigures(tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen)
+        for task, seen in seen_s.items()
+    }
+    return Staffing.of(figures)
+
+
+def test_a_task_that_was_seen_lately_is_attended():
+    assert staffing(t1=0.0, t2=UNATTENDED_S).missing(1000.0) == ()
+
+
+def test_a_task_that_was_seen_and_is_gone_is_missing_however_young_the_run():
+    assert staffing(t1=0.0, t2=UNATTENDED_S + 1).missing(0.0) == (2,)
+
+
+def test_a_task_that_was_never_seen_has_the_time_of_a_start():
+    found = staffing(t1=None, t2=0.0, t3=UNATTENDED_S + 1)
+    assert found.missing(START_S) == (3,)
+    assert found.missing(START_S + 1) == (3, 1)
+
+
+def test_a_task_is_surely_missing_when_look_after_look_finds_it_so():
+    absences = Absences()
+    found = [absences.looked((1, 2)) for _ in range(SURE_LOOKS)]
+    assert found == [()] * (SURE_LOOKS - 1) + [(1, 2)]
+
+
+def test_a_task_that_a_look_finds_again_is_not_missing():
+    absences = Absences()
+    for _ in range(SURE_LOOKS - 1):
+        absences.looked((1, 2))
+    assert absences.looked((2,)) == (2,)
+    assert absences.looked((1, 2)) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("ended", "lasted_s", "is_healthy"),
+    [
+        (Ended.FAILED, 1.0, False),
+        (Ended.LOST, 1.0, False),
+        (Ended.FAILED, 31.0, True),
+        (Ended.LOST, 31.0, True),
+        # Its own patience alone takes longer than that.
+        (Ended.UNATTENDED, 3600.0, False),
+    ],
+)
+def test_a_run_that_lasted_makes_good_for_those_that_failed(ended, lasted_s, is_healthy):
+    assert healthy(ended, lasted_s) is is_healthy
+
+
+def test_each_failure_in_a_row_has_a_longer_pause_up_to_ten_seconds():
+    pauses = [pause_s(failures) for failures in range(1, 20)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.5, 10.0)

@@ -1,0 +1,102 @@
+"""``/metrics`` names and labels, and that alerts and dashboard ask for nothing else."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import generate_latest
+
+from tiercel import QueueDepth
+from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.windows import Counted
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.workers.control.graph import Component, Edge, Graph
+from tiercel.workers.monitoring.exposition import registry_of
+from tiercel.workers.monitoring.overview import overview_of
+from tiercel.workers.monitoring.raw import Raw
+
+COMPOSE = Path(__file__).parents[4] / "compose"
+EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
+GRAPH = Graph(
+    spouts=(Component(name="lines", tasks=(1,), queue="q"),),
+    bolts=(Component(name="split", tasks=(2, 3)),),
+    edges=(EDGE,),
+    shards=1,
+)
+DEPTH = QueueDepth(name="q", ready=1, unacked=2, delayed=0, consumers=1, in_rate=None, out_rate=None, dead_lettered=0)
+
+
+class Seen:
+    """Stands for a watcher that has looked."""
+
+    def __init__(self, *overviews):
+        self.overviews = {each.name: each for each in overviews}
+
+    def all(self):
+        return self.overviews, {"redis": True, "rabbitmq": True}
+
+
+def exposed(**changed: Any) -> dict[str, float]:
+    """{metric{labels}: value} of one topology."""
+    given: dict[str, Any] = {
+        "graph": GRAPH,
+        "counted": Counted(counts={}, seconds=10),
+        "present": {},
+        "state": None,
+        "driver": True,
+        "inboxes": {},
+        "census": Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0),
+        "errors": [],
+    }
+    seen = overview_of("t", Raw(**{**given, **changed}))
+    whole = generate_latest(registry_of(Seen(replace(seen, queues=(DEPTH,))))).decode()
+    lines = [line.rsplit(" ", 1) for line in whole.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def of_task(found: dict[str, float], task: int) -> dict[str, float]:
+    labels = f'{{component="split",task="{task}",topology="t"}}'
+    return {name.removesuffix(labels): value for name, value in found.items() if name.endswith(labels)}
+
+
+def test_each_bolt_task_has_figures_of_its_own():
+    counts = {"split": {2: {"executed": 8, "execute_ns": 5 * 10**9, "steps": 4, "step_ns": 6 * 10**9}}}
+    inbox = InboxFigures(tuples=70, bytes=900, adopted=True, oldest_s=1.5, attempts=3, seen_s=0.5)
+    found = exposed(counted=Counted(counts=counts, seconds=10), inboxes={2: inbox})
+    assert of_task(found, 2) == {
+        "tiercel_task_executed_total": 8,
+        "tiercel_task_execute_seconds_total": 5,
+        "tiercel_task_steps_total": 4,
+        "tiercel_task_step_seconds_total": 6,
+        "tiercel_inbox_tuples": 70,
+        "tiercel_inbox_bytes": 900,
+        "tiercel_inbox_oldest_seconds": 1.5,
+        "tiercel_task_attempts": 3,
+        "tiercel_task_attended": 1,
+        "tiercel_task_seen_seconds": 0.5,
+    }
+    missing = of_task(found, 3)
+    assert (missing["tiercel_task_attended"], missing["tiercel_inbox_tuples"]) == (0, 0)
+    assert "tiercel_task_seen_seconds" not in missing, "no process was ever seen"
+
+
+def test_alerts_and_dashboard_ask_only_for_what_there_is():
+    names = {name.partition("{")[0] for name in exposed()}
+    alerts = yaml.safe_load((COMPOSE / "alerts.yml").read_text())["groups"][0]["rules"]
+    dashboard = json.loads((COMPOSE / "grafana-dashboard.json").read_text())
+    questions = [rule["expr"] for rule in alerts]
+    questions += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for question in questions for name in re.findall(r"tiercel_\w+", question)}
+    assert asked
+    assert asked <= names
+
+
+def test_the_panels_of_the_dashboard_do_not_cover_each_other():
+    panels = json.loads((COMPOSE / "grafana-dashboard.json").read_text())["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert {(panel["gridPos"]["w"], panel["gridPos"]["h"]) for panel in panels} == {(12, 8)}

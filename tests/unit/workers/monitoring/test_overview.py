@@ -1,0 +1,228 @@
+"""The figures of every view, worked out of counters and inboxes."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.histogram import bucket_of
+from tiercel.acker.metrics.windows import Counted
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.spark_jobs.running.counts import ACKER, edge_counter
+from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.graph import Component, Edge, Graph
+from tiercel.workers.driver.watch import UNATTENDED_S
+from tiercel.workers.monitoring.overview import overview_of
+from tiercel.workers.monitoring.page.tables import BOLTS, TASKS, tables_of
+from tiercel.workers.monitoring.rates import RateMeter
+from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.wording import body_text, milliseconds, per_second, size, span, tasks_named
+
+EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
+GRAPH = Graph(
+    spouts=(Component(name="lines", tasks=(1, 2), queue="q"),),
+    bolts=(Component(name="split", tasks=(3, 4)),),
+    edges=(EDGE,),
+    shards=1,
+)
+NOTHING = Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
+S, MS = 1_000_000_000, 1_000_000
+
+
+def error(component, message):
+    return ErrorReport(at=datetime(2024, 1, 1, tzinfo=UTC), component=component, task=1, message=message)
+
+
+def inbox(**changed):
+    given = {"tuples": 0, "bytes": 0, "adopted": True, "oldest_s": 0.0, "attempts": 1, "seen_s": 0.4}
+    return InboxFigures(**{**given, **changed})
+
+
+def overview(**changed):
+    given = {
+        "graph": GRAPH,
+        "counted": Counted(counts={}, seconds=0),
+        "present": {},
+        "state": None,
+        "driver": False,
+        "inboxes": {},
+        "census": NOTHING,
+        "errors": [],
+    }
+    return overview_of("t", Raw(**{**given, **changed}))
+
+
+def test_a_topology_that_never_ran_is_all_zeros():
+    seen = overview()
+    assert (seen.state, seen.seconds) == ("not running", 0)
+    assert (seen.spouts[0].acked, seen.spouts[0].complete_ms, seen.spouts[0].running) == (0, None, 0)
+    assert (seen.bolts[0].capacity, seen.bolts[0].execute_ms, seen.bolts[0].process_ms) == (0, None, None)
+
+
+def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acked():
+    slow, fast = bucket_of(900), bucket_of(100)
+    counts = {
+        "lines": {
+            1: {"emitted": 10, "transferred": 20, "acked": 1, "complete_us": 900_000, slow: 1},
+            2: {"emitted": 5, "acked": 3, "complete_us": 300_000, fast: 3, "failed": 4, "timeout": 3, "released": 2},
+        }
+    }
+    present = {
+        1: Presence(active=True, pending=7, oldest_s=1.5),
+        2: Presence(active=True, pending=1, oldest_s=9),
+    }
+    seen = overview(counted=Counted(counts=counts, seconds=60), present=present, driver=True)
+    [row] = seen.spouts
+    assert (row.emitted, row.transferred, row.acked, row.failed, row.timeouts, row.released) == (15, 20, 4, 4, 3, 2)
+    assert row.complete_ms == 300
+    assert row.complete_p99_ms == pytest.approx(900, rel=0.05)
+    assert (row.tasks, row.running, row.pending, row.oldest_s) == (2, 2, 8, 9)
+    assert (seen.own.oldest_pending_s, seen.acker.timeouts) == (9, 3)
+
+
+def test_the_capacity_of_a_bolt_is_that_of_its_busiest_task():
+    counts = {
+        "split": {
+            3: {"executed": 4, "execute_ns": 6 * S, "acked": 2, "process_ns": 30 * MS},
+            4: {"executed": 4, "execute_ns": 2 * S, "failed": 1},
+        }
+    }
+    [row] = overview(counted=Counted(counts=counts, seconds=10)).bolts
+    assert (row.capacity, row.execute_ms, row.process_ms) == (0.6, 1000, 15)
+    assert (row.executed, row.acked, row.failed) == (8, 2, 1)
+
+
+def test_a_task_that_executes_all_the_time_has_a_capacity_of_1_in_the_window_and_now():
+    counts = {"split": {3: {"executed": 60, "execute_ns": 59 * S}, 4: {"executed": 600, "execute_ns": 20 * S}}}
+    rates = {"split": {3: {"execute_ns": 998 * S}, 4: {"execute_ns": 0}}}
+    seen = overview(counted=Counted(counts=counts, seconds=60), rates=rates)
+    busy, idle = seen.tasks
+    assert (busy.capacity, busy.busy, seen.bolts[0].capacity) == pytest.approx((0.983, 0.998, 0.983), abs=0.001)
+    assert (idle.capacity, idle.busy) == pytest.approx((0.333, 0), abs=0.001)
+
+
+def test_a_share_is_never_above_1_although_the_first_report_is_of_the_second_before():
+    counts = {"split": {3: {"execute_ns": S}}}
+    seen = overview(counted=Counted(counts=counts, seconds=0.5), rates={"split": {3: {"execute_ns": 1500 * S}}})
+    assert (seen.tasks[0].capacity, seen.tasks[0].busy) == (1, 1)
+
+
+def test_each_task_shows_what_waits_for_it_its_steps_and_its_restarts():
+    counts = {"split": {3: {"executed": 8, "steps": 4, "step_ns": 20 * MS}, 4: {"steps": 1, "step_ns": 5 * MS}}}
+    rates = {"split": {3: {"steps": 2_000}, 4: {"steps": 500}}}
+    inboxes = {
+        3: inbox(tuples=700, bytes=4096, oldest_s=2.5, attempts=3),
+        4: inbox(tuples=30, bytes=100, oldest_s=9.0),
+    }
+    seen = overview(counted=Counted(counts=counts, seconds=10), rates=rates, inboxes=inboxes)
+    first, second = seen.tasks
+    assert (first.component, first.task, second.task) == ("split", 3, 4)
+    assert (first.waiting, first.waiting_bytes, first.oldest_s, first.restarts) == (700, 4096, 2.5, 2)
+    assert (first.steps, first.steps_a_second, first.step_ms, first.executed) == (4, 2, 5, 8)
+    [bolt] = seen.bolts
+    assert (bolt.waiting, bolt.oldest_s, bolt.restarts, bolt.unattended) == (730, 9, 2, ())
+    assert (bolt.steps_a_second, bolt.step_ms) == (2.5, 5)
+    assert (seen.own.waiting, seen.own.oldest_waiting_s) == (730, 9)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (inbox(seen_s=UNATTENDED_S), "now"),
+        (inbox(seen_s=UNATTENDED_S + 1), f"{UNATTENDED_S + 1:.1f} s ago"),
+        (inbox(seen_s=None, attempts=0), "never"),
+        (inbox(adopted=False, seen_s=None, attempts=0), "never"),
+        (None, "never"),
+    ],
+)
+def test_a_task_without_a_process_is_named(found, shown):
+    seen = overview(inboxes={3: inbox(), **({4: found} if found else {})})
+    assert seen.bolts[0].unattended == (() if shown == "now" else (4,))
+    tables = tables_of(seen)
+    assert [row["process seen"] for row in tables[TASKS]] == ["now", shown]
+    assert tables[BOLTS][0]["without a process"] == ("" if shown == "now" else "4")
+
+
+def test_of_very_many_tasks_those_without_a_process_and_those_behind_are_listed():
+    graph = replace(GRAPH, bolts=(Component(name="split", tasks=tuple(range(3, 303))),))
+    inboxes = {task: inbox(oldest_s=float(task)) for task in range(3, 303)} | {5: inbox(seen_s=None)}
+    listed = [row["task"] for row in tables_of(overview(graph=graph, inboxes=inboxes))[TASKS]]
+    assert (len(listed), listed[:2], listed[-1]) == (100, ["5", "302"], "204")
+
+
+def test_the_acker_and_the_edges_show_what_is_counted_and_what_is_now():
+    arrived = edge_counter("lines", "default")
+    counts = {
+        ACKER: {0: {"executed": 100, "acked": 40, "failed": 3, "late": 2, "execute_ns": 50 * MS}},
+        "split": {3: {arrived: 8}, 4: {arrived: 2}},
+    }
+    rates = {ACKER: {0: {"executed": 12_000}}, "split": {3: {arrived: 1500}, 4: {arrived: 500}}}
+    census = Census(pending=9, memory_bytes=243, feed_entries=1, feed_lag_s=0.5)
+    seen = overview(counted=Counted(counts=counts, seconds=10), rates=rates, census=census)
+    acker, [edge] = seen.acker, seen.edges
+    assert (acker.pending, acker.memory_bytes, acker.updates, acker.updates_a_second) == (9, 243, 100, 12)
+    assert (acker.completed, acker.failed, acker.late, acker.update_ms) == (40, 3, 2, 0.5)
+    assert (edge.edge, edge.tuples, edge.a_second) == (EDGE, 10, 2)
+    assert (seen.own.pending, seen.own.feed_entries, seen.own.feed_lag_s) == (9, 1, 0.5)
+
+
+def test_each_component_shows_its_newest_error():
+    seen = overview(errors=[error("split", "newer"), error("split", "older"), error("lines", "no")])
+    assert seen.bolts[0].last_error.message == "newer"
+    assert seen.spouts[0].last_error.message == "no"
+
+
+@pytest.mark.parametrize(
+    ("driver", "tasks", "state", "shown"),
+    [
+        (False, 0, None, "not running"),
+        (False, 0, State.DEACTIVATED, "not running"),
+        (True, 0, None, "active"),
+        (False, 1, State.DEACTIVATED, "deactivated"),
+        (True, 1, State.ACTIVE, "active"),
+        (True, 1, State.KILLED, "killed"),
+    ],
+)
+def test_the_state_is_what_it_was_told_if_anything_of_it_is_there(driver, tasks, state, shown):
+    present = {task: Presence(active=True, pending=0) for task in range(1, tasks + 1)}
+    assert overview(driver=driver, present=present, state=state).state == shown
+
+
+def test_rates_are_of_the_last_ten_seconds_or_a_little_more():
+    meter = RateMeter()
+    assert meter.look(0, {"a": {1: {"n": 1000}}}) == {}
+    assert meter.look(2, {"a": {1: {"n": 1010}}}) == {"a": {1: {"n": 5000}}}
+    assert meter.look(12, {"a": {1: {"n": 1010}}, "b": {2: {"n": 5}}}) == {"a": {1: {"n": 0}}, "b": {2: {"n": 500}}}
+
+
+def test_rates_begin_anew_when_the_counters_were_lost():
+    meter = RateMeter()
+    meter.look(0, {"a": {1: {"n": 1000}}})
+    assert meter.look(1, {}) == {}
+    assert meter.look(2, {"a": {1: {"n": 3}}}) == {"a": {1: {"n": 3000}}}
+
+
+def test_a_body_is_shown_as_text_if_it_is_one_and_else_in_hexadecimal():
+    euro = "€".encode()
+    assert body_text(b"a\tb\r\n<b>", 8) == ("text", "a\tb\n<b>")
+    assert body_text("left\u202eright\x7f".encode(), 13) == ("text", r"left\u202eright\x7f")
+    assert body_text(b"a" + euro[:2], 4) == ("text", "a\n… and 1 bytes more"), "a character that was cut in two"
+    assert body_text(b"a" + euro[:2], 3) == ("binary", f"00000000  61 e2 82 {' ' * 39} a..")
+    kind, text = body_text(b"\x00\xff0123456789abcdef", 5000)
+    assert kind == "binary"
+    assert text.splitlines() == [
+        "00000000  00 ff 30 31 32 33 34 35 36 37 38 39 61 62 63 64  ..0123456789abcd",
+        f"00000010  65 66 {' ' * 42} ef",
+        "… and 4,982 bytes more",
+    ]
+    assert body_text(b"", 0) == ("text", "")
+
+
+def test_numbers_are_written_for_people():
+    assert [milliseconds(number) for number in (None, 0.0123, 12.34, 1234.5)] == ["", "0.012", "12.3", "1,234"]
+    assert [per_second(number) for number in (None, 0, 9.94, 1234.5)] == ["?", "0.0", "9.9", "1,234"]
+    assert [size(number) for number in (0, 2048, 5 * 2**20, 3 * 2**40)] == ["0 B", "2.0 KiB", "5.0 MiB", "3,072.0 GiB"]
+    assert [tasks_named(range(count)) for count in (0, 2, 3, 5)] == ["", "0, 1", "0, 1, 2", "0, 1, 2 and 2 more"]
+    assert [span(number) for number in (0, 59.4, 61, 3 * 3600, 90_000)] == ["0 s", "59 s", "1 min 1 s", "3 h 0 min", "1 d 1 h"]

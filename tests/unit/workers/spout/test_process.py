@@ -1,0 +1,51 @@
+"""What a topology's settings become in a spout worker; nothing connects."""
+
+from datetime import timedelta
+
+import pytest
+
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
+from tiercel.workers.errors import UsageError
+from tiercel.workers.spout.process import SpoutProcess
+
+
+def process(component="lines", task_index=0, overrides=None, **config):
+    builder = TopologyBuilder("settings", Config(**config))
+    builder.set_spout("lines", QueueSpout("lines"), parallelism=2, config=overrides)
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    return SpoutProcess(
+        builder.build(), component, task_index, amqp_url="amqp://127.0.0.1:1", redis_urls=("redis://127.0.0.1:1",)
+    )
+
+
+def settings(**config):
+    return process(**config).task._settings
+
+
+def test_the_message_timeout_is_thirty_seconds_or_what_is_set_or_none_at_all():
+    assert settings().message_timeout == timedelta(seconds=30)
+    assert settings(message_timeout_secs=2.5).message_timeout == timedelta(seconds=2.5)
+    assert settings(message_timeout_secs=2.5, enable_message_timeouts=False).message_timeout is None
+
+
+def test_the_bound_on_what_is_in_flight_is_fixed_if_it_is_set_for_the_topology_or_the_spout():
+    assert not settings().admission.fixed
+    assert settings(max_spout_pending=7).admission.bound == 7
+    bound = settings(max_spout_pending=7, overrides={"max_spout_pending": 9}).admission
+    assert (bound.bound, bound.fixed) == (9, True)
+
+
+@pytest.mark.parametrize(("ackers", "tracked"), [(0, False), (1, True), (3, True)])
+def test_without_ackers_nothing_is_tracked(ackers, tracked):
+    assert settings(ackers=ackers).tracked is tracked
+
+
+def test_the_grace_time_is_what_is_set():
+    assert settings(shutdown_grace_secs=3).grace == timedelta(seconds=3)
+
+
+def test_a_task_that_there_is_not_is_refused():
+    with pytest.raises(UsageError, match="its spouts are lines"):
+        process("nobody")
+    with pytest.raises(UsageError, match="tasks 0 to 1, there is no task 2"):
+        process(task_index=2)

@@ -1,0 +1,733 @@
+"""The spout worker's loop, on the memory twins and with the real clock."""
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from tests.support.waiting import wait_until
+from tiercel import BasicBolt, LedgerUnavailableError, Spout, SpoutContext, TopologyBuilder
+from tiercel.acker.effects import LocalEffect
+from tiercel.acker.ledger import Failure, LedgerSpec, Token, Updates
+from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.inbox.chunk import decode
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Bounds
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.workers.control.contract import MemoryControl, Presence, State
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.admission_limits import Limits
+from tiercel.workers.spout.holding import Patience
+from tiercel.workers.spout.orders import Orders
+from tiercel.workers.spout.outbox import Attendance, Outbox
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+
+SINK = 2
+RUN = "a run"
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+
+
+class ListSpout(Spout):
+    """Emits what is in a list; notes what it is told and on which thread."""
+
+    output_fields = "n long"
+
+    def __init__(self, count):
+        self.waiting = list(range(count))
+        self.told = []
+        self.expected = []
+        self.switched = []
+        self.threads = set()
+
+    def next_tuple(self, collector):
+        self.threads.add(threading.get_ident())
+        if self.waiting:
+            n = self.waiting.pop(0)
+            collector.emit([n], msg_id=f"message {n}")
+
+    def ack(self, msg_id):
+        self._note("ack", msg_id)
+
+    def fail(self, msg_id, reason=""):
+        self._note("fail", msg_id, reason)
+
+    def release(self, msg_id):
+        self._note("release", msg_id)
+
+    def expect(self, tuples):
+        self.threads.add(threading.get_ident())
+        self.expected.append(tuples)
+
+    def activate(self):
+        self.switched.append("activate")
+
+    def deactivate(self):
+        self.switched.append("deactivate")
+
+    def close(self, grace):
+        self._note("close")
+
+    def _note(self, *what):
+        self.threads.add(threading.get_ident())
+        self.told.append(what)
+
+
+class StormSpout(ListSpout):
+    """Its fail takes the message id only, and release is not overridden."""
+
+    def fail(self, msg_id):
+        self._note("fail", msg_id)
+
+    def release(self, msg_id):
+        Spout.release(self, msg_id)
+
+
+class ManySpout(ListSpout):
+    """It has many tuples at a time."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.limits = []
+
+    def next_tuple(self, collector):
+        raise AssertionError("not called")
+
+    def next_tuples(self, collector, limit):
+        self.limits.append(limit)
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        if taken:
+            collector.emit_all([[n] for n in taken], [f"message {n}" for n in taken])
+
+    def ack_all(self, msg_ids):
+        self._note("ack all", tuple(msg_ids))
+
+
+class OneByOneSpout(ManySpout):
+    """What it overrides last counts."""
+
+    def next_tuple(self, collector):
+        ListSpout.next_tuple(self, collector)
+
+    def ack(self, msg_id):
+        self._note("ack", msg_id)
+
+
+class Sink(BasicBolt):
+    pass
+
+
+class Bench:
+    """A spout task between twins, and what a bolt would see and do."""
+
+    def __init__(self, spout, settings, ledger=None, inboxes=None, control=None):
+        builder = TopologyBuilder("t")
+        builder.set_spout("numbers", spout)
+        builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
+        self.spout = spout
+        self.ledger = ledger or MemoryLedger(SPEC)
+        self.inboxes = inboxes or MemoryInboxes()
+        self.inboxes.adopt(RUN, [SINK])
+        # Time stands still for it: it is the driver's business to renew it.
+        self.lease = MemoryLease(lambda: 0.0)
+        self.control = control or MemoryControl()
+        self.metrics = MemoryMetrics()
+        self.tally = Tally(self.metrics, "numbers", 1)
+        self.orders = Orders(self.control, 1)
+        self.topology = builder.build()
+        outbox = Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1, topology=self.topology)
+        self.task = SpoutTask(
+            spout=spout,
+            emitter=SpoutEmitter(self.topology, "numbers", 1),
+            ledger=self.ledger,
+            outbox=outbox,
+            tally=self.tally,
+            orders=self.orders,
+            settings=settings,
+        )
+
+    @property
+    def presence(self):
+        """What the task says about itself."""
+        return self.control.present(range(1, 2)).get(1)
+
+    def received(self):
+        """(value, root, edge) of each tuple in the inbox; an untracked tuple has no root."""
+        tuples = []
+        for _, entry in list(self.inboxes._boxes[SINK].entries.values()):
+            chunk = decode(entry.payload)
+            values = chunk.values.column(0).to_pylist()
+            roots, edges = chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist()
+            tuples += zip(values, roots, edges, strict=True) if roots else [(value, None, None) for value in values]
+        return tuples
+
+    def attend(self, run=RUN):
+        """A driver is there, and this is its run."""
+        self.lease.take(Holder(driver="driver", run=run))
+
+    def leave(self):
+        self.lease.leave("driver")
+
+    def waiting(self):
+        """Tuples in the inbox."""
+        return self.inboxes.figures([SINK])[SINK].tuples
+
+    def ack(self, *tuples):
+        roots, xors = zip(*sorted((root, edge) for _, root, edge in tuples), strict=True)
+        updates = Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64))
+        self.ledger.apply(Token(run="r", task=roots[0] % 1000, step=0), updates)
+
+
+SETTINGS = SpoutSettings(
+    message_timeout=timedelta(seconds=30),
+    admission=Admission(bound=100, fixed=True),
+    tracked=True,
+    grace=timedelta(seconds=0),
+)
+
+
+@contextmanager
+def running(spout, settings=SETTINGS, *, attended=True, **parts):
+    bench = Bench(spout, settings, **parts)
+    if attended:
+        bench.attend()
+    context = SpoutContext(
+        topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
+    )
+    thread = threading.Thread(target=bench.task.run, args=({}, context))
+    thread.start()
+    try:
+        yield bench
+    finally:
+        bench.task.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def received(bench, count):
+    wait_until(lambda: len(bench.received()) >= count, 5, f"{count} tuples in the inbox")
+    return bench.received()
+
+
+def told(bench, *what):
+    wait_until(lambda: what in bench.spout.told, 5, f"the spout to be told {what}, not {bench.spout.told}")
+
+
+def test_a_complete_tree_acks_its_message_once_on_the_thread_that_emitted():
+    with running(ListSpout(2)) as bench:
+        bench.ack(*received(bench, 2))
+        told(bench, "ack", "message 0")
+        told(bench, "ack", "message 1")
+    assert sorted(what for what in bench.spout.told if what[0] == "ack") == [("ack", "message 0"), ("ack", "message 1")]
+    assert len(bench.spout.threads) == 1
+    assert bench.metrics.totals()["numbers"][1]["acked"] == 2
+
+
+def test_a_spout_of_many_tuples_is_never_asked_for_more_than_its_bound_has_room_for():
+    settings = replace(SETTINGS, admission=Admission(bound=7, fixed=True))
+    with running(ManySpout(10), settings) as bench:
+        tuples = received(bench, 7)
+        assert [value for value, _, _ in tuples] == list(range(7))
+        bench.ack(*tuples[:3])
+        told(bench, "ack all", ("message 0", "message 1", "message 2"))
+        assert [value for value, _, _ in received(bench, 10)] == list(range(10))
+    assert max(bench.spout.limits) == 7
+    assert bench.metrics.totals()["numbers"][1]["emitted"] == 10
+
+
+def test_who_derives_from_a_spout_of_many_tuples_may_work_one_by_one():
+    with running(OneByOneSpout(2)) as bench:
+        bench.ack(*received(bench, 2))
+        told(bench, "ack", "message 0")
+        told(bench, "ack", "message 1")
+    assert bench.spout.limits == []
+
+
+def test_a_failed_tree_fails_its_message_with_the_bolt_and_the_reason():
+    with running(ListSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="ValueError: no")])
+        told(bench, "fail", "message 0", "sink[2]: ValueError: no")
+    assert bench.metrics.errors()[0].message == "sink[2]: ValueError: no"
+
+
+def test_a_spout_that_wants_no_reason_is_given_none():
+    with running(StormSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="no")])
+        told(bench, "fail", "message 0")
+
+
+def test_a_message_times_out_and_its_late_ack_is_counted():
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))) as bench:
+        tuples = received(bench, 1)
+        told(bench, "fail", "message 0", "timeout")
+        assert bench.ledger.pending() == 0
+        bench.ack(*tuples)
+    counts = bench.metrics.totals()["numbers"][1]
+    assert (counts["timeout"], counts["failed"], counts.get("acked", 0)) == (1, 1, 0)
+
+
+def test_a_released_message_is_given_back_without_blame():
+    with running(ListSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.release([root])
+        told(bench, "release", "message 0")
+
+
+def test_a_spout_that_knows_no_release_is_told_of_a_failure():
+    with running(StormSpout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.release([root])
+        told(bench, "fail", "message 0")
+
+
+def test_a_ledger_that_lost_its_memory_gives_everything_back():
+    with running(ListSpout(3)) as bench:
+        received(bench, 3)
+        bench.ledger.lose()
+        for n in range(3):
+            told(bench, "release", f"message {n}")
+
+
+def test_no_more_than_the_bound_is_in_flight():
+    with running(ListSpout(10), replace(SETTINGS, admission=Admission(bound=3, fixed=True))) as bench:
+        first = received(bench, 3)
+        bench.ack(first[0])
+        told(bench, "ack", "message 0")
+        assert len(received(bench, 4)) == 4
+    assert len(bench.spout.waiting) == 6
+
+
+def test_nothing_is_emitted_while_no_driver_is_there():
+    with running(ListSpout(1), attended=False) as bench:
+        wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
+        assert bench.spout.waiting == [0]
+        bench.attend()
+        received(bench, 1)
+
+
+def test_without_tracking_a_message_is_acked_as_soon_as_it_is_on_its_way():
+    with running(ListSpout(1), replace(SETTINGS, tracked=False)) as bench:
+        told(bench, "ack", "message 0")
+        assert bench.received() == [(0, None, None)]
+        assert bench.ledger.pending() == 0
+
+
+def test_the_end_waits_for_what_finishes_in_time_and_gives_the_rest_back():
+    with running(ListSpout(2), replace(SETTINGS, grace=timedelta(seconds=2))) as bench:
+        tuples = received(bench, 2)
+        bench.task.stop()
+        bench.ack(tuples[0])
+    assert bench.spout.told == [("ack", "message 0"), ("release", "message 1"), ("close",)]
+    assert bench.ledger.pending() == 0
+
+
+def test_a_root_id_that_is_taken_sends_its_batch_back_and_nothing_on():
+    class Collides(MemoryLedger):
+        def register(self, owner, roots, ack_vals):
+            return list(roots[:1])
+
+    with running(ListSpout(1), ledger=Collides(SPEC)) as bench:
+        told(bench, "release", "message 0")
+        assert bench.received() == []
+
+
+class KeepingSpout(ListSpout):
+    """As Storm's spouts: it keeps the collector, and emits from ``fail`` what failed."""
+
+    def next_tuple(self, collector):
+        self.collector = collector
+        super().next_tuple(collector)
+
+    def fail(self, msg_id):
+        self._note("fail", msg_id)
+        self.collector.emit([len(self.told) + 100], msg_id=f"{msg_id} again")
+
+    def release(self, msg_id):
+        Spout.release(self, msg_id)
+
+
+def fail(bench, root):
+    bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="no")])
+
+
+def test_what_a_spout_emits_when_it_is_told_of_a_failure_is_a_tuple_like_any_other():
+    with running(KeepingSpout(1)) as bench:
+        fail(bench, received(bench, 1)[0][1])
+        told(bench, "fail", "message 0")
+        _, again = received(bench, 2)
+        assert again[0] == 101
+        bench.ack(again)
+        told(bench, "ack", "message 0 again")
+
+
+class Returning(ListSpout):
+    """As QueueSpout: what is released it has at once, to be emitted again."""
+
+    def release(self, msg_id):
+        super().release(msg_id)
+        self.waiting.append(int(msg_id.split()[1]))
+
+
+def test_what_is_released_and_emitted_again_at_once_is_a_tuple_like_any_other():
+    with running(Returning(3)) as bench:
+        first = received(bench, 3)
+        bench.ledger.release([root for _, root, _ in first])
+        again = received(bench, 6)[3:]
+        assert sorted(value for value, _, _ in again) == [0, 1, 2]
+        assert not {root for _, root, _ in first} & {root for _, root, _ in again}
+        bench.ack(*again)
+        for n in range(3):
+            told(bench, "ack", f"message {n}")
+    assert bench.metrics.totals()["numbers"][1]["released"] == 3
+
+
+def test_a_batch_that_collides_again_and_again_is_tried_at_the_pace_of_batches():
+    class Collides(MemoryLedger):
+        tries = 0
+
+        def register(self, owner, roots, ack_vals):
+            self.tries += 1
+            return list(roots[:1]) if self.tries < 5 else super().register(owner, roots, ack_vals)
+
+    with running(Returning(1), ledger=Collides(SPEC)) as bench:
+        began = time.monotonic()
+        bench.ack(*received(bench, 1))
+        told(bench, "ack", "message 0")
+    assert bench.ledger.tries == 5
+    assert time.monotonic() - began >= 4 * 0.01
+
+
+def test_at_the_end_what_is_emitted_again_is_left_to_close():
+    with running(Returning(3)) as bench:
+        received(bench, 3)
+    assert bench.spout.told == [*(("release", f"message {n}") for n in range(3)), ("close",)]
+    assert sorted(bench.spout.waiting) == [0, 1, 2]
+
+
+class LossyInboxes(MemoryInboxes):
+    """The replies to appends are lost for as long as Redis is ``away``."""
+
+    away = True
+
+    def append(self, run, sender, number, parcels):
+        effects = super().append(run, sender, number, parcels)
+        return [LocalEffect(lambda effect=effect: self._lossy(effect)) for effect in effects]
+
+    def _lossy(self, effect):
+        appended = effect.perform()
+        if self.away:
+            raise LedgerUnavailableError("reply lost")
+        return appended
+
+
+@pytest.mark.parametrize("timeout", [timedelta(seconds=30), None])
+def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(timeout):
+    inboxes = LossyInboxes()
+    ledger = MemoryLedger(replace(SPEC, message_timeout=timeout))
+    settings = replace(SETTINGS, message_timeout=timeout)
+    with running(ManySpout(4), settings, ledger=ledger, inboxes=inboxes) as bench:
+        zero, one, two, three = received(bench, 4)
+        bench.ack(zero, one)
+        fail(bench, two[1])
+        bench.ledger.release([three[1]])
+        early = bench.task._trees._early
+        kinds = [lambda: any(each.acked for each in early), lambda: any(each.failed for each in early)]
+        wait_until(lambda: all(kind() for kind in kinds) and any(each.released for each in early), 5, "the outcomes")
+        assert bench.spout.told == []
+        inboxes.away = False
+        told(bench, "ack all", ("message 0", "message 1"))
+        told(bench, "fail", "message 2", "sink[2]: no")
+        told(bench, "release", "message 3")
+    assert bench.metrics.totals()["numbers"][1].get("late_outcomes", 0) == 0
+    assert len(bench.task._trees) == 0
+
+
+def test_what_is_done_when_the_worker_ends_is_acked_though_its_batch_was_never_sent():
+    with running(ListSpout(2), inboxes=LossyInboxes()) as bench:
+        bench.ack(received(bench, 2)[0])
+        wait_until(lambda: bench.task._trees._early, 5, "the outcome to be there")
+    assert bench.spout.told == [("ack", "message 0"), ("release", "message 1"), ("close",)]
+
+
+class Endless(ManySpout):
+    """It always has more."""
+
+    def next_tuples(self, collector, limit):
+        collector.emit_all([[n] for n in range(limit)], [f"message {n}" for n in range(limit)])
+
+    def ack_all(self, msg_ids):
+        pass
+
+
+class EndlessCareless(ListSpout):
+    """It has more too, each tuple of a kilobyte, and gives no message ids."""
+
+    output_fields = "text string"
+
+    def next_tuple(self, collector):
+        collector.emit(["x" * 1_000])
+
+
+@pytest.mark.parametrize("spout", [Endless, EndlessCareless])
+def test_what_is_not_tracked_is_bounded_by_the_inboxes(spout):
+    inboxes = MemoryInboxes(Bounds(tuples=8_000, bytes=3_000_000))
+    with running(spout(0), replace(SETTINGS, tracked=spout is EndlessCareless), inboxes=inboxes) as bench:
+        received(bench, 1)
+        wait_until(lambda: bench.task._outbox.holds and bench.waiting() > 100, 5, "the inbox to be full")
+        time.sleep(0.3)  # for many batches
+        figures = inboxes.figures([SINK])[SINK]
+        assert figures.tuples <= 8_000
+        assert figures.bytes <= 3_000_000
+        [(task, entries)] = inboxes.drain(RUN)
+        inboxes.discard(RUN, task, [entry.position for entry in entries])
+        wait_until(lambda: bench.waiting() > 0, 5, "the spout to go on")
+
+
+def test_what_was_sent_to_a_run_that_is_over_is_emitted_again_to_the_next(caplog):
+    with running(Returning(1)) as bench:
+        bench.ack(*received(bench, 1))
+        told(bench, "ack", "message 0")
+        bench.inboxes.adopt("another run", [SINK])
+        bench.spout.waiting.append(1)
+        told(bench, "release", "message 1")
+        assert [value for value, _, _ in bench.received()] == [0], "it was refused"
+        bench.attend("another run")
+        bench.ack(received(bench, 2)[1])
+        told(bench, "ack", "message 1")
+        assert bench.ledger.pending() == 0
+
+
+def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
+    with running(ListSpout(1), attended=False) as bench:
+        bench.attend("")
+        wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
+        assert bench.spout.waiting == [0]
+        bench.attend()
+        received(bench, 1)
+
+
+def test_the_spout_is_told_what_to_expect_as_the_bound_changes():
+    admission = Admission(bound=2, limits=Limits())
+    with running(ListSpout(30), replace(SETTINGS, admission=admission)) as bench:
+        wait_until(lambda: 2 in bench.spout.expected, 5, "the first bound")
+        bench.ack(*received(bench, 2))
+        wait_until(lambda: bench.spout.expected[-1] > 2, 5, "the next bound")
+        grown = bench.spout.expected[-1]
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.spout.expected[-1] == 0, 10, "the spout to be told to give all back")
+        bench.control.order(State.ACTIVE)
+        wait_until(lambda: bench.spout.expected[-1] == grown, 10, "the bound again")
+    assert len(bench.spout.threads) == 1
+
+
+def test_nothing_is_expected_before_a_driver_is_there():
+    with running(ListSpout(1), attended=False) as bench:
+        wait_until(lambda: "activate" in bench.spout.switched, 5, "the spout to be activated")
+        bench.attend()
+        received(bench, 1)
+    assert bench.spout.expected == [0, 100]
+
+
+def test_nothing_is_held_for_long_without_a_driver():
+    patience = Patience(without_driver=timedelta(seconds=0.5))
+    with running(ListSpout(1), replace(SETTINGS, patience=patience)) as bench:
+        wait_until(lambda: bench.spout.expected[-1:] == [100], 5, "the bound")
+        bench.leave()
+        wait_until(lambda: bench.spout.expected[-1] == 0, 5, "the spout to be told to give all back")
+        bench.attend()
+        wait_until(lambda: bench.spout.expected[-1] == 100, 5, "the bound again")
+        received(bench, 1)
+
+
+def test_what_times_out_while_no_driver_is_there_is_given_back_without_blame():
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(seconds=1))) as bench:
+        received(bench, 1)
+        bench.leave()
+        told(bench, "release", "message 0")
+        wait_until(lambda: bench.ledger.pending() == 0, 5, "the root to be forgotten")
+    assert not [what for what in bench.spout.told if what[0] == "fail"]
+
+
+class Away(MemoryInboxes):
+    """Takes nothing while ``away``."""
+
+    away = False
+    tries = 0
+
+    def append(self, run, sender, number, parcels):
+        if self.away:
+            self.tries += 1
+            raise LedgerUnavailableError("away")
+        return super().append(run, sender, number, parcels)
+
+
+def test_what_is_emitted_again_while_redis_is_away_belongs_to_the_next_batch():
+    inboxes, spout = Away(), KeepingSpout(1)
+    with running(spout, inboxes=inboxes) as bench:
+        [(_, root, _)] = received(bench, 1)
+        inboxes.away = True
+        spout.waiting.append(1)
+        wait_until(lambda: inboxes.tries, 5, "a batch to be held")
+        fail(bench, root)
+        told(bench, "fail", "message 0")
+        inboxes.away = False
+        _, held, again = received(bench, 3)
+        assert (held[0], again[0]) == (1, 101)
+        bench.ack(again)
+        told(bench, "ack", "message 0 again")
+        bench.ack(held)
+        told(bench, "ack", "message 1")
+    assert bench.metrics.totals()["numbers"][1]["emitted"] == 3
+
+
+def test_the_end_comes_also_for_a_spout_that_emits_again_whatever_it_is_given_back():
+    inboxes = Away()
+    with running(KeepingSpout(3), inboxes=inboxes) as bench:
+        received(bench, 3)
+        inboxes.away = True
+        bench.spout.waiting = [5]
+        wait_until(lambda: inboxes.tries, 5, "a batch to be held")
+    given_back = sorted(what[1] for what in bench.spout.told if what[0] == "fail")
+    assert given_back == ["message 0", "message 1", "message 2", "message 5"]
+    assert bench.spout.told[-1] == ("close",)
+    assert bench.ledger.pending() == 1, "the batch that was registered and never sent expires by itself"
+
+
+def test_a_spout_that_raises_ends_the_worker_with_its_error():
+    class Broken(ListSpout):
+        def next_tuple(self, collector):
+            raise RuntimeError("the source is gone")
+
+    bench = Bench(Broken(1), SETTINGS)
+    bench.attend()
+    context = SpoutContext(
+        topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
+    )
+    with pytest.raises(RuntimeError, match="the source is gone"):
+        bench.task.run({}, context)
+    assert bench.spout.told == [("close",)]
+
+
+def test_without_timeouts_a_message_waits_for_its_outcome_however_long():
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=None)) as patient:
+        tuples = received(patient, 1)
+        with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))) as bench:
+            told(bench, "fail", "message 0", "timeout")
+        assert patient.spout.told == []
+        patient.ack(*tuples)
+        told(patient, "ack", "message 0")
+
+
+def test_a_message_whose_timeout_is_reset_outlives_one_whose_timeout_is_not():
+    with running(ListSpout(2), replace(SETTINGS, message_timeout=timedelta(seconds=2))) as bench:
+        long, _ = received(bench, 2)
+
+        def other_timed_out():
+            bench.ledger.reset_timeout([long[1]])
+            return ("fail", "message 1", "timeout") in bench.spout.told
+
+        wait_until(other_timed_out, 10, "the other message to time out")
+        bench.ack(long)
+        told(bench, "ack", "message 0")
+
+
+def test_a_tuple_without_a_message_id_is_sent_and_nobody_is_told():
+    class Careless(ListSpout):
+        def next_tuple(self, collector):
+            if self.waiting:
+                collector.emit([self.waiting.pop(0)])
+
+    with running(Careless(2), replace(SETTINGS, admission=Admission(bound=1, fixed=True))) as bench:
+        assert received(bench, 2) == [(0, None, None), (1, None, None)], "and the bound does not count it"
+        assert bench.ledger.pending() == 0
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.presence == Presence(active=False, pending=0), 10, "the spout to be deactivated")
+    assert bench.spout.told == [("close",)]
+
+
+def test_a_deactivated_spout_emits_nothing_and_still_hears_of_everything():
+    with running(ListSpout(3), replace(SETTINGS, message_timeout=timedelta(seconds=3))) as bench:
+        first, second, _ = received(bench, 3)
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.spout.switched == ["activate", "deactivate"], 10, "the spout to be deactivated")
+        bench.spout.waiting.append(3)
+        bench.ack(first)
+        told(bench, "ack", "message 0")
+        bench.ledger.fail([Failure(root=second[1], component="sink", task=2, reason="no")])
+        told(bench, "fail", "message 1", "sink[2]: no")
+        told(bench, "fail", "message 2", "timeout")
+        wait_until(lambda: bench.presence == Presence(active=False, pending=0), 10, "the task to say that nothing is in flight")
+        assert bench.spout.waiting == [3]
+        assert bench.spout.switched == ["activate", "deactivate"]
+
+        bench.control.order(State.ACTIVE)
+        received(bench, 4)
+        assert bench.spout.switched == ["activate", "deactivate", "activate"]
+    assert bench.spout.switched == ["activate", "deactivate", "activate", "deactivate"]
+
+
+def test_a_worker_that_starts_while_deactivated_starts_deactivated():
+    control = MemoryControl()
+    control.order(State.DEACTIVATED)
+    with running(ListSpout(1), control=control) as bench:
+        wait_until(lambda: bench.presence, 10, "the task to be there")
+        assert bench.spout.switched == []
+        control.order(State.ACTIVE)
+        received(bench, 1)
+    assert bench.spout.switched == ["activate", "deactivate"]
+    assert bench.presence is None
+
+
+def test_while_redis_is_away_the_state_is_what_it_was_last():
+    control = MemoryControl()
+    bench = Bench(ListSpout(1), SETTINGS, control=control)
+    orders, spout = bench.orders, bench.spout
+    never = pytest.fail
+    control.report, report = unavailable, control.report
+    orders.obey(spout, 0, never)
+    assert not orders.active, "nothing is known yet"
+    control.report = report
+    orders.obey(spout, 0, never)
+    assert orders.active
+    control.report = unavailable
+    control.order(State.DEACTIVATED)
+    orders.obey(spout, 0, never)
+    assert orders.active
+    control.report = report
+    orders.obey(spout, 0, never)
+    control.lose()
+    orders.obey(spout, 0, never)
+    assert not orders.active
+    assert control.state() is State.DEACTIVATED, "an emptied Redis learns it"
+
+
+def unavailable(*_):
+    raise LedgerUnavailableError("Redis is away")
+
+
+def test_a_killed_worker_ends_by_itself_and_gives_back_what_is_in_flight():
+    with running(ListSpout(1)) as bench:
+        received(bench, 1)
+        bench.control.order(State.KILLED)
+        told(bench, "close")
+        wait_until(lambda: bench.presence is None, 10, "the task to leave")
+    assert bench.spout.told == [("release", "message 0"), ("close",)]
+    assert bench.ledger.pending() == 0
+
+
+def test_a_worker_that_starts_while_its_topology_is_being_killed_ends_at_once():
+    control = MemoryControl()
+    control.order(State.KILLED)
+    with running(ListSpout(1), control=control) as bench:
+        told(bench, "close")
+    assert bench.received() == []
+    assert bench.spout.switched == []

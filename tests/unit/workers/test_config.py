@@ -1,0 +1,112 @@
+"""The settings: where they come from, and that passwords stay inside."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiercel.workers.config import Settings
+from tiercel.workers.errors import ConfigError
+
+AMQP = "amqp://guest:s3cret@rabbit:5672/%2F"
+REDIS = "redis://:s3cret@redis:6379/0"
+
+
+@pytest.fixture(autouse=True)
+def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AMQP", "REDIS", "MASTER", "MANAGEMENT", "LOG", "LOG_LEVEL"):
+        monkeypatch.delenv(f"TIERCEL_{name}", raising=False)
+
+
+def test_without_anything_given_there_are_no_servers() -> None:
+    settings = Settings.load()
+    assert (settings.amqp, settings.redis, settings.redis_urls) == (None, None, ())
+
+
+def test_the_environment_gives_the_addresses(monkeypatch) -> None:
+    monkeypatch.setenv("TIERCEL_AMQP", AMQP)
+    assert Settings.load().amqp == AMQP
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch) -> None:
+    monkeypatch.setenv("TIERCEL_AMQP", "")
+    assert Settings.load().amqp is None
+
+
+def test_the_command_line_goes_before_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("TIERCEL_MASTER", "local[1]")
+    assert Settings.load(master="local[2]").master == "local[2]"
+    assert Settings.load(master=None).master == "local[1]"
+
+
+def test_several_redis_servers_are_separated_by_commas() -> None:
+    assert Settings.load(redis=f"{REDIS}, redis://other").redis_urls == (REDIS, "redis://other")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("amqp", "rabbit:5672"),
+        ("amqp", "http://user:s3cret@rabbit"),
+        ("amqp", "amqp://user:s3cret@rabbit:port/"),
+        ("redis", "amqp://user:s3cret@rabbit"),
+        ("redis", "redis://"),
+        ("redis", ","),
+        ("management", "rabbit:15672"),
+        ("master", "sparky"),
+        ("log", "xml"),
+        ("log_level", "loud"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_the_setting_and_shows_no_password(name: str, value: str, monkeypatch) -> None:
+    with pytest.raises(ConfigError) as given:
+        Settings.load(**{name: value})
+    monkeypatch.setenv(f"TIERCEL_{name.upper()}", value)
+    with pytest.raises(ConfigError) as found:
+        Settings.load()
+    for error, where in ((given, f"--{name.replace('_', '-')}: "), (found, f"TIERCEL_{name.upper()}: ")):
+        assert str(error.value).startswith(where)
+        assert "\n" not in str(error.value)
+        assert "s3cret" not in str(error.value)
+
+
+def test_no_password_is_shown_by_repr_or_str() -> None:
+    settings = Settings.load(amqp=AMQP, redis=f"{REDIS},{REDIS}", management="http://guest:s3cret@rabbit:15672")
+    assert "s3cret" not in repr(settings) + str(settings)
+    assert "guest:***@rabbit" in repr(settings)
+
+
+def test_a_child_loads_the_same_settings_from_its_environment(monkeypatch) -> None:
+    settings = Settings.load(amqp=AMQP, redis=REDIS, log="json")
+    for name, value in settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.load() == settings
+
+
+def test_a_required_server_without_an_address_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--redis.*TIERCEL_REDIS"):
+        Settings.load(amqp=AMQP).required()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("amqp", "amqp://user:s3cret@one:5672,two,[::1]:5673/vhost"),
+        ("redis", "redis+sentinel://:s3cret@one:26379,two:26379/mymaster/0?sentinel_password=s3cret"),
+        ("redis", "redis+cluster://:s3cret@one:6379,two,redis://other"),
+    ],
+)
+def test_several_hosts_may_stand_in_one_url(name: str, value: str) -> None:
+    settings = Settings.load(**{name: value})
+    assert getattr(settings, name) == value
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize("value", ["amqp://one,two:port", "amqp://one,,two", "amqp://one,"])
+def test_each_of_several_hosts_is_looked_at(value: str) -> None:
+    with pytest.raises(ConfigError, match="--amqp"):
+        Settings.load(amqp=value)
+
+
+def test_a_service_that_is_left_out_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"--redis: malformed .*redis\+sentinel://"):
+        Settings.load(redis="redis+sentinel://one,two")

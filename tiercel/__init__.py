@@ -1,0 +1,226 @@
+"""tiercel: every message fully processed or replayed, on RabbitMQ, Redis and Spark.
+
+These are the names for users, and ``tiercel.testing`` has the test kit. Everything else may change
+with any release.
+
+A name is imported when it is first asked for. A file of bolts needs little of what is here, and
+``python -m tiercel.compose`` runs before any library is installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tiercel.acker.errors import AckerError, LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+    from tiercel.queues.broker.declare import WorkQueue, declare_queue
+    from tiercel.queues.broker.depths import QueueDepth
+    from tiercel.queues.errors import (
+        AddressError,
+        BadBodyError,
+        BrokerRefusedError,
+        BrokerUnavailableError,
+        MessageTooLargeError,
+        NackedError,
+        PublishRefusedError,
+        QueueMissingError,
+        QueuesError,
+        SchemaError,
+        ServerTooOldError,
+    )
+    from tiercel.queues.publishing.dead_letters import DeadLetter
+    from tiercel.queues.publishing.publisher import Publisher
+    from tiercel.queues.queue_spout import MessageId, QueueSpout
+    from tiercel.queues.retry import RetryPolicy
+    from tiercel.queues.schema import Field, Schema
+    from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
+    from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+    from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt, TopologyContext
+    from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+    from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+    from tiercel.spark_jobs.bolts.tuples import Tuple
+    from tiercel.spark_jobs.emitting.arrow_collector import ArrowCollector
+    from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector
+    from tiercel.spark_jobs.errors import (
+        AlreadySettledError,
+        BadAnchorsError,
+        BadStateError,
+        BadValuesError,
+        ConfigValueError,
+        DirectStreamError,
+        ForeignTupleError,
+        GroupingError,
+        SparkJobsError,
+        SparkUnavailableError,
+        StateLayoutError,
+        TopologyError,
+        TupleError,
+        UnknownStreamError,
+    )
+    from tiercel.spark_jobs.state.key_value import KeyValueState
+    from tiercel.spark_jobs.topology.builder import TopologyBuilder
+    from tiercel.spark_jobs.topology.config import Config
+    from tiercel.spark_jobs.topology.graph import Topology
+    from tiercel.spark_jobs.topology.grouping import CustomGrouping, Grouping
+
+__all__ = [
+    "AckerError",
+    "AddressError",
+    "AlreadySettledError",
+    "ArrowBolt",
+    "ArrowCollector",
+    "BadAnchorsError",
+    "BadBodyError",
+    "BadStateError",
+    "BadValuesError",
+    "BasicBolt",
+    "BasicCollector",
+    "Bolt",
+    "BrokerRefusedError",
+    "BrokerUnavailableError",
+    "Config",
+    "ConfigValueError",
+    "CustomGrouping",
+    "DeadLetter",
+    "DirectStreamError",
+    "Field",
+    "ForeignTupleError",
+    "Grouping",
+    "GroupingError",
+    "KeyValueState",
+    "LedgerRefusedError",
+    "LedgerUnavailableError",
+    "LedgerVersionError",
+    "MessageId",
+    "MessageTooLargeError",
+    "MsgId",
+    "NackedError",
+    "OutputCollector",
+    "PublishRefusedError",
+    "Publisher",
+    "QueueDepth",
+    "QueueMissingError",
+    "QueueSink",
+    "QueueSpout",
+    "QueuesError",
+    "RetryPolicy",
+    "Schema",
+    "SchemaError",
+    "ServerTooOldError",
+    "SparkJobsError",
+    "SparkUnavailableError",
+    "Spout",
+    "SpoutCollector",
+    "SpoutContext",
+    "StateLayoutError",
+    "StatefulBolt",
+    "TaskContext",
+    "Topology",
+    "TopologyBuilder",
+    "TopologyContext",
+    "TopologyError",
+    "Tuple",
+    "TupleError",
+    "UnknownStreamError",
+    "WorkQueue",
+    "declare_queue",
+]
+
+# Each module with the names that are taken from it.
+_PLACES = {
+    "tiercel.acker.errors": (
+        "AckerError",
+        "LedgerRefusedError",
+        "LedgerUnavailableError",
+        "LedgerVersionError",
+    ),
+    "tiercel.queues.broker.declare": (
+        "WorkQueue",
+        "declare_queue",
+    ),
+    "tiercel.queues.broker.depths": ("QueueDepth",),
+    "tiercel.queues.errors": (
+        "AddressError",
+        "BadBodyError",
+        "BrokerRefusedError",
+        "BrokerUnavailableError",
+        "MessageTooLargeError",
+        "NackedError",
+        "PublishRefusedError",
+        "QueueMissingError",
+        "QueuesError",
+        "SchemaError",
+        "ServerTooOldError",
+    ),
+    "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
+    "tiercel.queues.publishing.publisher": ("Publisher",),
+    "tiercel.queues.queue_spout": (
+        "MessageId",
+        "QueueSpout",
+    ),
+    "tiercel.queues.retry": ("RetryPolicy",),
+    "tiercel.queues.schema": (
+        "Field",
+        "Schema",
+    ),
+    "tiercel.queues.spout": (
+        "MsgId",
+        "Spout",
+        "SpoutCollector",
+        "SpoutContext",
+        "TaskContext",
+    ),
+    "tiercel.spark_jobs.bolts.arrow_bolt": ("ArrowBolt",),
+    "tiercel.spark_jobs.bolts.bolt": (
+        "BasicBolt",
+        "Bolt",
+        "TopologyContext",
+    ),
+    "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
+    "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
+    "tiercel.spark_jobs.emitting.arrow_collector": ("ArrowCollector",),
+    "tiercel.spark_jobs.emitting.collector": (
+        "BasicCollector",
+        "OutputCollector",
+    ),
+    "tiercel.spark_jobs.errors": (
+        "AlreadySettledError",
+        "BadAnchorsError",
+        "BadStateError",
+        "BadValuesError",
+        "ConfigValueError",
+        "DirectStreamError",
+        "ForeignTupleError",
+        "GroupingError",
+        "SparkJobsError",
+        "SparkUnavailableError",
+        "StateLayoutError",
+        "TopologyError",
+        "TupleError",
+        "UnknownStreamError",
+    ),
+    "tiercel.spark_jobs.state.key_value": ("KeyValueState",),
+    "tiercel.spark_jobs.topology.builder": ("TopologyBuilder",),
+    "tiercel.spark_jobs.topology.config": ("Config",),
+    "tiercel.spark_jobs.topology.graph": ("Topology",),
+    "tiercel.spark_jobs.topology.grouping": (
+        "CustomGrouping",
+        "Grouping",
+    ),
+}
+
+# Hidden from type checkers, which would take it for a promise that every name is there.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        for module, names in _PLACES.items():
+            if name in names:
+                found = getattr(import_module(module), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

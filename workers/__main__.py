@@ -1,5 +1,0 @@
-"""``python -m workers``: the same as ``tiercel``."""
-
-from workers.cli import main
-
-main()

@@ -1,0 +1,43 @@
+"""What the commands share: their options, settings, and signals."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from tiercel.workers.config import LogFormat, LogLevel, Settings
+
+TopologyName = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="such as tiercel.examples.word_count:topology")]
+Amqp = Annotated[str | None, typer.Option(help="RabbitMQ: amqp://user:password@host:5672/vhost  [TIERCEL_AMQP]")]
+Redis = Annotated[str | None, typer.Option(help="Redis: redis://:password@host:6379/0  [TIERCEL_REDIS]")]
+Master = Annotated[str | None, typer.Option(help="Spark: local, spark://host:7077  [TIERCEL_MASTER; all cores here]")]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="an option of Spark, over the topology's spark_options; repeat it for more"),
+]
+Management = Annotated[str | None, typer.Option(help="RabbitMQ's HTTP API: http://host:15672  [TIERCEL_MANAGEMENT]")]
+Log = Annotated[LogFormat | None, typer.Option(help="text, or json: one object a line  [TIERCEL_LOG]")]
+Level = Annotated[LogLevel | None, typer.Option("--log-level", help="[TIERCEL_LOG_LEVEL; info]")]
+
+
+def load_settings(component: str, **given: Any) -> Settings:
+    """The settings of one command, with logging set up as they say."""
+    from tiercel.workers.logs import set_up_logging  # noqa: PLC0415 - with rich; `--help` should not wait for it
+
+    settings = Settings.load(**given)
+    set_up_logging(settings.log, settings.log_level, component)
+    return settings
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Call ``stop`` on SIGINT and SIGTERM; a second signal ends the process at once."""
+
+    def first(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, first)

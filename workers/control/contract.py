@@ -1,0 +1,167 @@
+"""The contract of control: what people want of a running topology, and which of its spout tasks are there to do it.
+
+``RedisControl`` keeps it for all processes; ``MemoryControl`` is its twin.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from tiercel.workers.control.parallelism import Change
+
+PRESENCE = timedelta(seconds=10)
+"""A task that said nothing for so long is not there."""
+KILL_LASTS = timedelta(minutes=1)
+"""An order to end lapses: whoever starts a topology later is not meant."""
+
+
+class State(enum.Enum):
+    """What a topology is to do."""
+
+    ACTIVE = "active"
+    DEACTIVATED = "deactivated"
+    """Spouts emit nothing; what is in flight goes on, and spouts are told what became of it."""
+    KILLED = "killed"
+    """Every process ends, with exit code 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    """What a spout task says about itself."""
+
+    active: bool
+    pending: int
+    """Tuples in flight, tracked ones."""
+    oldest_s: float = 0.0
+    """How long the oldest of them is in flight; 0 if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rebalance:
+    """The last order to rebalance."""
+
+    number: int = 0
+    """Orders so far; 0: there was none."""
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    """Bolt to its number of tasks: what this order and those before it left."""
+
+
+NO_REBALANCE = Rebalance()
+
+
+class Control(Protocol):
+    """One topology's. Best effort and small: whoever reads keeps what it read last while this is away.
+
+    Each call is one round trip and safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
+    """
+
+    def order(self, state: State) -> None:
+        """Say what to do from now on. KILLED lasts a minute; the others until something else is said, or Redis is emptied."""
+        ...
+
+    def state(self) -> State | None:
+        """What was said last; None if nothing was, or if it is lost."""
+        ...
+
+    def rebalance(self, change: Change) -> None:
+        """Have the driver begin a new run, on what Spark has now, and with these numbers of tasks from now on.
+
+        Bolts that are not named keep the number that was ordered before; None takes it back. A bolt may be
+        one that the topology does not have, or not yet. Atomic; a repeat is another order of the same.
+        """
+        ...
+
+    def rebalanced(self, known: Rebalance) -> Rebalance:
+        """Return the last order to rebalance.
+
+        If there is none, ``known`` is it from now on: a Redis that was emptied learns it from the driver.
+        """
+        ...
+
+    def report(self, task_id: int, presence: Presence, known: State) -> State | None:
+        """Say that a spout task is there, and return what ``state`` does.
+
+        If that is None, ``known`` is the state from now on: a Redis that was emptied learns it from the tasks.
+        """
+        ...
+
+    def leave(self, task_id: int) -> None:
+        """Say that a spout task has ended. Idempotent."""
+        ...
+
+    def present(self, task_ids: range) -> dict[int, Presence]:
+        """Those of these tasks that are there: they reported within the last ten seconds and have not left."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        ...
+
+
+class MemoryControl:
+    """``Control`` within one process; thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._order: tuple[State, float] | None = None
+        self._present: dict[int, tuple[Presence, float]] = {}
+        self._rebalance = NO_REBALANCE
+
+    def order(self, state: State) -> None:
+        with self._lock:
+            lasts = KILL_LASTS.total_seconds() if state is State.KILLED else float("inf")
+            self._order = state, self._clock() + lasts
+
+    def state(self) -> State | None:
+        with self._lock:
+            if self._order is None or self._clock() >= self._order[1]:
+                return None
+            return self._order[0]
+
+    def rebalance(self, change: Change) -> None:
+        with self._lock:
+            before = self._rebalance
+            numbers = {**before.parallelism, **change}
+            left = {bolt: number for bolt, number in numbers.items() if number is not None}
+            self._rebalance = Rebalance(number=before.number + 1, parallelism=left)
+
+    def rebalanced(self, known: Rebalance) -> Rebalance:
+        with self._lock:
+            if not self._rebalance.number:
+                self._rebalance = known
+            return self._rebalance
+
+    def report(self, task_id: int, presence: Presence, known: State) -> State | None:
+        found = self.state()
+        with self._lock:
+            self._present[task_id] = presence, self._clock() + PRESENCE.total_seconds()
+        if found is None:
+            self.order(known)
+        return found
+
+    def leave(self, task_id: int) -> None:
+        with self._lock:
+            self._present.pop(task_id, None)
+
+    def present(self, task_ids: range) -> dict[int, Presence]:
+        with self._lock:
+            now = self._clock()
+            there = {task_id: presence for task_id, (presence, until) in self._present.items() if now < until}
+        return {task_id: there[task_id] for task_id in task_ids if task_id in there}
+
+    def lose(self) -> None:
+        """Forget everything, as a Redis that restarts empty does."""
+        with self._lock:
+            self._order = None
+            self._rebalance = NO_REBALANCE
+            self._present.clear()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,111 @@
+"""Control in Redis: one key a topology for the state, one a spout task for its presence. They expire by themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib import resources
+from typing import Any
+
+from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.connection.errors import translated
+from tiercel.acker.layout import topology_prefix
+from tiercel.workers.control.contract import KILL_LASTS, PRESENCE, Presence, Rebalance, State
+from tiercel.workers.control.parallelism import Change, number_of
+from tiercel.workers.control.unreadable import Unreadable
+
+_STRANGE = (ValueError, TypeError, RecursionError)
+
+
+class RedisControl:
+    """``Control`` on one server; thread-safe. Connects on its first call."""
+
+    def __init__(self, redis_url: str, topology: str) -> None:
+        """``redis_url`` may hold a password."""
+        self._key = topology_prefix(topology) + "control"
+        self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
+        self._client = connect_topology(redis_url, topology)
+        self._rebalance = self._client.register_script(_source("rebalance"))
+        self._rebalanced = self._client.register_script(_source("rebalanced"))
+        self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
+
+    def order(self, state: State) -> None:
+        with translated("control the topology"):
+            self._client.set(self._key, state.value, px=KILL_LASTS if state is State.KILLED else None)
+
+    def state(self) -> State | None:
+        with translated("read the topology's state"):
+            found: Any = self._client.get(self._key)
+        return self._state(found)
+
+    def rebalance(self, change: Change) -> None:
+        pairs = [part for bolt, number in change.items() for part in (bolt, number or "")]
+        with translated("control the topology"):
+            self._rebalance(keys=self._rebalances, args=pairs)
+
+    def rebalanced(self, known: Rebalance) -> Rebalance:
+        pairs = [part for pair in known.parallelism.items() for part in pair]
+        with translated("look for an order to rebalance"):
+            count, *found = self._rebalanced(keys=self._rebalances, args=[known.number, *pairs])
+        numbers = {}
+        for bolt, number in zip(found[::2], found[1::2], strict=True):
+            try:
+                numbers[bolt.decode()] = number_of(number.decode())
+            except ValueError as error:
+                self._unreadable.pass_over(f"the number of tasks of {bolt!r:.50} ({self._rebalances[1]})", number, error)
+        # What another version wrote is no order.
+        return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
+
+    def report(self, task_id: int, presence: Presence, known: State) -> State | None:
+        said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
+        with translated("read the topology's state"), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.set(self._task(task_id), said, px=PRESENCE)
+            # NX: what somebody orders at this moment is not overwritten.
+            pipeline.set(self._key, known.value, nx=True, get=True)
+            _, found = pipeline.execute()
+        return self._state(found)
+
+    def leave(self, task_id: int) -> None:
+        with translated("leave the topology"):
+            self._client.delete(self._task(task_id))
+
+    def present(self, task_ids: range) -> dict[int, Presence]:
+        if not task_ids:
+            return {}
+        with translated("look for the topology's spouts"):
+            found: Any = self._client.mget([self._task(task_id) for task_id in task_ids])
+        there = {}
+        for task_id, said in zip(task_ids, found, strict=True):
+            try:
+                if said is not None:
+                    there[task_id] = _presence(said)
+            except _STRANGE as error:
+                self._unreadable.pass_over(f"the presence of spout task {task_id} ({self._task(task_id)})", said, error)
+        return there
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _state(self, found: bytes | None) -> State | None:
+        if found is None:
+            return None
+        try:
+            return State(found.decode())
+        except ValueError as error:
+            self._unreadable.pass_over(f"the order {self._key}", found, error)
+            return None
+
+    def _task(self, task_id: int) -> str:
+        return f"{self._key}:{task_id}"
+
+
+def _source(name: str) -> str:
+    return resources.files("tiercel.workers.control").joinpath("lua", f"{name}.lua").read_text()
+
+
+def _presence(said: bytes) -> Presence:
+    """Raises what is in ``_STRANGE`` for anything that ``report`` of this version has not written."""
+    active, pending, oldest_s = json.loads(said)
+    if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
+        raise TypeError("not what a spout task says of itself")
+    return Presence(active=active, pending=pending, oldest_s=oldest_s)

@@ -1,0 +1,142 @@
+"""Which topologies and queues there are, so that commands need not be told."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.errors import translated
+from tiercel.queues.queue_spout import QueueSpout
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.graph import Graph, graph_of, pack_graph, unpack_graph
+from tiercel.workers.control.unreadable import Unreadable
+from tiercel.workers.errors import UsageError
+
+_QUEUES = "tiercel:queues"
+"""A hash: queue name to topology name."""
+_TOPOLOGIES = "tiercel:topologies"
+"""A hash: topology name to what a command must know of it."""
+# What JSON and the look at it raise: RecursionError for brackets by the thousand, OverflowError for a timeout of aeons.
+_STRANGE = (ValueError, TypeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopologyNote:
+    """What a command knows of a topology."""
+
+    name: str
+    spout_tasks: int
+    """Their ids are 1 .. this."""
+    message_timeout_secs: float
+    graph: Graph
+
+
+class Registry:
+    """Remembered by the processes as they start; best effort. Raises LedgerUnavailableError, LedgerRefusedError."""
+
+    def __init__(self, redis_url: str) -> None:
+        # Of the whole server, and not of a topology: in a cluster they may be on two.
+        self._queues = connect(redis_url, _QUEUES)
+        self._topologies = connect(redis_url, _TOPOLOGIES)
+        self._unreadable = Unreadable("use the version of tiercel that wrote it, or start that topology again with this one")
+
+    def announce(self, topology: Topology) -> None:
+        """Note that this is how the driver runs the topology, and its queues. Idempotent."""
+        with translated("note the topology"):
+            self._topologies.hset(_TOPOLOGIES, topology.name, _packed(topology))
+        self._announce_queues(topology)
+
+    def announce_new(self, topology: Topology) -> None:
+        """As ``announce``, but what a driver has noted stays: the numbers of tasks in it may be an operator's."""
+        with translated("note the topology"):
+            self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
+        self._announce_queues(topology)
+
+    def _announce_queues(self, topology: Topology) -> None:
+        queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
+        if queues:
+            with translated("note the queues"):
+                self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
+
+    def topologies(self) -> dict[str, TopologyNote]:
+        """The topologies that ran here, in the order of their names; a note that cannot be read is passed over."""
+        with translated("look up the topologies"):
+            known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
+        notes = {}
+        for name, said in sorted(known.items()):
+            try:
+                note = _note(name.decode(), said)
+            except _STRANGE as error:
+                self._unreadable.pass_over(f"the note of topology {_shown(name)}", said, error)
+            else:
+                notes[note.name] = note
+        return notes
+
+    def queues(self) -> dict[str, str]:
+        """Queue name to topology name."""
+        with translated("look up the queues"):
+            known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
+        found = {}
+        for queue, topology in sorted(known.items()):
+            try:
+                found[queue.decode()] = topology.decode()
+            except UnicodeDecodeError as error:
+                self._unreadable.pass_over(f"the note of queue {_shown(queue)}", topology, error)
+        return found
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        self._queues.close()
+        self._topologies.close()
+
+
+def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
+    """The topologies that ran here, in the order of their names; maybe none. Raises LedgerUnavailableError."""
+    with closing(Registry(redis_url)) as registry:
+        return registry.topologies()
+
+
+def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
+    """All that are known, in the order of their names. Raises UsageError if there is none, LedgerUnavailableError."""
+    known = known_topologies(redis_url)
+    if not known:
+        raise UsageError("no topology has run here yet: start one, or name another Redis with --redis")
+    return known
+
+
+def topology_named(redis_url: str, name: str) -> TopologyNote:
+    """What is known about a topology that ran. Raises UsageError if there is none of this name, LedgerUnavailableError."""
+    known = known_topologies(redis_url)
+    if name not in known:
+        there = f"there are {', '.join(known)}" if known else "none has run here yet"
+        raise UsageError(f"there is no topology {name!r}; {there}")
+    return known[name]
+
+
+def _packed(topology: Topology) -> str:
+    return json.dumps([topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))])
+
+
+def _note(name: str, said: bytes) -> TopologyNote:
+    """Raises what is in ``_STRANGE`` for a note that ``announce`` of this version has not written."""
+    if not name or not name.isprintable():
+        raise ValueError("no topology has such a name")
+    spout_tasks, timeout_secs, packed = json.loads(said, parse_constant=_no_number)
+    graph = unpack_graph(packed)
+    tasks = sorted(task for spout in graph.spouts for task in spout.tasks)
+    if tasks != list(range(1, len(tasks) + 1)) or spout_tasks != len(tasks):
+        raise ValueError("the tasks of its spouts do not count from 1")
+    if not isinstance(timeout_secs, int | float) or timedelta(seconds=timeout_secs) <= timedelta(0):
+        raise ValueError("its message timeout is no number of seconds")
+    return TopologyNote(name=name, spout_tasks=spout_tasks, message_timeout_secs=timeout_secs, graph=graph)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:50].decode(errors="backslashreplace"))

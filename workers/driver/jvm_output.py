@@ -1,0 +1,84 @@
+"""What Spark's JVM and its Python workers write to stderr, as log records.
+
+So that a log of JSON lines is one, a terminal shows one format, and what a bolt prints is still seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
+_OURS = re.compile(r"\d\d:\d\d:\d\d (ERROR|WARN|FATAL) +spark +(.*)")
+"""The layout in spark_jobs/spark/log4j2.properties."""
+_LEVELS = {"ERROR": logging.ERROR, "FATAL": logging.ERROR, "WARN": logging.WARNING}
+_NOISE = ("WARNING: Using incubator modules", "Current mem limits: ", "Setting mem limits to ")
+"""The last two come with each task where ``spark.executor.pyspark.memory`` is set."""
+_TRACEBACK = "Traceback (most recent call last):"
+_JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
+
+
+class Reading:
+    """Turns lines into records. Pure but for what it remembers of an unfinished traceback."""
+
+    def __init__(self) -> None:
+        self._traceback: list[str] = []
+
+    def line(self, text: str) -> tuple[int, str] | None:
+        """The (level, message) that this line completes, or None."""
+        if self._traceback:
+            self._traceback.append(text)
+            return None if text.startswith(" ") or text == _TRACEBACK else self._end_of_traceback()
+        if text == _TRACEBACK:
+            self._traceback = [text]
+            return None
+        if not text.strip() or text.startswith(_NOISE):
+            return None
+        if match := _OURS.fullmatch(text):
+            return _LEVELS[match[1]], match[2].rstrip()
+        return (logging.DEBUG if _JAVA_FRAME.match(text) else logging.INFO), text
+
+    def _end_of_traceback(self) -> tuple[int, str] | None:
+        lines, self._traceback = self._traceback, []
+        # Spark ends Python workers that are idle, or left over at its end, by closing their sockets.
+        if lines[-1].startswith(("BrokenPipeError", "ConnectionResetError")) and any("daemon.py" in line for line in lines):
+            return None
+        return logging.ERROR, "\n".join(lines)
+
+
+@contextmanager
+def as_log_records() -> Iterator[None]:
+    """Within the block, file descriptor 2 leads into our log; ``sys.stderr`` is what it was.
+
+    Call it before logging is set up and before the JVM starts, which inherits the descriptor.
+    """
+    ours = os.dup(2)
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    original, sys.stderr = sys.stderr, os.fdopen(ours, "w", buffering=1, closefd=False)
+    thread = threading.Thread(target=_read, args=[reader], name="jvm-output", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stderr = original
+        os.dup2(ours, 2)
+        # It ends with the last process that holds the pipe; one that lingers shall not hold us up.
+        thread.join(timeout=1)
+
+
+def _read(descriptor: int) -> None:
+    reading = Reading()
+    with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as lines:
+        for text in lines:
+            record = reading.line(text.rstrip("\n"))
+            if record is not None:
+                log.log(*record, extra={"event": "spark_output"})

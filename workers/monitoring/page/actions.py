@@ -1,0 +1,95 @@
+"""What the page can do with the token: activate, deactivate, look at dead letters and put them back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from nicegui import run, ui
+
+from tiercel.acker.errors import AckerError
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.publishing import dead_letters
+from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.workers.control.audit import log_action
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.steering import Steering
+from tiercel.workers.errors import WorkersError
+from tiercel.workers.monitoring.page.limits import peer_of
+from tiercel.workers.monitoring.page.token import Guard
+from tiercel.workers.monitoring.watcher import Servers
+from tiercel.workers.printable import printable
+from tiercel.workers.redaction import redact
+
+Result = TypeVar("Result")
+_EXPECTED = (AckerError, QueuesError, WorkersError)
+_ORDERS = {State.ACTIVE: "activate", State.DEACTIVATED: "deactivate"}
+
+
+class Actions:
+    """What is done, on a thread of its own, and what is said and logged of it."""
+
+    def __init__(self, servers: Servers, guard: Guard) -> None:
+        self._servers = servers
+        self._guard = guard
+
+    async def turn(self, topology: str, state: State) -> None:
+        """Activate or deactivate."""
+
+        def order() -> list[str]:
+            said: list[str] = []
+            Steering.open(self._servers.redis_urls[0], topology, said.append, threading.Event()).turn(state)
+            return said
+
+        async def action() -> None:
+            for line in await _tried(_ORDERS[state], topology, order, "; ".join) or ():
+                ui.notify(line, type="positive")
+
+        await self._guard.let(action)
+
+    async def requeue(self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]) -> None:
+        """Put dead letters back: those with these ids, or all."""
+
+        def put_back() -> int:
+            url = self._servers.amqp_url or ""
+            return dead_letters.requeue(url, queue) if chosen is None else dead_letters.requeue_chosen(url, queue, chosen)
+
+        async def action() -> None:
+            moved = await _tried("requeue", queue, put_back, "put {} messages back".format)
+            if moved is not None:
+                ui.notify(f"put {moved} messages back into {queue}", type="positive")
+                if chosen is not None and moved < len(chosen):
+                    ui.notify(f"{len(chosen) - moved} of the chosen ones were not there any more", type="warning")
+            await done()
+
+        await self._guard.let(action)
+
+    async def look(self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]) -> None:
+        """Look at the oldest dead letters of a queue. Changes nothing, but their bodies are not for everybody."""
+
+        def letters() -> list[DeadLetter]:
+            return dead_letters.show(self._servers.amqp_url or "", queue, limit)
+
+        async def action() -> None:
+            done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
+
+        await self._guard.let(action)
+
+
+def _shown(letters: Sequence[DeadLetter]) -> str:
+    return f"showed {len(letters)}"
+
+
+async def _tried(action: str, target: str, function: Callable[[], Result], outcome: Callable[[Result], str]) -> Result | None:
+    """Return what it returns; None if a server refused or did not answer, which is said. Either is logged."""
+    origin = peer_of(ui.context.client)
+    try:
+        result = await run.io_bound(function)
+    except _EXPECTED as error:
+        log_action(action, target, f"failed: {error}", origin)
+        ui.notify(printable(redact(str(error)), kept="\n"), type="negative", multi_line=True)
+        return None
+    # None: the monitor ends meanwhile, and its threads go on for a moment.
+    log_action(action, target, "not waited for" if result is None else outcome(result), origin)
+    return result

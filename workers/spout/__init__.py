@@ -1,0 +1,23 @@
+"""One spout task: from the spout to the ledger and the inboxes, and outcomes back to the spout.
+
+worker            takes a task that is free, and keeps it
+process           one spout task, put together
+task              its loop
+orders            whether it may emit
+filling           from the spout into batches
+collector         what its spout emits with
+admission         how many tuples may be in flight
+admission_limits  the seconds by which that is judged
+growth            how far that grows where trees are quick
+aside             room beyond it, beside one long tuple
+completions       how fast trees complete
+holding           how many messages the spout may hold
+pace              how often it sends, how long it rests
+bell              wakes it from its rest
+arrangement       with how many tasks the driver runs each bolt
+outbox            into the ledger and the inboxes
+pending           what is in flight: messages time out here
+outcomes          out of the feed
+trees             how outcomes, timeouts and losses settle what is in flight
+tally             what is counted
+"""

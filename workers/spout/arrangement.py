@@ -1,0 +1,41 @@
+"""The topology as the driver runs it: a spout worker's own, with the numbers of tasks that the driver says."""
+
+from __future__ import annotations
+
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.workers.control.lease import Holder
+
+
+class Arrangement:
+    """What a spout worker emits by. One thread only.
+
+    The lease says how many tasks each bolt has in the driver's run. With these numbers the worker's own
+    topology must have the driver's shape; else the two are of different versions.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._own = topology
+        self._topology = topology
+        self._shape = shape_of(topology)
+
+    @property
+    def topology(self) -> Topology:
+        """The one to emit by: the same object until ``follow`` finds other numbers."""
+        return self._topology
+
+    def understands(self, holder: Holder) -> bool:
+        """Tell whether the driver's run reads what this worker would send it."""
+        return self._is_same(holder) or shape_of(self._numbered(holder)) == holder.shape
+
+    def follow(self, holder: Holder) -> None:
+        """Take the numbers of a driver that this worker understands."""
+        if not self._is_same(holder):
+            self._topology = self._numbered(holder)
+            self._shape = holder.shape
+
+    def _is_same(self, holder: Holder) -> bool:
+        return holder.shape in ("", self._shape)
+
+    def _numbered(self, holder: Holder) -> Topology:
+        return self._own.with_parallelism(holder.parallelism)

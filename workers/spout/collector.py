@@ -1,0 +1,105 @@
+"""What a spout emits with: gathers the tuples of the next batch. One thread only, the spout's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+from tiercel.acker.ids import RootIds
+from tiercel.queues.spout import MsgId
+from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
+from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.spout.tally import Tally
+
+log = logging.getLogger(__name__)
+
+_ROOTS_DRAWN = 2_000
+
+
+class Emitted:
+    """What the spout emitted for one batch."""
+
+    def __init__(self) -> None:
+        self.tuples: list[tuple[int | None, MsgId | None]] = []
+        """(root, message id) each; without a root it is not tracked."""
+        self.tracked = 0
+        """Those with a root."""
+        self.transferred = 0
+        """Copies, one per receiving task."""
+
+
+class TaskCollector:
+    """``SpoutCollector`` of one spout task."""
+
+    def __init__(self, emitter: SpoutEmitter, tally: Tally, root_ids: RootIds | None) -> None:
+        """Without ``root_ids`` nothing is tracked."""
+        self._emitter, self._tally, self._root_ids = emitter, tally, root_ids
+        self._fresh_roots: list[int] = []
+        self._emitted = Emitted()
+
+    def __len__(self) -> int:
+        """Tuples emitted since ``take``."""
+        return len(self._emitted.tuples)
+
+    @property
+    def tracks(self) -> bool:
+        """Whether any tuple is tracked."""
+        return self._root_ids is not None
+
+    @property
+    def tracked(self) -> int:
+        """Tracked tuples emitted since ``take``."""
+        return self._emitted.tracked
+
+    def follow(self, topology: Topology) -> Emitted:
+        """Emit to the tasks of this topology from now on; returns what was meant for others, and goes nowhere."""
+        _, emitted = self.take()
+        self._emitter.follow(topology)
+        return emitted
+
+    def take(self) -> tuple[Emission, Emitted]:
+        """Everything since the last call: encoded, and as it was emitted."""
+        emitted, self._emitted = self._emitted, Emitted()
+        return self._emitter.take(), emitted
+
+    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+        """``SpoutCollector.emit``."""
+        root = self._root(msg_id)
+        tasks = self._emitter.emit(values, root, stream)
+        self._add(root, msg_id, len(tasks))
+        return tasks
+
+    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
+        """``SpoutCollector.emit_all``."""
+        roots = None if self._root_ids is None else self._root_ids.draw(len(rows))
+        transferred = self._emitter.emit_all(rows, roots, stream)
+        self._emitted.tuples += zip(roots or repeat(None), msg_ids, strict=False)
+        self._emitted.tracked += len(roots or ())
+        self._emitted.transferred += transferred
+
+    def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
+        """``SpoutCollector.emit_direct``."""
+        root = self._root(msg_id)
+        self._emitter.emit_direct(task, values, root, stream)
+        self._add(root, msg_id, 1)
+
+    def report_error(self, error: BaseException | str) -> None:
+        """``SpoutCollector.report_error``."""
+        message = reason_of(error)
+        if self._tally.error(message):
+            log.warning("%s", message, extra={"event": "spout_error"})
+
+    def _root(self, msg_id: MsgId | None) -> int | None:
+        if msg_id is None or self._root_ids is None:
+            return None
+        if not self._fresh_roots:
+            self._fresh_roots = self._root_ids.draw(_ROOTS_DRAWN)
+        return self._fresh_roots.pop()
+
+    def _add(self, root: int | None, msg_id: MsgId | None, transferred: int) -> None:
+        self._emitted.tuples.append((root, msg_id))
+        self._emitted.tracked += root is not None
+        self._emitted.transferred += transferred

@@ -1,0 +1,134 @@
+"""From the spout to the inboxes: asks for tuples while there is room, and sends them in batches."""
+
+from __future__ import annotations
+
+import time
+
+from tiercel.queues.spout import Spout, overrides_last
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.collector import Emitted, TaskCollector
+from tiercel.workers.spout.outbox import Outbox, Sent
+from tiercel.workers.spout.pace import Pace
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.trees import Trees
+
+BATCH_TUPLES = 2_000
+_BATCH_SECONDS = 0.02
+"""A batch is sent when it is full or old enough, or when the spout has no more."""
+
+
+class Filling:
+    """What a spout emits, until it is in flight. One thread, the spout's.
+
+    A spout may emit from ``ack``, ``fail`` and ``release`` too, at any time: that belongs to the next batch.
+    """
+
+    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
+        self,
+        *,
+        spout: Spout,
+        collector: TaskCollector,
+        outbox: Outbox,
+        trees: Trees,
+        admission: Admission,
+        pace: Pace,
+        tally: Tally,
+    ) -> None:
+        self._spout = spout
+        self._collector = collector
+        self._outbox = outbox
+        self._trees = trees
+        self._admission = admission
+        self._pace = pace
+        self._tally = tally
+        self._outgoing = Emitted()
+        self._many = overrides_last(spout, "next_tuples", "next_tuple")
+
+    def __len__(self) -> int:
+        """Tuples that are not in flight yet."""
+        return len(self._outgoing.tuples) + len(self._collector)
+
+    def follow(self, topology: Topology) -> None:
+        """Emit to the tasks of this topology from now on.
+
+        What the spout emitted to other tasks since the last batch is given back, and emitted again.
+        """
+        for _, msg_id in self._collector.follow(topology).tuples:
+            if msg_id is not None:
+                self._spout.release(msg_id)
+
+    def fill(self, now: float) -> bool:
+        """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached.
+
+        The bound counts what is tracked; what is not is bounded by the inboxes. False: there are none.
+        """
+        count = self._ask(now, self._admission.bound - len(self._trees))
+        room = self._admission.bound - len(self._trees)
+        if self._collector.tracked >= room:
+            self._admission.reached(now, self._trees.first_at(now))
+            # There may be more now, for what is for other tasks than one that is stuck.
+            count = self._ask(now, self._admission.bound - len(self._trees))
+        if not count:
+            return False
+        self._put()
+        self._pace.began(now)
+        return True
+
+    def _ask(self, now: float, room: int) -> int:
+        """Ask the spout while there is room; returns how many tuples there are for the next batch."""
+        count = len(self._collector)
+        while count < BATCH_TUPLES and self._collector.tracked < room and time.monotonic() - now < _BATCH_SECONDS:
+            if self._many:
+                limit = BATCH_TUPLES - count
+                if self._collector.tracks:
+                    limit = min(limit, room - self._collector.tracked)
+                self._spout.next_tuples(self._collector, limit)
+            else:
+                self._spout.next_tuple(self._collector)
+            if len(self._collector) == count:
+                break
+            count = len(self._collector)
+        return count
+
+    def send(self, now: float) -> bool:
+        """Send what is held; False if Redis does not take it now."""
+        sent = self._outbox.send(now)
+        if sent is Sent.LATER:
+            return False
+        emitted = self._outgoing
+        self._outgoing = Emitted()
+        # The timeout begins here: whatever waited for Redis until now had not been emitted.
+        began, now = now, time.monotonic()
+        self._pace.sent(now - began)
+        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
+        if sent is Sent.REFUSED:
+            self._trees.not_sent()
+            for _, msg_id in wanted:
+                self._spout.release(msg_id)
+            return True
+        self._tally.add("emitted", len(emitted.tuples))
+        self._tally.add("transferred", emitted.transferred)
+        untracked = [msg_id for root, msg_id in wanted if root is None]
+        if untracked:
+            self._trees.tell_acked(untracked)
+        self._trees.sent([(root, msg_id) for root, msg_id in wanted if root is not None], now)
+        return True
+
+    def give_back_unsent(self) -> None:
+        """The worker ends: give back what is not in flight.
+
+        What a spout then emits, because something was given back, goes nowhere, and is not given back in turn.
+        """
+        _, waiting = self._collector.take()
+        held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]
+        tracked = [(root, msg_id) for root, msg_id in held if root is not None]
+        settled = self._trees.split_early(tracked, time.monotonic())
+        for root, msg_id in [*held, *waiting.tuples]:
+            if msg_id is not None and (root is None or root not in settled):
+                self._spout.release(msg_id)
+
+    def _put(self) -> None:
+        emission, self._outgoing = self._collector.take()
+        self._trees.sending(emission.roots)
+        self._outbox.put(emission)

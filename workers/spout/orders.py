@@ -1,0 +1,92 @@
+"""A spout task's side of control: activates and deactivates its spout as people want it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.queues.spout import Spout
+from tiercel.workers.control.contract import Control, Presence, State
+
+log = logging.getLogger(__name__)
+
+
+class Orders:
+    """What the task was told last. It holds while Redis is away, and outlives a Redis that comes back empty. One thread."""
+
+    def __init__(
+        self,
+        control: Control,
+        task_id: int,
+        unheard_of: Callable[[], None] = lambda: None,
+        attend: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``unheard_of`` is called when nobody had said anything: the topology is new to Redis, or Redis was emptied.
+
+        It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether this worker still has the task.
+        """
+        self._control, self._task_id, self._unheard_of = control, task_id, unheard_of
+        self._attend = attend
+        self._dismissed = False
+        self._state: State | None = None
+        self._active = False
+        self._over = False
+
+    @property
+    def active(self) -> bool:
+        """Whether the spout may emit: not before the state is known."""
+        return self._active
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether another worker has the task now."""
+        return self._dismissed
+
+    def obey(self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0) -> None:
+        """Report, ask, and do what is said; call it about once a second. Raises LedgerRefusedError."""
+        if not self._attend() and not self._dismissed:
+            log.warning("another worker has this task now: leaving it", extra={"event": "task_lost"})
+            self._dismissed = True
+            stop()
+        self._ask(pending, oldest_s)
+        if self._over or self._state is None:
+            return
+        if self._state is State.KILLED:
+            log.info("killed: ending", extra={"event": "killed"})
+            stop()
+        elif self._active != (self._state is State.ACTIVE):
+            log.info("%s", self._state.value, extra={"event": f"spout_{self._state.value}"})
+            self._switch(spout)
+
+    def end(self, spout: Spout) -> None:
+        """The task begins to end: deactivates the spout if it is active. Reports go on, orders are not obeyed any more."""
+        self._over = True
+        if self._active:
+            self._switch(spout)
+
+    def leave(self) -> None:
+        """The task has ended."""
+        with suppress(LedgerUnavailableError):
+            self._control.leave(self._task_id)
+        self._control.close()
+
+    def _ask(self, pending: int, oldest_s: float) -> None:
+        # An order to end is for those who hear it, not to be passed on.
+        known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
+        try:
+            presence = Presence(active=self._active, pending=pending, oldest_s=oldest_s)
+            found = self._control.report(self._task_id, presence, known)
+            self._state = found or known
+            if found is None:
+                self._unheard_of()
+        except LedgerUnavailableError as error:
+            log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
+
+    def _switch(self, spout: Spout) -> None:
+        self._active = not self._active
+        if self._active:
+            spout.activate()
+        else:
+            spout.deactivate()

@@ -1,0 +1,185 @@
+"""One batch of spout tuples on its way into the ledger and the inboxes."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import secrets
+from collections.abc import Sequence
+
+from tiercel.acker.effects import perform_all
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.ledger import Ledger
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.records import Appended, Parcel, Sender
+from tiercel.spark_jobs.emitting.emission import Emission
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.spout.arrangement import Arrangement
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.2
+_ROOM_SECONDS = 0.02
+_LOOK_SECONDS = 0.5
+
+
+class Attendance(enum.Enum):
+    """Whether anything takes what a spout worker sends."""
+
+    DRIVER = "driver"
+    NO_DRIVER = "no driver"
+    """None, or one of another version of the topology."""
+    REDIS_AWAY = "Redis away"
+
+
+class Sent(enum.Enum):
+    """What became of the batch."""
+
+    LATER = "later"
+    """Redis does not answer, or an inbox is full: the batch is held, try again."""
+    DONE = "done"
+    REFUSED = "refused"
+    """One of its root ids was taken, or the run it was for is over: all of it must be emitted anew."""
+
+
+class Outbox:
+    """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
+
+    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology) -> None:
+        """``owner`` is the spout task's id; a driver of another version of the topology is none."""
+        self._ledger = ledger
+        self._inboxes = inboxes
+        self._lease = lease
+        self._owner = owner
+        # Drawn for each worker: what an earlier one of this task appended has nothing to do with this one's numbers.
+        self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
+        self._arrangement = Arrangement(topology)
+        self._batch: Emission | None = None
+        self._parcels: Sequence[Parcel] = ()
+        """Those of the batch that no inbox has taken yet."""
+        self._run = ""
+        """The run that is sent to."""
+        self._number = 0
+        self._registered = False
+        self._retry_at = 0.0
+        self._away = False
+        self._attendance: Attendance | None = None
+        self._stranger = ""
+        self._look_at = 0.0
+
+    @property
+    def topology(self) -> Topology:
+        """The topology by which the next batch must be emitted: it changes in ``look``, with the run."""
+        return self._arrangement.topology
+
+    def look(self, now: float) -> Attendance:
+        """Tell whether a driver is there to take what is sent; asks Redis twice per second at most."""
+        if self._attendance is None or now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            found = Attendance.REDIS_AWAY if self._away else self._asked()
+            if found is not self._attendance:
+                there = found is Attendance.DRIVER
+                said = "a driver is there" if there else "waiting for a driver"
+                log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
+            self._attendance = found
+        return self._attendance
+
+    def may_fill(self, now: float) -> bool:
+        """Tell whether to take more from the source: nothing is held, and a driver is there.
+
+        Without a driver every tuple could only time out, and each time-out counts against its message: an hour without a
+        driver would end in the dead-letter queue.
+        """
+        return self.look(now) is Attendance.DRIVER and self._batch is None
+
+    @property
+    def holds(self) -> bool:
+        return self._batch is not None
+
+    def put(self, batch: Emission) -> None:
+        """Take a batch over; only when none is held."""
+        self._batch = batch
+        self._parcels = batch.parcels
+        self._number += 1
+
+    def register_again(self) -> None:
+        """The ledger lost its memory: what is held was perhaps in it."""
+        self._registered = False
+
+    def due(self, now: float) -> bool:
+        """Tell whether to try to send at ``now``, in monotonic seconds."""
+        return self._batch is not None and now >= self._retry_at
+
+    def send(self, now: float) -> Sent:
+        """Register and append what is held; what failed is repeated by the next call."""
+        batch = self._batch
+        if batch is None:
+            return Sent.DONE
+        collided: list[int] = []
+        try:
+            # Once only: after an append whose reply was lost, a root may be done with by now, and would be pending for ever.
+            if batch.roots and not self._registered:
+                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
+                self._registered = not collided
+            sent = Sent.REFUSED if collided else self._append(now)
+        except LedgerUnavailableError as error:
+            if not self._away:
+                log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
+            self._away = True
+            self._retry_at = now + _RETRY_SECONDS
+            return Sent.LATER
+        if self._away:
+            log.info("Redis works again", extra={"event": "redis_back"})
+        self._away = False
+        if sent is Sent.REFUSED:
+            self._forget([root for root in batch.roots if root not in collided])
+        if sent is not Sent.LATER:
+            self._batch = None
+            self._registered = False
+        return sent
+
+    def _append(self, now: float) -> Sent:
+        """Append what no inbox has taken yet. An inbox that is full takes it later, and what follows waits behind it."""
+        verdicts = perform_all(self._inboxes.append(self._run, self._sender, self._number, self._parcels))
+        if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
+            log.info("the run has changed: what was sent is emitted again", extra={"event": "run_changed"})
+            self._look_at = now
+            return Sent.REFUSED
+        self._parcels = [parcel for parcel, verdict in zip(self._parcels, verdicts, strict=True) if verdict is Appended.FULL]
+        if self._parcels:
+            self._retry_at = now + _ROOM_SECONDS
+            return Sent.LATER
+        return Sent.DONE
+
+    def _asked(self) -> Attendance:
+        try:
+            holder = self._lease.holder()
+        except LedgerUnavailableError:
+            return Attendance.REDIS_AWAY
+        if holder is None or not holder.run or not self._understood(holder):
+            return Attendance.NO_DRIVER
+        # Together: what was emitted for other numbers of tasks must never reach the run that has these.
+        if self._batch is None:
+            self._run = holder.run
+            self._arrangement.follow(holder)
+        return Attendance.DRIVER
+
+    def _understood(self, holder: Holder) -> bool:
+        """Tell whether the driver reads what would be sent."""
+        if self._arrangement.understands(holder):
+            return True
+        if holder.driver != self._stranger:
+            self._stranger = holder.driver
+            log.warning(
+                "the driver runs another version of the topology: start it and the spout workers with the same one; "
+                "nothing is sent until then",
+                extra={"event": "other_version"},
+            )
+        return False
+
+    def _forget(self, roots: list[int]) -> None:
+        try:
+            self._ledger.forget(roots)
+        except LedgerUnavailableError as error:
+            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})

@@ -1,0 +1,44 @@
+"""When a spout task sends its next batch, and how long it rests when there is nothing to do."""
+
+from __future__ import annotations
+
+from tiercel.spark_jobs.running.spacing import Spacing
+
+# At a thousand messages a second each would else be a batch of its own, at ten times the price.
+_BETWEEN_BATCHES_S, _LONGEST_BETWEEN_BATCHES_S = 0.01, 0.04
+_OF_THE_TIME = 4
+"""Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine batches are larger."""
+# Spouts that wake their worker do not depend on it.
+_SHORTEST_REST_S, _LONGEST_REST_S = 0.02, 0.1
+
+
+class Pace:
+    """Of one task. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._next_batch = 0.0
+        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
+        self._rest_s = _SHORTEST_REST_S
+
+    def may_begin(self, now: float) -> bool:
+        """Whether the last batch began long enough ago. After a pause the first tuple leaves at once."""
+        return now >= self._next_batch
+
+    def began(self, now: float) -> None:
+        """There are tuples for a new batch."""
+        self._next_batch = now + self._spacing.between_s(_BETWEEN_BATCHES_S)
+
+    def sent(self, took_s: float) -> None:
+        """A batch was sent, in so much time."""
+        self._spacing.took(took_s)
+
+    def worked(self) -> None:
+        """There was something to do."""
+        self._rest_s = _SHORTEST_REST_S
+
+    def rest_s(self, now: float) -> float:
+        """There was nothing to do: how long to wait for a wake-up. Until the next batch may begin, else longer each time."""
+        if now < self._next_batch:
+            return self._next_batch - now
+        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, _LONGEST_REST_S)
+        return rest_s

@@ -1,0 +1,113 @@
+"""The messages of one spout task that are in flight, and when each times out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from tiercel.queues.spout import MsgId
+
+
+class InFlight(NamedTuple):
+    """One emitted spout tuple."""
+
+    msg_id: MsgId
+    emitted_at: float
+    """Seconds on the caller's monotonic clock."""
+
+
+class Pending:
+    """Roots in flight, oldest deadline first. One thread only; times are seconds on one monotonic clock.
+
+    Storm rotates two buckets, so that a tuple times out after one to two timeouts. The timeout is the same for all, hence
+    insertion order is the order of deadlines and the front of one dict is exact: never early, late by one call at most.
+    """
+
+    def __init__(self, timeout: timedelta | None) -> None:
+        """``timeout`` of None: nothing expires."""
+        self._timeout = timeout.total_seconds() if timeout else None
+        self._entries: dict[int, tuple[MsgId, float, float]] = {}
+        """Root to message id, when it was emitted, and when its timeout began."""
+        self._reset: dict[int, float] = {}
+        """When those were emitted whose timeout began again: the oldest may be one of them."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, root: int) -> bool:
+        return root in self._entries
+
+    def add(self, root: int, msg_id: MsgId, now: float) -> None:
+        """A tuple was emitted at ``now``."""
+        self._entries[root] = (msg_id, now, now)
+
+    def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
+        """These tuples, (root, message id) each, were."""
+        self._entries.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
+
+    def pop(self, root: int) -> InFlight | None:
+        """The tuple has its outcome; None if it is not in flight any more."""
+        found = self._entries.pop(root, None)
+        if self._reset:
+            self._reset.pop(root, None)
+        return InFlight(*found[:2]) if found else None
+
+    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[float]]:
+        """Take out those tuples that are in flight: message ids, when each was emitted, and when its timeout began."""
+        found = [entry for entry in [self._entries.pop(root, None) for root in roots] if entry is not None]
+        if self._reset:
+            for root in roots:
+                self._reset.pop(root, None)
+        return [entry[0] for entry in found], [entry[1] for entry in found], [entry[2] for entry in found]
+
+    def reset(self, root: int, now: float) -> bool:
+        """Start the timeout of a tuple again; False if it is not in flight any more."""
+        found = self._entries.pop(root, None)
+        if found is None:
+            return False
+        msg_id, emitted_at, _ = found
+        self._entries[root] = (msg_id, emitted_at, now)
+        self._reset[root] = emitted_at
+        return True
+
+    def expire(self, now: float) -> list[tuple[int, InFlight]]:
+        """Take out all tuples whose timeout is over."""
+        expired: list[tuple[int, InFlight]] = []
+        if self._timeout is None:
+            return expired
+        for root, (msg_id, emitted_at, since) in self._entries.items():
+            if now - since < self._timeout:
+                break
+            expired.append((root, InFlight(msg_id, emitted_at)))
+        for root, _ in expired:
+            del self._entries[root]
+            self._reset.pop(root, None)
+        return expired
+
+    def oldest_s(self, now: float) -> float:
+        """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
+        return max(0.0, now - self.first_at(now))
+
+    def first_at(self, now: float) -> float:
+        """When the oldest of them was emitted; now if nothing is in flight."""
+        first = next(iter(self._entries.values()), None)
+        return now if first is None else min([first[1], *self._reset.values()])
+
+    def old(self, after: float, before: float) -> int:
+        """How many have a timeout that began between these times."""
+        count = 0
+        for _, _, since in self._entries.values():
+            if since > before:
+                break
+            count += since >= after
+        return count
+
+    def oldest_at(self, now: float) -> float:
+        """When the timeout began that ends next; now if nothing is in flight."""
+        first = next(iter(self._entries.values()), None)
+        return now if first is None else first[2]
+
+    def items(self) -> list[tuple[int, InFlight]]:
+        """Everything in flight, as it is now."""
+        return [(root, InFlight(msg_id, emitted_at)) for root, (msg_id, emitted_at, _) in self._entries.items()]

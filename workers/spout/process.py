@@ -1,0 +1,111 @@
+"""One spout task with everything it needs: joins a topology's spout to its ledger, inboxes and counters."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running.interpreter import spare_the_collector, take_turns_often
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.registry import Registry
+from tiercel.workers.errors import UsageError
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.orders import Orders
+from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+
+log = logging.getLogger(__name__)
+
+
+class SpoutProcess:
+    """What ``tiercel spout`` runs."""
+
+    def __init__(  # noqa: PLR0913 - which task, and what around it
+        self,
+        topology: Topology,
+        component: str,
+        task_index: int,
+        *,
+        amqp_url: str,
+        redis_urls: tuple[str, ...],
+        attend: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``attend`` is called once a second and says whether this worker still has the task.
+
+        Raises UsageError if the topology has no such spout task.
+        """
+        self._spec = spout_spec(topology, component, task_index)
+        self._topology, self._component = topology, component
+        self._task_id = topology.task_ids(component)[task_index]
+        self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
+        self._registry = Registry(redis_urls[0])
+        self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._task_id, self._announce, attend)
+        self.task = self._make_task(redis_urls)
+        settings = topology.config_of(component).as_mapping()
+        # The spout's own settings lie over the addresses too, as a bolt's do: it may have a broker of its own.
+        self._config = {"amqp_url": amqp_url, "redis_url": redis_urls[0], **settings}
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether it ended because another worker has its task."""
+        return self._orders.dismissed
+
+    def run(self) -> None:
+        """Work until ``task.stop()``; raises what a person must act on."""
+        try:
+            self._announce()
+        except LedgerUnavailableError as error:
+            log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
+        context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
+        spare_the_collector()
+        take_turns_often()
+        self.task.run(self._config, context)
+
+    def _announce(self) -> None:
+        self._registry.announce_new(self._topology)
+
+    def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
+        config = self._topology.config_of(self._component)
+        ledger_spec = ledger_spec_of(self._topology, redis_urls)
+        ledger = open_ledger(ledger_spec)
+        return SpoutTask(
+            spout=copy.deepcopy(self._spec.spout),
+            emitter=SpoutEmitter(self._topology, self._component, self._task_id),
+            ledger=ledger,
+            outbox=Outbox(
+                ledger=ledger,
+                inboxes=open_inboxes(ledger_spec),
+                lease=RedisLease(redis_urls[0], self._topology.name),
+                owner=self._task_id,
+                topology=self._topology,
+            ),
+            tally=self._tally,
+            orders=self._orders,
+            settings=SpoutSettings(
+                message_timeout=ledger_spec.message_timeout,
+                admission=Admission.for_topology(config.max_spout_pending, ledger_spec.message_timeout),
+                tracked=config.ackers > 0,
+                grace=timedelta(seconds=config.shutdown_grace_secs),
+            ),
+        )
+
+
+def spout_spec(topology: Topology, component: str, task_index: int = 0) -> SpoutSpec:
+    """The spout; raises UsageError if there is none, or no such task of it."""
+    spec = topology.spouts.get(component)
+    if spec is None:
+        raise UsageError(f"{topology.name} has no spout {component!r}; its spouts are {', '.join(topology.spouts)}")
+    if not 0 <= task_index < spec.parallelism:
+        raise UsageError(f"spout {component!r} has tasks 0 to {spec.parallelism - 1}, there is no task {task_index}")
+    return spec

@@ -1,0 +1,80 @@
+"""Counts and errors of one task since it last told Redis."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from tiercel.acker.errors import AckerError
+from tiercel.acker.metrics.contract import ErrorReport, Metrics
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S = 0.5
+_ERRORS_KEPT = 5
+"""As in Storm: at most five errors each ten seconds; the rest is only counted."""
+_ERRORS_WINDOW_S = 10.0
+
+
+class Tally:
+    """Counters and errors of one task; thread-safe to add to, flushed from one thread."""
+
+    def __init__(self, metrics: Metrics, component: str, task: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._component = component
+        self._task = task
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._errors: list[ErrorReport] = []
+        self._owed = False
+        """Whether the counters have kept something that is not sent."""
+        self._flushed_at = clock()
+        self._window: tuple[float, int] = (clock(), 0)
+
+    def add(self, name: str, count: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += count
+
+    def error(self, message: str) -> bool:
+        """Keep an error for people to see, unless five came within ten seconds; returns whether it was kept."""
+        now = self._clock()
+        report = ErrorReport(
+            at=datetime.now(UTC), component=self._component, task=self._task, message=message.partition("\n")[0][:500]
+        )
+        with self._lock:
+            self._counts["errors"] += 1
+            since, kept = self._window
+            if now - since >= _ERRORS_WINDOW_S:
+                since, kept = now, 0
+            if kept < _ERRORS_KEPT:
+                self._errors.append(report)
+            self._window = (since, kept + 1)
+            return kept < _ERRORS_KEPT
+
+    def flush(self, *, now: bool = False) -> None:
+        """Send what was counted, twice a second at most unless ``now``. What cannot be sent is kept for the next time."""
+        if not now and self._clock() - self._flushed_at < _INTERVAL_S:
+            return
+        self._flushed_at = self._clock()
+        with self._lock:
+            counts = self._counts
+            self._counts = Counter()
+            errors = self._errors
+            self._errors = []
+        try:
+            if counts or self._owed:
+                # They are kept there, if this fails, and sent by the next call.
+                self._owed = True
+                self._metrics.add(self._component, self._task, counts)
+                self._owed = False
+            if errors:
+                self._metrics.report(errors)
+        except AckerError as error:
+            log.debug("counters are kept for later: %s", error, extra={"event": "metrics_kept"})
+            with self._lock:
+                self._errors = errors + self._errors

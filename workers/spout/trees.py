@@ -1,0 +1,211 @@
+"""The tuple trees of one spout task: which are in flight, and how outcomes, timeouts and losses settle them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.ledger import Failure, Ledger, Outcomes
+from tiercel.acker.metrics.histogram import bucket_of
+from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.pending import InFlight, Pending
+from tiercel.workers.spout.tally import Tally
+
+log = logging.getLogger(__name__)
+
+
+class Trees:
+    """Tells the spout what became of each message that it emitted with an id. One thread, the spout's."""
+
+    def __init__(
+        self, spout: Spout, ledger: Ledger, tally: Tally, admission: Admission, message_timeout: timedelta | None
+    ) -> None:
+        self._spout = spout
+        self._ledger = ledger
+        self._tally = tally
+        self._admission = admission
+        self._timeout_s = None if message_timeout is None else message_timeout.total_seconds()
+        self._pending = Pending(message_timeout)
+        self._sending: set[int] = set()
+        self._early: list[Outcomes] = []
+        """Outcomes of roots whose batch is still being sent: their append took effect, and its reply was lost."""
+        self._give_reason = takes_reason(spout)
+        self._acks_many = overrides_last(spout, "ack_all", "ack")
+
+    def __len__(self) -> int:
+        """Trees in flight, without those that are being sent."""
+        return len(self._pending)
+
+    def oldest_s(self, now: float) -> float:
+        """Seconds since the oldest was emitted; 0 if nothing is in flight."""
+        return self._pending.oldest_s(now)
+
+    def first_at(self, now: float) -> float:
+        """When the oldest was emitted; now if nothing is in flight."""
+        return self._pending.first_at(now)
+
+    def look(self, now: float) -> None:
+        """Look for signs that too much is in flight; call it about once a second."""
+        admission = self._admission
+        old = self._pending.old(admission.changed_at, now - admission.slow_s)
+        admission.look(now, len(self._pending), old, self._pending.oldest_at(now))
+
+    # -- on their way ----------------------------------------------------------------------------------
+
+    def sending(self, roots: Iterable[int]) -> None:
+        """These roots are about to be registered: an outcome that comes before ``sent`` waits for it."""
+        self._sending = set(roots)
+
+    def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
+        """These, (root, message id) each, are in flight since now."""
+        self._pending.add_all(emitted, now)
+        self._admission.emitted(len(emitted), now)
+        early = self._take_early()
+        for outcomes in early:
+            self.settle(outcomes, now)
+
+    def not_sent(self) -> None:
+        """They are not in flight, and will be emitted anew."""
+        self._take_early()
+
+    def split_early(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> set[int]:
+        """The worker ends while these are being sent: settle those that have their outcome; returns their roots."""
+        known = {root for outcomes in self._early for root in _roots_of(outcomes)}
+        self._pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
+        for outcomes in self._take_early():
+            self.settle(outcomes, now)
+        return known
+
+    def _take_early(self) -> list[Outcomes]:
+        early = self._early
+        self._early = []
+        self._sending = set()
+        return early
+
+    # -- outcomes --------------------------------------------------------------------------------------
+
+    def settle(self, outcomes: Outcomes, now: float) -> int:
+        """Tell the spout; returns how many roots were not in flight any more. A loss of the ledger is the caller's."""
+        if self._sending:
+            outcomes = self._put_aside(outcomes)
+        late = self._ack(outcomes.acked, now)
+        for failure in outcomes.failed:
+            in_flight = self._pending.pop(failure.root)
+            if in_flight is None:
+                late += 1
+            else:
+                self._fail(in_flight, _said(failure))
+        late += self._release(outcomes.released)
+        for root in outcomes.reset:
+            self._pending.reset(root, now)
+        if late and self._timeout_s is not None:
+            self._admission.overdue(late, now - self._timeout_s, now)
+        return late
+
+    def expire(self, now: float, *, blame: bool) -> bool:
+        """Fail what has timed out; without ``blame``, as while no driver is there, it is given back. False: nothing has."""
+        expired = self._pending.expire(now)
+        if not expired:
+            return False
+        for _, in_flight in expired:
+            if blame:
+                self._tally.add("timeout")
+                self._admission.overdue(1, in_flight.emitted_at, now)
+                self._fail(in_flight, "timeout")
+            else:
+                self._give_back(in_flight)
+        self._forget([root for root, _ in expired])
+        return True
+
+    def give_back_all(self, why: str) -> None:
+        """Give back all that is in flight, without blame."""
+        roots = [root for root, _ in self._pending.items()]
+        if roots:
+            log.warning("%s: giving %d messages back", why, len(roots), extra={"event": "messages_released"})
+        self._release(roots)
+        self._forget(roots)
+
+    def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
+        """The trees of these messages were processed, or are not tracked."""
+        self._tally.add("acked", len(msg_ids))
+        if self._acks_many:
+            self._spout.ack_all(msg_ids)
+        else:
+            for msg_id in msg_ids:
+                self._spout.ack(msg_id)
+
+    def _put_aside(self, outcomes: Outcomes) -> Outcomes:
+        """Keep what is for the batch that is being sent; returns the rest."""
+        mine = self._sending
+        early = _part(outcomes, lambda root: root in mine)
+        if not early:
+            return outcomes
+        self._early.append(early)
+        return _part(outcomes, lambda root: root not in mine)
+
+    def _ack(self, roots: Sequence[int], now: float) -> int:
+        msg_ids, emitted_at, counted_from = self._pending.pop_all(roots)
+        if msg_ids:
+            self.tell_acked(msg_ids)
+            total = 0.0
+            # What was sent together has one latency here.
+            emitted = Counter(emitted_at)
+            for then, count in emitted.items():
+                total += (now - then) * count
+                self._tally.add(bucket_of((now - then) * 1000), count)
+            self._tally.add("complete_us", round(total * 1e6))
+            self._admission.completed(emitted, now, None if counted_from == emitted_at else Counter(counted_from))
+        return len(roots) - len(msg_ids)
+
+    def _fail(self, in_flight: InFlight, reason: str) -> None:
+        self._tally.add("failed")
+        if self._tally.error(reason):
+            log.info("message %s failed: %s", in_flight.msg_id, reason, extra={"event": "message_failed", "reason": reason})
+        if self._give_reason:
+            self._spout.fail(in_flight.msg_id, reason)
+        else:
+            self._spout.fail(in_flight.msg_id)
+
+    def _release(self, roots: Iterable[int]) -> int:
+        """Give these back to the source without blame; returns how many were not in flight any more."""
+        late = 0
+        for root in roots:
+            in_flight = self._pending.pop(root)
+            if in_flight is None:
+                late += 1
+            else:
+                self._give_back(in_flight)
+        return late
+
+    def _give_back(self, in_flight: InFlight) -> None:
+        self._tally.add("released")
+        self._spout.release(in_flight.msg_id)
+
+    def _forget(self, roots: Sequence[int]) -> None:
+        if not roots:
+            return
+        try:
+            self._ledger.forget(roots)
+        except LedgerUnavailableError as error:
+            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
+
+
+def _said(failure: Failure) -> str:
+    return f"{failure.component}[{failure.task}]: {failure.reason}"
+
+
+def _roots_of(outcomes: Outcomes) -> list[int]:
+    return [*outcomes.acked, *(failure.root for failure in outcomes.failed), *outcomes.released]
+
+
+def _part(outcomes: Outcomes, mine: Callable[[int], bool]) -> Outcomes:
+    return Outcomes(
+        acked=[root for root in outcomes.acked if mine(root)],
+        failed=[failure for failure in outcomes.failed if mine(failure.root)],
+        released=[root for root in outcomes.released if mine(root)],
+        reset=[root for root in outcomes.reset if mine(root)],
+    )

@@ -1,0 +1,162 @@
+"""What ``tiercel spout`` runs when it is not told which task: one that no other worker has.
+
+So any number of equal workers may be started, stopped and started again: who finds all tasks taken waits in reserve.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.cli.options import on_signals
+from tiercel.workers.config import Settings, python_path
+from tiercel.workers.control.claims import Claims
+from tiercel.workers.control.contract import Control, State
+from tiercel.workers.control.redis_claims import RedisClaims
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.heartbeat import Heartbeat
+from tiercel.workers.patience import patiently
+from tiercel.workers.processes import Child, Supervisor
+from tiercel.workers.spout.process import SpoutProcess, spout_spec
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_EXTRA_GRACE = timedelta(seconds=5)
+"""For what a worker does after its own grace time: give messages back, close connections."""
+
+
+class SpoutWorker:
+    """One spout's; takes a task, and another one if it loses that."""
+
+    def __init__(self, topology: Topology, component: str, settings: Settings) -> None:
+        """Raises UsageError if the topology has no such spout."""
+        spout_spec(topology, component)
+        self._topology, self._component, self._settings = topology, component, settings
+        self._claims: Claims = RedisClaims(settings.redis_urls[0], topology.name)
+        self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
+        self._heartbeat = Heartbeat(settings.heartbeat)
+        self._stopped = threading.Event()
+        self._process: SpoutProcess | None = None
+
+    def stop(self) -> None:
+        """Thread-safe and safe in a signal handler: begin to end."""
+        self._stopped.set()
+        process = self._process
+        if process is not None:
+            process.task.stop()
+
+    def run(self) -> None:
+        """Work until ``stop``, or until the topology is killed; raises what a person must act on."""
+        task_ids = self._topology.task_ids(self._component)
+        while (task_id := self._wait_for(task_ids)) is not None:
+            process = self._process = SpoutProcess(
+                self._topology,
+                self._component,
+                task_ids.index(task_id),
+                amqp_url=self._settings.amqp or "",
+                redis_urls=self._settings.redis_urls,
+                attend=lambda: self._attend(task_id),
+            )
+            if self._stopped.is_set():  # it came before there was a process to stop
+                process.task.stop()
+            try:
+                process.run()
+            finally:
+                with suppress(LedgerUnavailableError):
+                    self._claims.leave(task_id)
+            if not process.dismissed:
+                return
+
+    def _wait_for(self, task_ids: range) -> int | None:
+        """A task that is this worker's now; None after ``stop``, or when the topology is killed."""
+        said = False
+        while not self._stopped.is_set():
+            self._heartbeat.beat()
+            # Before it takes the task of one that obeyed: nobody counts those in reserve.
+            if patiently(self._stopped, self._control.state) is State.KILLED:
+                log.info("killed: ending", extra={"event": "killed"})
+                return None
+            task_id = patiently(self._stopped, self._claims.take, task_ids)
+            if task_id is not None:
+                name = f"{self._component}-{task_ids.index(task_id)}"
+                log.info("this worker is %s now", name, extra={"event": "task_claimed", "task": name})
+                return task_id
+            if not said and not self._stopped.is_set():
+                log.info("all %d tasks have a worker: waiting in reserve", len(task_ids), extra={"event": "in_reserve"})
+                said = True
+            self._stopped.wait(_LOOK_S)
+        return None
+
+    def _attend(self, task_id: int) -> bool:
+        self._heartbeat.beat()
+        try:
+            return self._claims.keep(task_id)
+        except LedgerUnavailableError:
+            return True  # nobody else can take it now either
+
+
+def run_spouts(name: str, topology: Topology, settings: Settings, component: str | None, task_index: int | None) -> None:
+    """The command: a task of this spout, or of each; one that is free, or this one. Until a signal comes."""
+    if component is None and len(topology.spouts) > 1:
+        stopped = threading.Event()
+        on_signals(stopped.set)
+        if not run_each(name, list(topology.spouts), settings, timedelta(seconds=topology.config.shutdown_grace_secs), stopped):
+            sys.exit(2)
+        return
+    component = component or next(iter(topology.spouts))
+    if task_index is None:
+        worker = SpoutWorker(topology, component, settings)
+        on_signals(worker.stop)
+        worker.run()
+        return
+    heartbeat = Heartbeat(settings.heartbeat)
+
+    def attend() -> bool:
+        heartbeat.beat()
+        return True
+
+    process = SpoutProcess(
+        topology,
+        component,
+        task_index,
+        amqp_url=settings.amqp or "",
+        redis_urls=settings.redis_urls,
+        attend=attend,
+    )
+    on_signals(process.task.stop)
+    process.run()
+
+
+def run_each(name: str, spouts: Sequence[str], settings: Settings, grace: timedelta, stopped: threading.Event) -> bool:
+    """A worker of each spout, as child processes, until ``stopped`` or until all have ended; False if one refused to work."""
+    heartbeat = Heartbeat(settings.heartbeat)
+    with Supervisor(grace + _EXTRA_GRACE) as supervisor:
+        watched = [_started(supervisor, name, spout, settings) for spout in spouts]
+        while not supervisor.refused and any(child.exit_code is None for child in supervisor.children):
+            if all(path is not None and _turns(path) for path in watched):
+                heartbeat.beat()
+            if stopped.wait(_LOOK_S):
+                break
+        return not supervisor.refused
+
+
+def _started(supervisor: Supervisor, name: str, spout: str, settings: Settings) -> Path | None:
+    watched = settings.heartbeat and settings.heartbeat.with_name(f"{settings.heartbeat.name}-{spout}")
+    environment = {**settings.model_copy(update={"heartbeat": watched}).as_environment(), **python_path(Path.cwd())}
+    supervisor.start(Child(f"spout-{spout}", [sys.executable, "-m", "tiercel", "spout", name, spout], environment))
+    return watched
+
+
+def _turns(heartbeat: Path) -> bool:
+    with suppress(OSError):
+        return time.time() - heartbeat.stat().st_mtime < 10 * _LOOK_S
+    return False
