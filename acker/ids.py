@@ -20,8 +20,9 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2 = 0x94D049BB133111EB
 
+# Roots that share their 24 high bits, hence a bucket of the ledger: their 21 bytes each just fit a
+# 2 KiB allocation.
 RUN_LENGTH = 96
-"""Roots that share their 24 high bits, hence a bucket of the ledger: their 21 bytes each just fit a 2 KiB allocation."""
 _RUNS = 1 << 16
 _LOW_BITS = 40
 

@@ -33,10 +33,10 @@ from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Failure, Ids, LedgerSpec
 from tiercel.acker.work import LIFETIMES, REASON_LENGTH, Work
 
+# Roots a call: two to four milliseconds, and a third of what Lua can unpack.
 SLICE = 3000
-"""Roots a call: two to four milliseconds, and a third of what Lua can unpack."""
+# How long receipts are kept when messages never time out.
 _HOUR_MS = 3_600_000
-"""How long receipts are kept when messages never time out."""
 _HIGH_SHIFT = np.uint64(40)
 Bytes = NDArray[np.uint8]
 
@@ -111,8 +111,8 @@ class ShardKeys:
 class Group:
     """The part of a slice that lies in one bucket: positions ``start`` to ``end`` of its arrays."""
 
+    # The three bytes that its roots have in common.
     high: bytes
-    """The three bytes that its roots have in common."""
     start: int
     end: int
 

@@ -25,14 +25,14 @@ Ids = NDArray[np.uint64]
 class Applied(enum.Enum):
     """What became of one ``apply``."""
 
+    # The updates took effect now.
     FRESH = "fresh"
-    """The updates took effect now."""
+    # This step had the same updates before: nothing was applied again.
     REPEATED = "repeated"
-    """This step had the same updates before: nothing was applied again."""
+    # This step had other updates before: the roots of these updates were failed instead.
     CONFLICTING = "conflicting"
-    """This step had other updates before: the roots of these updates were failed instead."""
+    # A later step, attempt or run has taken over: nothing was applied. The caller must stop.
     STALE = "stale"
-    """A later step, attempt or run has taken over: nothing was applied. The caller must stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +42,13 @@ class Token:
     It is the same for every attempt at the step, but for ``attempt``.
     """
 
+    # Drawn by the driver at each start, so that steps of two runs never meet.
     run: str
-    """Drawn by the driver at each start, so that steps of two runs never meet."""
     task: int
+    # Grows from step to step of the task within a run; below 2 to the power of 53.
     step: int
-    """Grows from step to step of the task within a run; below 2 to the power of 53."""
+    # Grows from attempt to attempt at the task within a run; below 2 to the power of 32.
     attempt: int = 0
-    """Grows from attempt to attempt at the task within a run; below 2 to the power of 32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +58,8 @@ class Failure:
     root: int
     component: str
     task: int
+    # One line; the ledger keeps the first 500 characters.
     reason: str
-    """One line; the ledger keeps the first 500 characters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +81,8 @@ class Reply:
     applied: Applied
     completed: int = 0
     failed: int = 0
+    # Roots of the call that are not in the ledger: completed, failed, expired or never registered.
     late: int = 0
-    """Roots of the call that are not in the ledger: completed, failed, expired or never registered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,14 +91,15 @@ class Outcomes:
 
     acked: Sequence[int] = ()
     failed: Sequence[Failure] = ()
+    # Given back without blame (a restarted driver): requeue, but do not count a failed delivery.
     released: Sequence[int] = ()
-    """Given back without blame (a restarted driver): requeue, but do not count a failed delivery."""
+    # Roots whose timeout starts again.
     reset: Sequence[int] = ()
-    """Roots whose timeout starts again."""
+    # A server lost its memory or the last part of it since the last read (restarted empty or
+    # with an old snapshot, failed over to a replica that lagged): roots and updates are
+    # unknown to it, and all that was registered before must be given back. Said once for each
+    # loss, to every owner.
     ledger_lost: bool = False
-    """A server lost its memory or the last part of it since the last read (restarted empty or with an old snapshot, failed
-    over to a replica that lagged): roots and updates are unknown to it, and all that was registered before must be given
-    back. Said once for each loss, to every owner."""
 
     def __bool__(self) -> bool:
         return bool(self.acked or self.failed or self.released or self.reset or self.ledger_lost)
@@ -108,14 +109,14 @@ class Outcomes:
 class Census:
     """What a ledger holds at one moment."""
 
+    # Roots.
     pending: int
-    """Roots."""
+    # What their entries take on the servers, as far as these can tell.
     memory_bytes: int
-    """What their entries take on the servers, as far as these can tell."""
+    # Entries of the outcome feeds, of one outcome or many, that no spout task has taken yet.
     feed_entries: int
-    """Entries of the outcome feeds, of one outcome or many, that no spout task has taken yet."""
+    # How long the oldest of those has been waiting; 0 if there is none.
     feed_lag_s: float
-    """How long the oldest of those has been waiting; 0 if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,13 +124,13 @@ class LedgerSpec:
     """Where and how big a topology's ledger is; picklable, travels to executors. ``urls`` may hold passwords: never log it."""
 
     topology: str
+    # One server for all shards, or one a shard (shard i is on ``urls[i % len(urls)]``).
     urls: tuple[str, ...] = field(repr=False)
-    """One server for all shards, or one a shard (shard i is on ``urls[i % len(urls)]``)."""
     shards: int
+    # Spout tasks have ids 1 .. owners; their feeds are passed to the scripts as KEYS.
     owners: int
-    """Spout tasks have ids 1 .. owners; their feeds are passed to the scripts as KEYS."""
+    # None: messages never time out, and entries never expire.
     message_timeout: timedelta | None
-    """None: messages never time out, and entries never expire."""
 
 
 class OutcomeFeed(Protocol):

@@ -15,8 +15,8 @@ from tiercel.acker.memory_steps import MemorySteps
 from tiercel.acker.outcomes import joined, total
 from tiercel.acker.work import LIFETIMES, REASON_LENGTH, conflict_of
 
+# As many as Redis takes.
 _ROOT_BYTES = 27
-"""As many as Redis takes."""
 
 
 @dataclass(slots=True)
@@ -197,8 +197,8 @@ class MemoryFeed:
 
     def __init__(self, changed: threading.Condition) -> None:
         self.arrived: list[Outcomes] = []
+        # When the first of those came.
         self.waiting_since = 0.0
-        """When the first of those came."""
         self._changed = changed
         self._closed = False
 

@@ -15,12 +15,12 @@ _REMEMBERED = 64
 class _Known:
     """What is known of one task."""
 
+    # The newest one.
     attempt: int
-    """The newest one."""
+    # The last one that was applied; -1: none.
     step: int = -1
-    """The last one that was applied; -1: none."""
+    # That step's.
     work: object = None
-    """That step's."""
 
 
 class MemorySteps:

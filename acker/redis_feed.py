@@ -23,10 +23,10 @@ from tiercel.acker.outcomes import joined
 from tiercel.acker.scripts import Noted
 
 _START = "0-0"
+# ``close`` wakes a reader within this.
 _ONE_SERVER_WAIT_S = 0.5
-"""``close`` wakes a reader within this."""
+# An outcome on one server waits while the reader waits at another.
 _SEVERAL_SERVERS_WAIT_S = 0.01
-"""An outcome on one server waits while the reader waits at another."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,18 +34,19 @@ class ShardFeed:
     """Where the reader stands in one shard's stream."""
 
     feed: str
+    # Key of the mark: one value for all readers of a shard, until the server lost its memory
+    # or a part of it.
     mark: str
-    """Key of the mark: one value for all readers of a shard, until the server lost its memory or a part of it."""
+    # Key of the name of the last one who opened this feed. Only that one deletes from it.
     reader: str
-    """Key of the name of the last one who opened this feed. Only that one deletes from it."""
+    # Key of the number of calls by which this owner registered roots.
     registered: str
-    """Key of the number of calls by which this owner registered roots."""
     noted: Noted
     value: bytes = b""
+    # The last entry that was returned.
     position: str = _START
-    """The last entry that was returned."""
+    # Whether the entries up to ``position`` have been deleted.
     trimmed: bool = True
-    """Whether the entries up to ``position`` have been deleted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +63,11 @@ class FeedServer:
     """One server's share of a feed."""
 
     client: redis.Redis
+    # How long marks outlive their last reader; 0: for ever.
     marks_ms: int
-    """How long marks outlive their last reader; 0: for ever."""
     shards: list[ShardFeed] = field(default_factory=list)
+    # Of this reader; a later one's is greater, unless a clock was put back.
     name: bytes = field(default_factory=lambda: time.time_ns().to_bytes(8) + secrets.token_bytes(4))
-    """Of this reader; a later one's is greater, unless a clock was put back."""
 
     def open(self) -> None:
         """Throw away what was for an earlier reader. May be repeated until it succeeded."""

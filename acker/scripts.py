@@ -26,8 +26,8 @@ _APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 class Noted:
     """What a shard's server has confirmed to one owner, and must know for ever after."""
 
+    # Calls of ``register``.
     calls: int = 0
-    """Calls of ``register``."""
 
 
 class ShardScripts:

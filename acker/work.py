@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from tiercel.acker.ledger import Failure, Ids, Updates
 
+# Characters of a failure's reason that are kept.
 REASON_LENGTH = 500
-"""Characters of a failure's reason that are kept."""
+# Message timeouts for which entries and feeds are kept.
 LIFETIMES = 4
-"""Message timeouts for which entries and feeds are kept."""
+# The component under which the ledger itself fails roots; Storm's name for it.
 LEDGER_COMPONENT = "__acker"
-"""The component under which the ledger itself fails roots; Storm's name for it."""
 OTHER_WORK = "a repeated step did other work"
 
 

@@ -20,8 +20,8 @@ from bench.throughput import Drained, moment, rate_between
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.workers.config import Settings, child_environment, python_path
 
+# Sentences a second below which a run is given up.
 _SLOWEST = {"bare": 2_000, "inline": 100, "celery": 5, "dramatiq": 5}
-"""Sentences a second below which a run is given up."""
 _LOOK_S = 0.1
 _GRACE_S = 15.0
 

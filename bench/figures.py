@@ -10,8 +10,8 @@ from typing import Any, Literal
 from bench.ledger import HEADLINE as PENDING
 
 Results = Mapping[str, Any]
+# None where it was not measured, or failed.
 Figure = float | None
-"""None where it was not measured, or failed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,8 @@ from bench.topologies import Shape
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 
+# Bytes of a message where its size is not what the curve is about.
 _SMALL = 100
-"""Bytes of a message where its size is not what the curve is about."""
 _BYTES_AT_MOST = 256 * 2**20
 _TUPLES = 500_000
 _MESSAGES = 40_000
@@ -41,8 +41,8 @@ class Curve:
 
     name: str
     axis: str
+    # What is counted a second: messages or tuples.
     unit: str
-    """What is counted a second: messages or tuples."""
     values: Sequence[int]
     shape: Callable[[int], Shape]
     size: Callable[[int], int] = lambda _value: _SMALL

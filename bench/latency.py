@@ -50,8 +50,9 @@ class Latency:
     p50_ms: float
     p99_ms: float
     p999_ms: float
+    # How late the publisher handed 99 % of the messages over, at most: a part of the latency that
+    # is not tiercel's.
     late_ms: float
-    """How late the publisher handed 99 % of the messages over, at most: a part of the latency that is not tiercel's."""
     cpu_s: dict[str, float]
 
     def line(self) -> str:
@@ -106,8 +107,8 @@ class Schedule:
         self._confirmed += 1
 
 
+# Waits until so many messages in all were acked, for so many seconds at most. Raises BenchError.
 Wait = Callable[[int, float], None]
-"""Waits until so many messages in all were acked, for so many seconds at most. Raises BenchError."""
 
 
 def measure(topology: Running, rate: int, seconds: float) -> Latency:

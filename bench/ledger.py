@@ -37,8 +37,8 @@ _WRITERS = 2
 PENDING = (1_000, 10_000, 100_000, 200_000, 1_000_000)
 TREES = (1, 10, 1_000, 100_000)
 LARGEST = PENDING[-1]
+# Pending roots of the figure that is named alone.
 HEADLINE = 200_000
-"""Pending roots of the figure that is named alone."""
 
 
 def spec_of(url: str) -> LedgerSpec:

@@ -21,12 +21,12 @@ class Scale:
 
     rounds: int
     sentences: int
+    # Sentences for the peers that take a task a word: enough for ten seconds or more.
     tasks: dict[str, int]
-    """Sentences for the peers that take a task a word: enough for ten seconds or more."""
     rates: tuple[int, ...]
     latency_s: float
+    # Of the bare consumer, at each rate.
     bare_s: float
-    """Of the bare consumer, at each rate."""
     slow: slow.Slow
     inbox: inbox.Amount
     pending: tuple[int, ...]

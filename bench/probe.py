@@ -25,8 +25,8 @@ import numpy as np
 
 FOLDER, TIMED = "BENCH_PROBE", "BENCH_PROBE_TIMED"
 _EVERY_S = 0.025
+# Bytes that hold some of the last lines.
 _TAIL = 400
-"""Bytes that hold some of the last lines."""
 
 
 class Sample(NamedTuple):

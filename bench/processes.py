@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+# What a command line holds, and the role; the first that fits.
 _ROLES = (
     ("beam.smp", "RabbitMQ"),
     ("erl_child_setup", "RabbitMQ"),
@@ -23,7 +24,6 @@ _ROLES = (
     ("celery", "peer"),
     ("dramatiq", "peer"),
 )
-"""What a command line holds, and the role; the first that fits."""
 
 
 def cpu_seconds() -> dict[str, float]:

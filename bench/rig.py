@@ -34,8 +34,8 @@ from tiercel.workers.local.run import LocalRun
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 10
 VOCABULARY = 5_000
+# Sentences that a topology has processed before it is measured: a JVM is slow at first.
 WARM_UP = 10_000
-"""Sentences that a topology has processed before it is measured: a JVM is slow at first."""
 _LOOK_S = 0.05
 _START_S = 240
 _OBEY_S = 60
@@ -85,8 +85,8 @@ class Running:
         self.name = self.queue = topology.name
         self.settings = settings
         self.reading = reading
+        # Messages that may be given back: those that a bolt raises on, where that is measured.
         self.tolerated = 0
-        """Messages that may be given back: those that a bolt raises on, where that is measured."""
         self._local = local
         self._tasks = bolt_tasks(topology)
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)

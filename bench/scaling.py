@@ -29,24 +29,26 @@ _SECOND_US = 1e6
 class Costs:
     """Microseconds are of CPU, rates of one core."""
 
+    # A tuple in a ``BasicBolt``, tracked.
     tuple_us: float = 2.0
-    """A tuple in a ``BasicBolt``, tracked."""
+    # A step of a bolt task, apart from its tuples: take, seal, append, update, finish;
+    # the task's side.
     step_us: float = 1_000.0
-    """A step of a bolt task, apart from its tuples: take, seal, append, update, finish; the task's side."""
+    # The same on the server of its inbox, without the appends: take, seal and finish.
     step_server_us: float = 60.0
-    """The same on the server of its inbox, without the appends: take, seal and finish."""
+    # An append to one inbox, whatever is in it; the server's side.
     append_us: float = 20.0
-    """An append to one inbox, whatever is in it; the server's side."""
+    # What is in the chunks, in and out of one server.
     bytes_per_s: float = 390e6
-    """What is in the chunks, in and out of one server."""
+    # A bolt task per second on its server, also where nothing comes: heartbeat, a look
+    # of the driver's.
     idle_us: float = 100.0
-    """A bolt task per second on its server, also where nothing comes: heartbeat, a look of the driver's."""
+    # Root updates per second of one ledger shard.
     updates_per_s: float = 400_000.0
-    """Root updates per second of one ledger shard."""
+    # Messages per second of one spout worker, tracked.
     spout_per_s: float = 20_000.0
-    """Messages per second of one spout worker, tracked."""
+    # Messages per second of one quorum queue, which is one process of the broker.
     queue_per_s: float = 40_000.0
-    """Messages per second of one quorum queue, which is one process of the broker."""
 
     def measured(self, results: Mapping[str, Any]) -> Costs:
         """These, with those that ``constants`` finds in what was measured."""
@@ -85,20 +87,20 @@ class Setup:
     """What is run."""
 
     cores_an_executor: int = 2
+    # Of a message: a sentence and its ten words.
     tuples: int = 11
-    """Of a message: a sentence and its ten words."""
+    # In a row.
     bolts: int = 2
-    """In a row."""
     message_bytes: int = 90
+    # CPU time of the bolts per message, beside what tiercel takes.
     work_us: float = 0.0
-    """CPU time of the bolts per message, beside what tiercel takes."""
+    # Of each bolt; None: one per core.
     tasks: int | None = None
-    """Of each bolt; None: one per core."""
     queues: int = 1
+    # Redis servers: inboxes and shards of the ledger are spread over them.
     servers: int = 1
-    """Redis servers: inboxes and shards of the ledger are spread over them."""
+    # How often a spout worker sends what it has, when it has plenty.
     flushes_per_s: float = 50.0
-    """How often a spout worker sends what it has, when it has plenty."""
 
 
 def tasks_of(setup: Setup, executors: int) -> int:

@@ -52,19 +52,19 @@ Say = Callable[[str], None]
 class Slow:
     """How much slow work. Milliseconds are per tuple."""
 
+    # Of the bolt in ``drain``, ``raising`` and ``beside``.
     tasks: int = 4
-    """Of the bolt in ``drain``, ``raising`` and ``beside``."""
     work_ms: float = 1_000
     messages: int = 600
+    # The one long tuple of ``beside``.
     long_ms: float = 10_000
-    """The one long tuple of ``beside``."""
+    # Fast messages per second beside it.
     rate: int = 20
-    """Fast messages per second beside it."""
+    # Descending: a bound that fast work has let grow is too large for the slow work after it.
     curve_ms: Sequence[float] = (1_000, 100, 10, 1)
-    """Descending: a bound that fast work has let grow is too large for the slow work after it."""
     curve_tasks: Sequence[int] = (1, 2, 4, 8, 16)
+    # How long a point of the curve takes where nothing but the work takes time.
     curve_s: float = 10.0
-    """How long a point of the curve takes where nothing but the work takes time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,13 @@ class SlowDrained:
     work_ms: float
     messages: int
     raised: int
+    # From the first delivery to the last ack.
     wall_s: float
-    """From the first delivery to the last ack."""
+    # Tasks x wall seconds / seconds of work: 1 is perfect.
     ratio: float
-    """Tasks x wall seconds / seconds of work: 1 is perfect."""
+    # Messages of the task that had most: shuffling gives one more than its share, which
+    # bounds the ratio.
     busiest: int
-    """Messages of the task that had most: shuffling gives one more than its share, which bounds the ratio."""
 
     def line(self) -> str:
         """For people."""

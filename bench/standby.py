@@ -33,10 +33,10 @@ _GRACE_S = 30.0
 @dataclass(frozen=True, kw_only=True)
 class Standby:
     first_ack_s: float
+    # Of one core.
     idle_percent: float
-    """Of one core."""
+    # The same by what a process is.
     idle_cpu_percent: dict[str, float]
-    """The same by what a process is."""
 
     def line(self) -> str:
         """For people."""

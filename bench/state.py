@@ -29,8 +29,8 @@ from tiercel.spark_jobs.state.store import StateTurn, Writes
 
 _TEN = [f"key {number}" for number in range(10)]
 _FILLED_AT_ONCE = 50_000
+# Steps of ten keys; of many; how many.
 _SMALL, _LARGE, _TOUCHED = 500, 20, 20_000
-"""Steps of ten keys; of many; how many."""
 
 
 class Bench:

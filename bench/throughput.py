@@ -26,8 +26,8 @@ from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 
 _LOOK_S = 0.1
+# Sentences a second below which a run is given up.
 _SLOWEST = 100
-"""Sentences a second below which a run is given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Drained:
     sentences: int
     whole_per_s: float
     steady_per_s: float | None
+    # CPU seconds by what a process is.
     cpu_s: dict[str, float]
-    """CPU seconds by what a process is."""
 
     def line(self) -> str:
         """For people."""

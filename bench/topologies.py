@@ -93,18 +93,18 @@ def untracked() -> Topology:
     return word_count("untracked", SplitSentence(), WordCount(), Config(ackers=0))
 
 
+# The variable that tells each process the shape of ``shaped``, as JSON.
 SHAPE = "BENCH_SHAPE"
-"""The variable that tells each process the shape of ``shaped``, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """One point of a growth curve; everything else stays as a user gets it."""
 
+    # Tuples that the first bolt emits for each message.
     tuples: int = 1
-    """Tuples that the first bolt emits for each message."""
+    # Bolts in a row, the first and the last among them; each is shuffled to.
     depth: int = 2
-    """Bolts in a row, the first and the last among them; each is shuffled to."""
     spout_tasks: int = 1
     bolt_tasks: int = 2
     shards: int = 1
@@ -159,10 +159,10 @@ def shaped() -> Topology:
     return builder.build()
 
 
+# The variable that tells each process the shape of ``slow``, as JSON.
 SLOW = "BENCH_SLOW"
-"""The variable that tells each process the shape of ``slow``, as JSON."""
+# A hash in Redis: how often each message was executed.
 EXECUTIONS = "bench-executions"
-"""A hash in Redis: how often each message was executed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +170,10 @@ class SlowShape:
     """Who does the slow work, and how it is spread; what each message costs is in the message."""
 
     tasks: int
+    # Each task gets every so-many-th message. Otherwise they are shuffled, as most users have it.
     even: bool = False
-    """Each task gets every so-many-th message. Otherwise they are shuffled, as most users have it."""
+    # Each execution is noted in Redis, so that repeats are seen and messages can raise once.
     noted: bool = False
-    """Each execution is noted in Redis, so that repeats are seen and messages can raise once."""
 
     @classmethod
     def told(cls) -> SlowShape:

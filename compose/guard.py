@@ -43,13 +43,13 @@ class Launch:
     """How to start one child."""
 
     argv: Sequence[str]
+    # The whole environment, which may hold passwords; None: ours.
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """The whole environment, which may hold passwords; None: ours."""
     cwd: Path | None = None
+    # Where stdout and stderr are appended; None: ours.
     output: Path | None = None
-    """Where stdout and stderr are appended; None: ours."""
+    # A folder that is removed when this process ends without having killed the child.
     scratch: Path | None = None
-    """A folder that is removed when this process ends without having killed the child."""
 
 
 class GuardedProcess:

@@ -18,11 +18,12 @@ from pathlib import Path
 from tiercel.compose.apt import Apt
 from tiercel.compose.errors import ServiceMissingError
 
+# What our servers see of the world: nothing of the user's environment, which may hold settings
+# of other servers.
 PLAIN_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
-"""What our servers see of the world: nothing of the user's environment, which may hold settings of other servers."""
 
 _RABBITMQ_PLACES = (
     "usr/lib/rabbitmq/bin/rabbitmq-server",

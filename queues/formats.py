@@ -29,11 +29,11 @@ from tiercel.queues.schema import Schema
 
 Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]
+# Returns the value for Arrow; raises one of MISFITS.
 _Check = Callable[[Any], Any]
-"""Returns the value for Arrow; raises one of MISFITS."""
 
+# From here on it rounds to infinity.
 _LARGEST_FLOAT32 = 3.4028235677973366e38
-"""From here on it rounds to infinity."""
 _PREVIEW = 50
 # More digits than any column has, and some hundred zeros; a Decimal of millions would take a gigabyte.
 _DECIMAL_CHARACTERS = 500

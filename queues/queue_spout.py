@@ -65,8 +65,8 @@ class QueueSpout(Spout):
         self._queue = WorkQueue(name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare)
         self._format = format
         self._prefetch = prefetch
+        # What ``expect`` was told last; -1: nothing yet.
         self._expected = -1
-        """What ``expect`` was told last; -1: nothing yet."""
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
         self._context: SpoutContext | None = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+# Failures after which one more takes a message to the dead-letter queue.
 DELIVERY_LIMIT = 20
-"""Failures after which one more takes a message to the dead-letter queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,8 @@ class RetryPolicy:
 
 DEFAULT_RETRY = RetryPolicy()
 
+# Back to the queue at once.
 NO_WAIT = RetryPolicy(first=timedelta(0), longest=timedelta(0))
-"""Back to the queue at once."""
 
 
 # A broker's limit that no message comes near.
@@ -38,10 +38,10 @@ _FREE = 100_000
 class BrokerLimit:
     """How often RabbitMQ lets a message come back to a queue, whyever it does."""
 
+    # What comes back more often is dead-lettered; None: there is no limit.
     returns: int | None = None
-    """What comes back more often is dead-lettered; None: there is no limit."""
+    # What comes back more often is deleted: the queue has no dead-letter exchange.
     deletes: bool = False
-    """What comes back more often is deleted: the queue has no dead-letter exchange."""
 
     @property
     def returns_are_free(self) -> bool:

@@ -41,6 +41,7 @@ _FLAT: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+# Types of which Arrow takes every value, or every value within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.binary(): bytes,
@@ -48,7 +49,6 @@ _PYTHON: dict[pa.DataType, type] = {
     pa.float64(): float,
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
 }
-"""Types of which Arrow takes every value, or every value within the column's bits."""
 _COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
 _DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _ARRAY = re.compile(r"array<(.+)>")
@@ -59,8 +59,8 @@ class Field:
     """One column."""
 
     name: str
+    # As written in the DDL, lower case.
     type: str
-    """As written in the DDL, lower case."""
     arrow: pa.DataType
 
     def takes_all(self, column: Sequence[Any]) -> bool:

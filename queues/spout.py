@@ -24,20 +24,20 @@ class TaskContext:
 
     topology: str
     component: str
+    # Unique in the topology.
     task_id: int
-    """Unique in the topology."""
+    # 0 .. parallelism - 1 within the component.
     task_index: int
-    """0 .. parallelism - 1 within the component."""
     parallelism: int
+    # The component's streams: name to the names of the fields.
     streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The component's streams: name to the names of the fields."""
+    # Stream to the components that subscribe to it.
     targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Stream to the components that subscribe to it."""
+    # Every component of the topology to the ids of its tasks, ascending.
+    #
+    # While a spout runs, ``tiercel rebalance`` may give bolts other tasks, and this changes:
+    # ask when you emit.
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Every component of the topology to the ids of its tasks, ascending.
-
-    While a spout runs, ``tiercel rebalance`` may give bolts other tasks, and this changes: ask when you emit.
-    """
 
     def component_tasks(self, component: str) -> Sequence[int]:
         """The ids of a component's tasks, ascending, as ``emit_direct`` takes them. Raises KeyError."""
@@ -51,10 +51,11 @@ class TaskContext:
 class SpoutContext(TaskContext):
     """What a spout task is told."""
 
+    # Thread-safe: says that ``next_tuple`` has something to emit, so that an idle
+    # worker need not poll.
     wake: Callable[[], None]
-    """Thread-safe: says that ``next_tuple`` has something to emit, so that an idle worker need not poll."""
+    # Thread-safe: adds to a named counter of this task.
     count: Callable[[str, int], None]
-    """Thread-safe: adds to a named counter of this task."""
 
 
 class SpoutCollector(Protocol):

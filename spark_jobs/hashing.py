@@ -13,19 +13,19 @@ from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import UNFIT, Field, Schema
 from tiercel.spark_jobs.errors import BadValuesError
 
+# A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type.
 KeyHash = Callable[[Sequence[Any]], int]
-"""A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type."""
 T = TypeVar("T")
 
+# Keys remembered; a word that comes again costs one look-up.
 _CACHE = 100_000
-"""Keys remembered; a word that comes again costs one look-up."""
+# Types that Arrow keeps as they are; everything else is hashed as it comes back from Arrow.
 _EXACT: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.binary(): bytes,
     pa.float64(): float,
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
 }
-"""Types that Arrow keeps as they are; everything else is hashed as it comes back from Arrow."""
 
 
 def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 
+# What ends a bolt's call and not the Spark task: also ``sys.exit`` in some library, which means no
+# more than an error here.
 RAISED = (Exception, SystemExit, CancelledError)
-"""What ends a bolt's call and not the Spark task: also ``sys.exit`` in some library, which means no more than an error here."""
 _LENGTH = 500
 
 

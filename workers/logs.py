@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "component"}
 _CONTINUED = "\n    "
+# Libraries whose failures we translate and report ourselves: their own lines would say
+# everything twice.
 _QUIET = {"pika": logging.CRITICAL, "py4j": logging.WARNING, "pyspark": logging.WARNING, "urllib3": logging.WARNING}
-"""Libraries whose failures we translate and report ourselves: their own lines would say everything twice."""
 
 
 class TextFormatter(logging.Formatter):

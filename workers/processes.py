@@ -16,8 +16,8 @@ from tiercel.workers.config import child_environment
 
 log = logging.getLogger(__name__)
 
+# A child that ends with this code says that a person must act: starting it again cannot help.
 _USAGE = 2
-"""A child that ends with this code says that a person must act: starting it again cannot help."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

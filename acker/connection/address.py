@@ -28,8 +28,8 @@ _CLUSTER_EXAMPLE = "redis+cluster://:password@host:6379,other:6379"
 class Form(enum.Enum):
     """Who says where the primary is."""
 
+    # The URL itself.
     SERVER = "server"
-    """The URL itself."""
     SENTINEL = "sentinel"
     CLUSTER = "cluster"
 
@@ -39,14 +39,14 @@ class RedisAddress:
     """A URL, taken apart as far as redis-py does not do it."""
 
     form: Form
+    # What redis-py reads; with a Sentinel or a cluster the host in it stands for whatever is found.
     url: str = field(repr=False)
-    """What redis-py reads; with a Sentinel or a cluster the host in it stands for whatever is found."""
+    # The Sentinels, or the known members of the cluster.
     hosts: tuple[tuple[str, int], ...] = ()
-    """The Sentinels, or the known members of the cluster."""
+    # What the Sentinels call the primary.
     service: str = ""
-    """What the Sentinels call the primary."""
+    # User and password at the Sentinels.
     login: tuple[str | None, str | None] = field(default=(None, None), repr=False)
-    """User and password at the Sentinels."""
 
     @classmethod
     def parse(cls, url: str) -> RedisAddress:

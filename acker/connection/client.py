@@ -23,14 +23,14 @@ from tiercel.acker.connection.primary import following_pool
 from tiercel.acker.errors import LedgerRefusedError, LedgerVersionError
 from tiercel.acker.layout import topology_prefix
 
+# Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with.
 OLDEST = (7, 0)
-"""Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with."""
 _CONNECT_TIMEOUT_S = 2.0
 _RETRIES = 2
+# Of this process; each lives as long as a client uses it.
 _pools: WeakValueDictionary[tuple[str, str, timedelta], Pool] = WeakValueDictionary()
-"""Of this process; each lives as long as a client uses it."""
+# The clients of a pool that are not closed.
 _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
-"""The clients of a pool that are not closed."""
 _pools_lock = threading.Lock()
 
 

@@ -21,8 +21,8 @@ from tiercel.acker.connection.pool import Pool
 
 Host = tuple[str, int]
 _NOT_FOR_THOSE_ASKED = ("db", "username", "password", "credential_provider", "retry_on_error", "health_check_interval")
+# Then another one is asked.
 _ANSWER_S = 2.0
-"""Then another one is asked."""
 
 
 class Finder:

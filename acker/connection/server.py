@@ -45,10 +45,10 @@ class RedisEffect(Generic[T]):
     batch: RedisServer
     command: tuple[Any, ...]
     read: Reader[T]
+    # For errors: "cannot ``verb``: …".
     verb: str
-    """For errors: "cannot ``verb``: …"."""
+    # The script, if ``command`` names one by its digest.
     text: str | None = None
-    """The script, if ``command`` names one by its digest."""
 
     def perform(self) -> T:
         """Make the call alone. Raises LedgerUnavailableError, LedgerRefusedError, and what ``read`` raises."""

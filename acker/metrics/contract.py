@@ -14,12 +14,12 @@ from tiercel.acker.metrics.windows import Counted, Counts, Window
 class ErrorReport:
     """One error of one task, as people see it."""
 
+    # Aware, UTC.
     at: datetime
-    """Aware, UTC."""
     component: str
     task: int
+    # One line, at most 500 characters.
     message: str
-    """One line, at most 500 characters."""
 
 
 def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
@@ -28,9 +28,9 @@ def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
 
 
 ERRORS_KEPT = 1000
+# As in Storm: of each task, five errors each ten seconds.
 ERRORS_A_WINDOW = 5
 ERRORS_WINDOW = timedelta(seconds=10)
-"""As in Storm: of each task, five errors each ten seconds."""
 _MESSAGE_LENGTH = 500
 
 

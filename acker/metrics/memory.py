@@ -19,8 +19,8 @@ class MemoryMetrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` counts seconds."""
         self._clock = clock
+        # Of each task: when its window began, and how many errors it has reported since.
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}
-        """Of each task: when its window began, and how many errors it has reported since."""
         self._lock = threading.Lock()
         self._since: float | None = None
         self._counts: _Slot = {}

@@ -20,8 +20,8 @@ from tiercel.acker.metrics.windows import SLIDING, Counted, Counts, Window, seco
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536
+# Longer than any client goes on repeating a call.
 _REPORTER_MEMORY_MS = 600_000
-"""Longer than any client goes on repeating a call."""
 
 
 class RedisMetrics:
@@ -34,8 +34,8 @@ class RedisMetrics:
         self._clock = clock
         self._reporter_key = f"{prefix}counted:{secrets.token_hex(8)}"
         self._number = 0
+        # What was sent under ``number``, if no reply said that it was counted.
         self._unsure: dict[str, int] = {}
-        """What was sent under ``number``, if no reply said that it was counted."""
         self._waiting: dict[str, int] = {}
         self._sending = threading.Lock()
         self._counts_key = prefix + "metrics"

@@ -28,8 +28,8 @@ class Window(enum.Enum):
 
 SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
 
+# {component: {task: {counter: value}}}
 Counts = dict[str, dict[int, dict[str, int]]]
-"""{component: {task: {counter: value}}}"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +37,9 @@ class Counted:
     """What was counted in a window."""
 
     counts: Counts
+    # How long that was: since the window's first slot began, or since counting did. 0 if nothing
+    # was ever counted.
     seconds: float
-    """How long that was: since the window's first slot began, or since counting did. 0 if nothing was ever counted."""
 
 
 def slot_of(window: Window, now: float) -> int:

@@ -13,9 +13,9 @@ from tiercel.queues.errors import AddressError
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _OPTIONS = ("heartbeat", "cafile")
+# A dead connection is noticed within twice this. The I/O thread answers them whatever the other
+# threads do. RabbitMQ's manual recommends 5 to 20 seconds.
 _HEARTBEAT_S = 10
-"""A dead connection is noticed within twice this. The I/O thread answers them whatever the other threads do. RabbitMQ's manual
-recommends 5 to 20 seconds."""
 _CONNECT_TIMEOUT_S = 10.0
 _AFTER_PLACE = re.compile(r"[/?#]")
 _EXAMPLE = "write amqp://user:password@host:5672/vhost"

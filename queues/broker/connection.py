@@ -19,13 +19,15 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError, QueuesError
 
+# A broker that starts takes longer than that, and whoever waits for it shall not wait much
+# longer than it takes.
 _BACKOFF = wait_exponential(multiplier=0.1, max=2) + wait_random(0, 0.1)
-"""A broker that starts takes longer than that, and whoever waits for it shall not wait much longer than it takes."""
 _BLOCKED_TIMEOUT_S = 30
 
 _ACCESS_REFUSED, _NOT_FOUND, _NOT_ALLOWED = 403, 404, 530
+# Reply codes that say nothing against us: no consumer just now, shutting down, channel
+# error, internal error.
 _TRANSIENT = (313, 320, 504, 541)
-"""Reply codes that say nothing against us: no consumer just now, shutting down, channel error, internal error."""
 
 _LOGIN = "RabbitMQ at {at} refused the login of user {user!r}; check user and password in the AMQP URL"
 _VHOST = "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; create it or grant access"

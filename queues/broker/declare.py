@@ -21,20 +21,21 @@ from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, Ret
 
 log = logging.getLogger(__name__)
 
+# The first with at-least-once dead-lettering.
 OLDEST_SERVER = (3, 10)
-"""The first with at-least-once dead-lettering."""
+# From here on a quorum queue has a delivery limit unless it is given -1; before, it has none
+# and -1 is refused.
 _LIMITED_SINCE = (4, 0)
-"""From here on a quorum queue has a delivery limit unless it is given -1; before, it has none and -1 is refused."""
 _LIMIT_SINCE_THEN = 20
 _DELAYED_RETRY_SINCE = (4, 3)
 
+# The delivery limit that work queues are declared with: none, in practice.
+#
+# RabbitMQ's count rises with each connection and each worker that dies around a message. tiercel
+# counts a message's own failures, and dead-letters it for these alone
+# (``queues.consuming.failures``). A number, for without a limit a quorum queue puts what comes back
+# behind everything that waits.
 BROKER_LIMIT = 1_000_000
-"""The delivery limit that work queues are declared with: none, in practice.
-
-RabbitMQ's count rises with each connection and each worker that dies around a message. tiercel counts a message's own
-failures, and dead-letters it for these alone (``queues.consuming.failures``). A number, for without a limit a quorum queue
-puts what comes back behind everything that waits.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,11 @@ class WorkQueue:
     """A queue that a topology reads, and how its failures are treated."""
 
     name: str
+    # A message that failed so often and fails once more is dead-lettered.
     delivery_limit: int = DELIVERY_LIMIT
-    """A message that failed so often and fails once more is dead-lettered."""
     retry: RetryPolicy = DEFAULT_RETRY
+    # False: it must exist; a missing one is an error.
     declare: bool = True
-    """False: it must exist; a missing one is an error."""
 
     @property
     def dead(self) -> str:
@@ -58,10 +59,10 @@ class WorkQueue:
 class Declared:
     """What the broker has now."""
 
+    # It dead-letters into the dead-letter queue of this queue. False: it is used as it is.
     ours: bool
-    """It dead-letters into the dead-letter queue of this queue. False: it is used as it is."""
+    # The broker holds rejected messages back by itself.
     delays_retries: bool
-    """The broker holds rejected messages back by itself."""
     limit: BrokerLimit
 
 

@@ -20,19 +20,20 @@ class QueueDepth:
     """One queue at one moment. What only the management interface tells is None without it."""
 
     name: str
+    # Messages that wait.
     ready: int
-    """Messages that wait."""
+    # Messages that are delivered and not settled.
     unacked: int | None
-    """Messages that are delivered and not settled."""
+    # Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off: neither
+    # ready nor unacked.
     delayed: int | None = None
-    """Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off: neither ready nor unacked."""
     consumers: int
+    # Messages published a second.
     in_rate: float | None = None
-    """Messages published a second."""
+    # Messages that left a second.
     out_rate: float | None = None
-    """Messages that left a second."""
+    # Messages in its dead-letter queue; None if it has none.
     dead_lettered: int | None
-    """Messages in its dead-letter queue; None if it has none."""
 
 
 def depths(amqp_url: str, names: Sequence[str], management_url: str | None = None) -> list[QueueDepth]:

@@ -18,17 +18,20 @@ from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, Qu
 
 log = logging.getLogger(__name__)
 
+# A connection that lived this long was a success: the next failure begins with the
+# shortest wait again.
 _STABLE_S = 5.0
-"""A connection that lived this long was a success: the next failure begins with the shortest wait again."""
+# A broker that starts up may refuse what it accepted before. After so many refusals in a
+# row we believe it.
 _REFUSALS = 5
-"""A broker that starts up may refuse what it accepted before. After so many refusals in a row we believe it."""
 
 
+# How often in the time of a heartbeat we look whether the broker was heard.
 _LOOKS = 4
-"""How often in the time of a heartbeat we look whether the broker was heard."""
+# Without a sign of the broker, which sends one at least twice in the time of a heartbeat: three
+# are missing, one after the other. Looks are counted, not seconds: a process that was stopped
+# has not listened.
 _SILENT_LOOKS = 6
-"""Without a sign of the broker, which sends one at least twice in the time of a heartbeat: three are missing, one after the
-other. Looks are counted, not seconds: a process that was stopped has not listened."""
 
 
 class LinkUser(Protocol):
@@ -64,14 +67,14 @@ class Link:
         self._loop = IOLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._connection: Any = None
+        # The timer of the next attempt to connect.
         self._next: object | None = None
-        """The timer of the next attempt to connect."""
         self._why: QueuesError | None = None
         self._attempts = self._refusals = self._host = 0
         self._opened_at: float | None = None
         self._worked = self._finishing = False
+        # The broker takes no messages over this connection now.
         self.blocked = False
-        """The broker takes no messages over this connection now."""
 
     # -- from any thread ---------------------------------------------------------------------------------------------------
 

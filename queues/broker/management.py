@@ -41,10 +41,10 @@ class Managed:
     unacked: int
     delayed: int
     consumers: int
+    # Messages published a second.
     in_rate: float
-    """Messages published a second."""
+    # Messages that left a second: acked, or taken without an ack.
     out_rate: float
-    """Messages that left a second: acked, or taken without an ack."""
 
 
 class ManagementSilentError(Exception):

@@ -25,18 +25,18 @@ class EpochSettings:
     """What is the same for all channels of a consumer."""
 
     queue: str
+    # The consumer tag's beginning.
     tag: str
-    """The consumer tag's beginning."""
+    # How long to hold a failed message before it is rejected.
     retry: RetryPolicy
-    """How long to hold a failed message before it is rejected."""
+    # A message that failed so often before and fails again is dead-lettered.
     delivery_limit: int
-    """A message that failed so often before and fails again is dead-lettered."""
     broker_limit: BrokerLimit
     failures: FailureBook
+    # Called when there begins to be something to ``take``.
     wake: Callable[[], None]
-    """Called when there begins to be something to ``take``."""
+    # Moves a copy to the dead-letter queue; ``buried`` or ``not_buried`` is called some time later.
     bury: Callable[[Delivery, str], None]
-    """Moves a copy to the dead-letter queue; ``buried`` or ``not_buried`` is called some time later."""
     clock: Callable[[], float]
 
 

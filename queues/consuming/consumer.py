@@ -37,14 +37,14 @@ class ConsumerSettings:
     """What to consume, and who is told."""
 
     queue: WorkQueue
+    # Called on the I/O thread when there is something to ``get``, or an error.
     wake: Callable[[], None]
-    """Called on the I/O thread when there is something to ``get``, or an error."""
+    # Adds to a named counter; called on the I/O thread.
     count: Callable[[str, int], None]
-    """Adds to a named counter; called on the I/O thread."""
+    # Shown in RabbitMQ's lists of connections and consumers.
     name: str = "tiercel"
-    """Shown in RabbitMQ's lists of connections and consumers."""
+    # So many consumers share the queue, each in a process of its own.
     tasks: int = 1
-    """So many consumers share the queue, each in a process of its own."""
     prefetch: int = PREFETCH
     bytes_held: int = BYTES_HELD
     clock: Callable[[], float] = time.monotonic

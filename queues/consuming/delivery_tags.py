@@ -9,8 +9,8 @@ class Ack(NamedTuple):
     """One ``basic.ack``."""
 
     tag: int
+    # Covers every tag up to this one. All of them are finished, or were settled on the wire before.
     multiple: bool
-    """Covers every tag up to this one. All of them are finished, or were settled on the wire before."""
 
 
 class SettleBook:
@@ -23,8 +23,8 @@ class SettleBook:
 
     def __init__(self) -> None:
         self._last = 0
+        # Every tag below is settled, or acked by the next ``take``.
         self._low = 1
-        """Every tag below is settled, or acked by the next ``take``."""
         self._open: set[int] = set()
         self._finished: list[int] = []
         self._mark = 0

@@ -28,8 +28,8 @@ class FailureBook:
         """``tasks`` read the queue: a message that comes back may go to any, and each sees its share."""
         self._tasks = tasks
         self._most = most
+        # Copies and failures of each.
         self._entries: OrderedDict[bytes, list[int]] = OrderedDict()
-        """Copies and failures of each."""
 
     def __len__(self) -> int:
         return len(self._entries)

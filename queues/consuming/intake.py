@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tiercel.queues.limits import BYTES_HELD, MAX_BODY_BYTES, PREFETCH
 
+# How fast the memory of a large message fades, per message.
 _FADE = 15 / 16
-"""How fast the memory of a large message fades, per message."""
+# Messages held for each tuple that may be in flight: one that is, and one to follow it.
 _PER_TUPLE = 2
-"""Messages held for each tuple that may be in flight: one that is, and one to follow it."""
 
 
 class Intake:
@@ -21,13 +21,13 @@ class Intake:
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
         self._most = prefetch
+        # The largest prefetch now.
         self._limit = prefetch
-        """The largest prefetch now."""
         self._bound = bytes_held
+        # So large may all messages be of which ``prefetch`` are held.
         self._small = bytes_held / prefetch
-        """So large may all messages be of which ``prefetch`` are held."""
+        # The size to reckon with: the largest of the last messages.
         self._size = float(MAX_BODY_BYTES)
-        """The size to reckon with: the largest of the last messages."""
         self._seen = False
         self._held = 0
         self._count = 0

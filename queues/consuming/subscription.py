@@ -41,10 +41,10 @@ class Subscription:
         self._change_since: float | None = None
         self._grows = False
         self._is_busy = False
+        # 0: there is none.
         self.prefetch = 0
-        """0: there is none."""
+        # Messages may still come, and another one cannot begin yet.
         self.ending = False
-        """Messages may still come, and another one cannot begin yet."""
 
     @property
     def lost(self) -> bool:

@@ -13,12 +13,12 @@ class Delivery(NamedTuple):
     epoch: int
     tag: int
     body: bytes
+    # How often it came back before, as the broker counts: 0 the first time, None if it does not.
     delivery_count: int | None
-    """How often it came back before, as the broker counts: 0 the first time, None if it does not."""
+    # As pika's ``BasicProperties``.
     properties: Any
-    """As pika's ``BasicProperties``."""
+    # When the broker delivered it, in monotonic seconds.
     arrived_s: float = 0.0
-    """When the broker delivered it, in monotonic seconds."""
 
 
 class Waiting:

@@ -67,8 +67,8 @@ class Lineage:
     A tuple without roots is not tracked. A root may stand twice in one slice: the edges of one root XOR together.
     """
 
+    # Shape (n + 1,).
     offsets: NDArray[np.int32]
-    """Shape (n + 1,)."""
     roots: NDArray[np.uint64]
     edges: NDArray[np.uint64]
 
@@ -84,8 +84,8 @@ class Chunk:
     """n tuples on one route."""
 
     route: Route
+    # The stream's typed columns, n rows.
     values: pa.RecordBatch
-    """The stream's typed columns, n rows."""
     lineage: Lineage
 
 
@@ -135,10 +135,10 @@ class _Heading:
     """The first message of a payload."""
 
     schema: pa.Schema
+    # Without the ids.
     values: pa.Schema
-    """Without the ids."""
+    # The columns of dates and times, and of lists of them, with the type of their values.
     times: list[tuple[int, pa.DataType]]
-    """The columns of dates and times, and of lists of them, with the type of their values."""
     route: Route
 
 

@@ -29,8 +29,8 @@ class Box:
     sealed: Covered | None = None
     snapshot: bytes | None = None
     sealed_snapshot: bytes | None = None
+    # Snapshots of earlier runs.
     left: list[bytes] = field(default_factory=list)
-    """Snapshots of earlier runs."""
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None

@@ -11,15 +11,15 @@ class Appended(enum.Enum):
     """What became of one append to one inbox."""
 
     DONE = "done"
+    # This number came before, with the same content: nothing was appended again.
     REPEATED = "repeated"
-    """This number came before, with the same content: nothing was appended again."""
+    # This number came before with other content: nothing was appended. The sender's step was
+    # repeated and did other work, so its roots must be failed.
     DIFFERENT = "different"
-    """This number came before with other content: nothing was appended. The sender's step was
-    repeated and did other work, so its roots must be failed."""
+    # There is no room now: repeat the call later.
     FULL = "full"
-    """There is no room now: repeat the call later."""
+    # The inbox belongs to another run, or a newer attempt of the sender has fenced this one off.
     STALE = "stale"
-    """The inbox belongs to another run, or a newer attempt of the sender has fenced this one off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,22 +27,22 @@ class Sender:
     """One attempt at a task that appends: a bolt task, or a spout task of one worker process."""
 
     task: int
+    # Grows from attempt to attempt at one task.
     attempt: int
-    """Grows from attempt to attempt at one task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:
     """What one sender appends to one inbox in one call: encoded chunks, see ``queues.inbox.chunk``."""
 
+    # Task id of the inbox.
     target: int
-    """Task id of the inbox."""
+    # At least one; each becomes an entry.
     chunks: Sequence[bytes]
-    """At least one; each becomes an entry."""
+    # How many each chunk holds.
     tuples: Sequence[int]
-    """How many each chunk holds."""
+    # False where waiting for room could wait for itself: on the way back of a cycle.
     bounded: bool = True
-    """False where waiting for room could wait for itself: on the way back of a cycle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +57,8 @@ class Bounds:
 class Entry:
     """One chunk in an inbox."""
 
+    # Opaque; in the order of the appends.
     position: str
-    """Opaque; in the order of the appends."""
     tuples: int
     payload: bytes
 
@@ -67,19 +67,19 @@ class Entry:
 class Covered:
     """The set of tuples that one step covers."""
 
+    # Grows from step to step of one task within a run.
     step: int
-    """Grows from step to step of one task within a run."""
+    # Positions of entries that are done with when the step is finished.
     whole: Sequence[str] = ()
-    """Positions of entries that are done with when the step is finished."""
+    # Position of each entry that is done with in part: a bitmap of *all* of its rows that are done
+    # when the step is finished, those of earlier steps too; bit i % 8 of byte i // 8 is row i. At
+    # least one byte long.
     part: Mapping[str, bytes] = field(default_factory=dict)
-    """Position of each entry that is done with in part: a bitmap of *all* of its rows that are done
-    when the step is finished, those of earlier steps too; bit i % 8 of byte i // 8 is row i. At least
-    one byte long."""
+    # How many of the task's ticks the task has executed so far, this step's too.
     ticks: int = 0
-    """How many of the task's ticks the task has executed so far, this step's too."""
+    # How many tuples ``whole`` frees room for, with ``bytes`` of their chunks: the sums over these
+    # entries. An inbox that holds nothing has all its room, whatever was given here.
     tuples: int = 0
-    """How many tuples ``whole`` frees room for, with ``bytes`` of their chunks: the sums over these
-    entries. An inbox that holds nothing has all its room, whatever was given here."""
     bytes: int = 0
 
 
@@ -87,19 +87,19 @@ class Covered:
 class Opened:
     """What an attempt at a task finds."""
 
+    # The last step that was finished, 0 at first.
     step: int
-    """The last step that was finished, 0 at first."""
+    # A step that an earlier attempt sealed and did not finish: repeat exactly this one first.
     sealed: Covered | None
-    """A step that an earlier attempt sealed and did not finish: repeat exactly this one first."""
+    # Bitmaps of the entries that are done with in part.
     done: Mapping[str, bytes]
-    """Bitmaps of the entries that are done with in part."""
+    # Position up to which the last attempt that took anything in this run had taken. Entries up to
+    # there that are still in the inbox may be what ended its process.
     taken: str | None
-    """Position up to which the last attempt that took anything in this run had taken. Entries up to
-    there that are still in the inbox may be what ended its process."""
+    # Ticks that finished steps have covered.
     ticks: int
-    """Ticks that finished steps have covered."""
+    # The newest one that came with a finished step; None if none did.
     snapshot: bytes | None
-    """The newest one that came with a finished step; None if none did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,14 +108,14 @@ class InboxFigures:
 
     tuples: int
     bytes: int
+    # False: the inbox belongs to no run, because its server lost it or it never was adopted.
     adopted: bool
-    """False: the inbox belongs to no run, because its server lost it or it never was adopted."""
+    # Seconds since the oldest entry that is still there was appended; 0 if there is none.
     oldest_s: float
-    """Seconds since the oldest entry that is still there was appended; 0 if there is none."""
+    # How many attempts at the task were drawn in this run.
     attempts: int
-    """How many attempts at the task were drawn in this run."""
+    # Seconds since the task's process said that it lives; None: never in this run.
     seen_s: float | None
-    """Seconds since the task's process said that it lives; None: never in this run."""
 
 
 class StaleAttemptError(Exception):

@@ -43,8 +43,8 @@ class Batch:
     """What one ``publish`` has on its way, until the broker has it; by its place in what is published."""
 
     def __init__(self) -> None:
+        # Why a message will never be taken.
         self.problem: QueuesError | None = None
-        """Why a message will never be taken."""
         self._changed = threading.Condition()
         self._open: dict[int, Outgoing] = {}
         self._nacked: dict[int, NackedError] = {}

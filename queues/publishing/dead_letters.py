@@ -16,10 +16,10 @@ from tiercel.queues.publishing.letter_box import LetterBox, dead_letters_of
 
 log = logging.getLogger(__name__)
 
+# Of a body that is looked at, at most.
 BODY_BYTES = 64 * 1024
-"""Of a body that is looked at, at most."""
+# How many of the oldest letters are gone through for chosen ones.
 SEARCHED = 10_000
-"""How many of the oldest letters are gone through for chosen ones."""
 _PREVIEW_BYTES = 200
 _TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
@@ -30,18 +30,19 @@ _DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-", REASON_HEADER, Q
 class DeadLetter:
     """One message in a dead-letter queue."""
 
+    # Of what it says: body, properties and headers. Letters that are equal in all of it have one
+    # id.
     id: str
-    """Of what it says: body, properties and headers. Letters that are equal in all of it have one id."""
+    # The queue that it comes from.
     queue: str
-    """The queue that it comes from."""
+    # Why it is dead, in tiercel's words or the broker's.
     reason: str
-    """Why it is dead, in tiercel's words or the broker's."""
+    # Bytes of its body.
     size: int
-    """Bytes of its body."""
+    # The beginning of its body, printable.
     preview: str
-    """The beginning of its body, printable."""
+    # The first BODY_BYTES of it.
     body: bytes
-    """The first BODY_BYTES of it."""
     headers: Mapping[str, Any]
 
 

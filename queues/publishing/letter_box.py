@@ -56,13 +56,13 @@ class LetterBox:
     def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
         self.channel = connection.channel()
         self.name = name
+        # Of the messages that waited in it when the first of them was got.
         self.count = 0
-        """Of the messages that waited in it when the first of them was got."""
         self._connection = connection
         self._nack_counts = nack_counts
         self._held = 0
+        # A channel to publish over.
         self._outlet: Any = None
-        """A channel to publish over."""
 
     def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
         """Get them one by one, as (delivery tag, properties, body), of those that waited at the first.

@@ -20,19 +20,21 @@ from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, Na
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
 _STALL_S = 5.0
+# When nothing was confirmed for so long, although messages are on their way, they are sent again
+# over a new connection.
+#
+# RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed
+# meanwhile may owe them for ever, and then nothing behind them would be sent. The time doubles
+# until something is confirmed: a broker may just be slow.
 _LONGEST_STALL_S = 60.0
-"""When nothing was confirmed for so long, although messages are on their way, they are sent again over a new connection.
 
-RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed meanwhile may owe them for ever, and
-then nothing behind them would be sent. The time doubles until something is confirmed: a broker may just be slow.
-"""
-
+# A queue that refused everything for so long over one connection is asked over a new one; this time
+# doubles, to the longest.
+#
+# A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders goes on asking the dead
+# one, and refuses for its whole life, while other channels find the new one. Queues that are full
+# refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
-"""A queue that refused everything for so long over one connection is asked over a new one; this time doubles, to the longest.
-
-A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders goes on asking the dead one, and refuses for its whole
-life, while other channels find the new one. Queues that are full refuse likewise: for them the new connection changes nothing.
-"""
 
 Done = Callable[[QueuesError | None], None]
 
@@ -44,8 +46,8 @@ class Outgoing:
     queue: str
     body: bytes
     properties: BasicProperties
+    # Called once, on the I/O thread: None when the broker has it, else why not.
     done: Done
-    """Called once, on the I/O thread: None when the broker has it, else why not."""
     returned: bool = False
 
 
@@ -63,28 +65,29 @@ class Outlet:
         self._waiting: deque[Outgoing] = deque()
         self._unconfirmed: dict[int, Outgoing] = {}
         self._sent = 0
+        # All delivery tags up to this one are confirmed.
         self._confirmed = 0
-        """All delivery tags up to this one are confirmed."""
         self._bytes = 0
+        # Messages to send one at a time: one of them made the broker close the channel.
         self._suspects = 0
-        """Messages to send one at a time: one of them made the broker close the channel."""
         self._asked = False
+        # When something was confirmed, or was sent after a time in which nothing had to be.
         self._moved_at = 0.0
-        """When something was confirmed, or was sent after a time in which nothing had to be."""
         self._stall_s = _STALL_S
         self._watched = False
+        # The queues that took nothing since a refusal, and since when on this channel.
         self._refusing: dict[str, float] = {}
-        """The queues that took nothing since a refusal, and since when on this channel."""
         self._refusal_s = _REFUSAL_S
+        # Nothing more is sent over this channel: when the fate of what was sent is known, there
+        # will be a new one.
         self._stale = False
-        """Nothing more is sent over this channel: when the fate of what was sent is known, there will be a new one."""
         self._channel: Any = None
         self._idle = threading.Condition()
         self._count = 0
+        # Why it ended by itself; nothing can be sent any more.
         self.error: QueuesError | None = None
-        """Why it ended by itself; nothing can be sent any more."""
+        # Why there is no connection just now.
         self.trouble: QueuesError | None = None
-        """Why there is no connection just now."""
         self._link = Link(address, self, name)
         self._link.start()
 

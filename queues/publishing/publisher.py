@@ -18,12 +18,12 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing.confirms import Batch, Fates
 from tiercel.queues.publishing.outlet import Outgoing, Outlet
 
+# Messages and bytes of them in memory, confirmed or not yet.
 _ROOM = 4_000
 _ROOM_BYTES = 64 * 1024 * 1024
-"""Messages and bytes of them in memory, confirmed or not yet."""
 _LOOK_S = 0.1
+# Between two offers of what was nacked.
 _AGAIN_S = 0.25
-"""Between two offers of what was nacked."""
 _PATIENCE = timedelta(seconds=15)
 _NAME = "tiercel publish"
 

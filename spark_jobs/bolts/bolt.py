@@ -27,20 +27,20 @@ DEFAULT_STREAM = "default"
 class TopologyContext(TaskContext):
     """What a bolt task is told."""
 
+    # (component, stream) of each subscription.
     sources: Sequence[tuple[str, str]]
-    """(component, stream) of each subscription."""
 
 
 class _Component:
+    # The default stream's fields in Spark DDL: ``"word string, n long"``.
     output_fields: str = ""
-    """The default stream's fields in Spark DDL: ``"word string, n long"``."""
+    # Several streams: name to DDL.
     output_streams: Mapping[str, str] = MappingProxyType({})
-    """Several streams: name to DDL."""
+    # Streams on which only ``emit_direct`` emits.
     direct_streams: AbstractSet[str] = frozenset()
-    """Streams on which only ``emit_direct`` emits."""
 
+    # Attributes that stay in their process: models, caches, whatever ``prepare`` can make again.
     transient: AbstractSet[str] = frozenset()
-    """Attributes that stay in their process: models, caches, whatever ``prepare`` can make again."""
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
         """Called once for each copy, before its first tuple: connect here, not in ``__init__``."""

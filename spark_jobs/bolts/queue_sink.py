@@ -19,8 +19,8 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 _Message = tuple[str, bytes]
 _NAME_BYTES = 250
+# AMQP has 255, and the dead-letter queue needs five of them.
 _NAMES = "use 1 to 250 bytes"
-"""AMQP has 255, and the dead-letter queue needs five of them."""
 
 
 class QueueSink(Bolt):

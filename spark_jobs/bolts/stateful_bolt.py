@@ -24,10 +24,10 @@ class StatefulBolt(BasicBolt):
     until somebody deletes it. Subscribe with a fields grouping on the key, so that one task has it; see ``KeyValueState``.
     """
 
+    # Set for each step, and gone after it; use it in ``execute`` and ``flush``.
     state: KeyValueState = KeyValueState()
-    """Set for each step, and gone after it; use it in ``execute`` and ``flush``."""
+    # Set by the framework: the fields that each (component, stream) is grouped by.
     key_fields: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({})
-    """Set by the framework: the fields that each (component, stream) is grouped by."""
 
     def state_keys(self, tup: Tuple) -> Iterable[Any]:
         """The keys that ``execute`` will use for this tuple, read in bulk beforehand; others are read one by one when used.

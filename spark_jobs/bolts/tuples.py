@@ -33,19 +33,20 @@ class Tuple:
     def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:
         self.values = values
         self.origin = origin
+        # Its number in the input of the step: the collector's business.
         self.row = row
-        """Its number in the input of the step: the collector's business."""
+        # A well-mixed number of its identity, the same in each attempt at the task if the
+        # tuple is tracked.
         self.seed = seed
-        """A well-mixed number of its identity, the same in each attempt at the task if the tuple is tracked."""
+        # That of the step which has it: ``collector.Record``.
         self.record = record
-        """That of the step which has it: ``collector.Record``."""
+        # Emissions anchored to it so far.
         self.emitted = 0
-        """Emissions anchored to it so far."""
         self.state = OPEN
+        # When the ``execute`` of a bolt that may hold it began, in nanoseconds since the epoch.
         self.began_ns = 0
-        """When the ``execute`` of a bolt that may hold it began, in nanoseconds since the epoch."""
+        # Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand.
         self.process_ns = 0
-        """Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand."""
 
     def __getitem__(self, key: str | int) -> Any:
         try:

@@ -20,12 +20,12 @@ _WANTED = "give one row number for each output row, a list of row numbers for ea
 class Given:
     """The anchors of n output rows."""
 
+    # Shape (n,): how many each has; all 0 or all at least 1.
     counts: Rows
-    """Shape (n,): how many each has; all 0 or all at least 1."""
+    # The input rows, in order of output row.
     rows: Rows
-    """The input rows, in order of output row."""
+    # One number an output row was given, not lists.
     single: bool
-    """One number an output row was given, not lists."""
 
 
 def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:

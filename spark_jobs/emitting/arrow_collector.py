@@ -30,10 +30,10 @@ class Portion:
     component: str
     stream: str
     batch: pa.RecordBatch
+    # The task that emitted each row.
     tasks: NDArray[np.int32]
-    """The task that emitted each row."""
+    # Where each row stands in the step's input.
     rows: Rows
-    """Where each row stands in the step's input."""
 
     def halves(self) -> tuple[Portion, Portion]:
         """The first and the second half of at least two rows."""
@@ -61,8 +61,8 @@ class Sent:
     stream: str
     target: int
     values: pa.RecordBatch
+    # Rows of the step's input.
     anchors: Anchors
-    """Rows of the step's input."""
 
 
 class ArrowCollector(_Collector):
@@ -72,17 +72,17 @@ class ArrowCollector(_Collector):
         """``seeds`` are the identities of the step's input, as the tuples of other bolts have them."""
         super().__init__(record)
         self.sent: list[Sent] = []
+        # Of each call of emit, what its rows are anchored to.
         self.emissions: list[Anchors] = []
-        """Of each call of emit, what its rows are anchored to."""
+        # Row of the step's input to why.
         self.failed: dict[int, str] = {}
-        """Row of the step's input to why."""
         self.emitted = 0
         self.transferred = 0
         self.closed = False
         self._outputs, self._portion = record.outputs, portion
         self._seeds = seeds[portion.rows]
+        # Emissions anchored to each row so far.
         self._counts = np.zeros(len(portion.rows), np.int64)
-        """Emissions anchored to each row so far."""
 
     @property
     def source_component(self) -> str:

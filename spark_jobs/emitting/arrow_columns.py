@@ -12,6 +12,7 @@ from tiercel.queues.schema import Field, Schema
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.reasons import one_line
 
+# Within a kind Arrow's safe cast keeps every value or raises.
 _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
     lambda type_: pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_),
     lambda type_: pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_),
@@ -22,7 +23,6 @@ _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_date,
     pa.types.is_timestamp,
 )
-"""Within a kind Arrow's safe cast keeps every value or raises."""
 
 
 def conform(data: Any, schema: Schema) -> pa.RecordBatch:

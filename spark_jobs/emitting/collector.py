@@ -18,8 +18,9 @@ from tiercel.spark_jobs.reasons import reason_of
 
 _MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15
+# Identities of a tuple's emissions: STEP apart and then spread, where a whole
+# ``mix`` would be slow.
 SPREAD = 0xBF58476D1CE4E5B9
-"""Identities of a tuple's emissions: STEP apart and then spread, where a whole ``mix`` would be slow."""
 _ERRORS_KEPT = 5
 _TELL_RESETS_S = 1.0
 _PLAIN = (list, tuple)
@@ -38,35 +39,35 @@ class Record:
 
     def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int] = frozenset(), salt: int = 0) -> None:
         self.component, self.outputs = component, outputs
+        # Rows of tuples that are in no tree.
         self.untracked = untracked
-        """Rows of tuples that are in no tree."""
+        # Differs from step to step.
         self.salt = salt
-        """Differs from step to step."""
+        # The tuples that the task holds from before, then its input.
         self.tuples: list[Tuple] = []
-        """The tuples that the task holds from before, then its input."""
+        # How many it holds from before.
         self.held = 0
-        """How many it holds from before."""
+        # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
-        """Nothing of what it did counts: it is again what it was before the step."""
+        # Row of each failed tuple to why.
         self.reasons: dict[int, str] = {}
-        """Row of each failed tuple to why."""
+        # The tuple in ``execute``; None in ``flush``, and while a whole batch is executed.
         self.doing: Item | None = None
-        """The tuple in ``execute``; None in ``flush``, and while a whole batch is executed."""
+        # Of life: a task that begins a batch or resets timeouts works, however long it takes.
         self.signs = 0
-        """Of life: a task that begins a batch or resets timeouts works, however long it takes."""
+        # Rows of tuples whose timeouts begin again, and that nobody was told of yet.
         self.resets: list[int] = []
-        """Rows of tuples whose timeouts begin again, and that nobody was told of yet."""
+        # Passes rows on to the spouts at once; False if that has to wait.
         self.tell_resets: Callable[[Sequence[int]], bool] | None = None
-        """Passes rows on to the spouts at once; False if that has to wait."""
         self._told_at = time.monotonic()
+        # The first five.
         self.errors: list[str] = []
-        """The first five."""
         self.emitted = 0
         self.transferred = 0
+        # Time in ``execute`` and ``flush``.
         self.execute_ns = 0
-        """Time in ``execute`` and ``flush``."""
+        # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
         self.returned_ns = 0
-        """Of a ``BasicBolt``: time of the calls that acked their tuple by returning."""
 
     @property
     def process_ns(self) -> int:
@@ -142,8 +143,8 @@ class BasicCollector(_Collector):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
+        # The tuple in ``execute``; None in ``flush``.
         self.current: Tuple | None = None
-        """The tuple in ``execute``; None in ``flush``."""
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         """Emit a tuple; returns the ids of the tasks that receive it. Raises BadValuesError, UnknownStreamError."""

@@ -21,12 +21,12 @@ _FIRST = np.zeros(1, np.int64)
 class Anchors:
     """The anchors of n emissions to one task: parallel arrays, one entry an (emission, anchor), in order of emission."""
 
+    # Shape (n,): how many anchors each emission has.
     counts: Rows
-    """Shape (n,): how many anchors each emission has."""
+    # The anchor's row in the input.
     rows: Rows
-    """The anchor's row in the input."""
+    # Which of the emissions anchored to that row this is.
     positions: Ids
-    """Which of the emissions anchored to that row this is."""
 
     def select(self, emissions: Rows) -> Anchors:
         """Those of some of the emissions."""

@@ -33,11 +33,11 @@ class Outgoing:
         self.rows: list[int] = []
         self.positions: list[int] = []
         self.anchor_counts: list[int] = []
+        # Which of the task's emissions each is: an emission to several tasks has one number.
+        #
+        # Both are left empty by those who anchor every emission to exactly one tuple, as
+        # a BasicBolt does.
         self.numbers: list[int] = []
-        """Which of the task's emissions each is: an emission to several tasks has one number.
-
-        Both are left empty by those who anchor every emission to exactly one tuple, as a BasicBolt does.
-        """
 
     def anchors(self) -> Anchors:
         """The anchors of all emissions."""
@@ -56,16 +56,16 @@ class Outlet:
 
     def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
+        # Of a stream that is not direct.
         self.subscribers: list[tuple[Choose, dict[int, Outgoing]]] = []
-        """Of a stream that is not direct."""
+        # What ``subscribers`` choose, for those who emit whole batches.
         self.batch_choosers: list[ChooseBatch] = []
-        """What ``subscribers`` choose, for those who emit whole batches."""
+        # Whether any of them asks for the identity of an emission.
         self.by_identity = False
-        """Whether any of them asks for the identity of an emission."""
+        # Target task to what was emitted to it, if the stream is direct.
         self.direct = direct
-        """Target task to what was emitted to it, if the stream is direct."""
+        # Whether tuples may hold lists or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
-        """Whether tuples may hold lists or buffers."""
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The values as they are now: a component may use its lists and buffers again before they are encoded."""

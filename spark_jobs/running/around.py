@@ -26,16 +26,16 @@ class Around:
     ledger: Ledger | None
     state: StateStore | None
     counting: Counting
+    # What bolts are told beside their own settings: addresses.
     config: Mapping[str, Any]
-    """What bolts are told beside their own settings: addresses."""
+    # Seals the snapshots of the run.
     key: bytes
-    """Seals the snapshots of the run."""
     suspicion: Suspicion
+    # The bolt tasks of each process of the run; none where they are all in this one, by turns.
     hosts: Sequence[Sequence[int]] = ()
-    """The bolt tasks of each process of the run; none where they are all in this one, by turns."""
     clock: Callable[[], float] = field(default=time.monotonic)
+    # False where ticks are appended to the inboxes: by the test kit, on simulated time.
     has_ticks: bool = True
-    """False where ticks are appended to the inboxes: by the test kit, on simulated time."""
 
     def beside(self, task: int) -> frozenset[int]:
         """The bolt tasks in the process of this one, itself among them."""

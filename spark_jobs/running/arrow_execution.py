@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Received:
     chunk: Chunk
+    # The row of its first tuple in the step's input.
     first: int
-    """The row of its first tuple in the step's input."""
 
     @property
     def rows(self) -> Rows:
@@ -45,8 +45,8 @@ class ArrowRecord(Record):
 
     def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int, seeds: Ids) -> None:
         super().__init__(component, outputs, untracked, salt)
+        # The identity of each tuple of the step's input.
         self.seeds = seeds
-        """The identity of each tuple of the step's input."""
         self.sent: list[Sent] = []
         self.emissions: list[Anchors] = []
         self._received: list[_Received] = []

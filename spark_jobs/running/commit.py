@@ -31,8 +31,8 @@ from tiercel.spark_jobs.state.store import StateTurn
 
 log = logging.getLogger(__name__)
 
+# Between two looks for room in an inbox.
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.05
-"""Between two looks for room in an inbox."""
 
 
 class Committer:
@@ -55,10 +55,10 @@ class Committer:
         self._inboxes = inboxes
         self._ledger = ledger
         self._wait = wait
+        # The last step, until it is finished.
         self.unfinished: int | None = None
-        """The last step, until it is finished."""
+        # How long the stores took with what the last commit sent to the ledger.
         self.took_ns = 0
-        """How long the stores took with what the last commit sent to the ledger."""
 
     def commit(self, covered: Covered, done: Done, states: TaskStates) -> Reply | None:
         """Let everything leave; returns what the ledger did, None if it was not asked.

@@ -38,8 +38,8 @@ class WorkingCopy:
         self._component = topology.component_of(task)
         self._config = config
         self._key = key
+        # As it was sealed; None: the copy is as ``prepare`` left it.
         self._snapshot = snapshot
-        """As it was sealed; None: the copy is as ``prepare`` left it."""
         self._bolt: AnyBolt | None = None
         self._digest = b""
         self._local: set[str] = set()

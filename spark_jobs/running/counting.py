@@ -27,8 +27,8 @@ class _Call:
 
     component: str
     began_ns: int
+    # How much of its time was reported.
     told_ns: int = 0
-    """How much of its time was reported."""
 
 
 class Counting:

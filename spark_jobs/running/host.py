@@ -20,12 +20,12 @@ from tiercel.spark_jobs.topology.config import Config
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
+# How long the last steps may take when the run ends.
 _PATIENCE_S = 10.0
-"""How long the last steps may take when the run ends."""
+# How long they may take when the process ends, because a bolt hangs.
 _PARTING_S = 1.0
-"""How long they may take when the process ends, because a bolt hangs."""
+# Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
 _SHORTEST_HANG_S = 5.0
-"""Whatever the timeout: a machine that is busy with other things lets processes wait for seconds."""
 
 Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 

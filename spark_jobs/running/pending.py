@@ -26,10 +26,10 @@ class Waiting:
 
     position: str
     chunk: Chunk
+    # Bytes of the encoded chunk.
     size: int
-    """Bytes of the encoded chunk."""
+    # Ascending; never empty.
     rows: Rows
-    """Ascending; never empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Share:
     """What a step takes of one entry."""
 
     waiting: Waiting
+    # Of the entry's waiting rows: most often the first ones. Ascending.
     rows: Rows
-    """Of the entry's waiting rows: most often the first ones. Ascending."""
 
     @property
     def chunk(self) -> Chunk:
@@ -54,8 +54,8 @@ class Pending:
         self._done = dict(done)
         self._waiting: deque[Waiting] = deque()
         self._passed_over: list[Entry] = []
+        # How many wait.
         self.tuples = 0
-        """How many wait."""
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
         """Take entries in; returns the roots of those that ``read`` passes over, to be released.

@@ -10,18 +10,19 @@ from collections.abc import Callable
 
 from tiercel.spark_jobs.running.spacing import Spacing
 
+# After this long no further tuple is begun.
 _STEP_S = 0.02
-"""After this long no further tuple is begun."""
 _FIRST = 64
 _LARGEST = 8_000
+# Steps of a task to which several chunks come at a time begin no sooner: what comes meanwhile
+# shares one commit. Where each comes alone it would wait for nothing.
 _BETWEEN_S, _LONGEST_BETWEEN_S = 0.01, 0.05
-"""Steps of a task to which several chunks come at a time begin no sooner: what comes meanwhile shares one commit. Where each
-comes alone it would wait for nothing."""
 _ALONE = 1
+# Commits take one part in so many of a task's time, where nothing waits: on a busy machine
+# steps are larger.
 _OF_THE_TIME = 3
-"""Commits take one part in so many of a task's time, where nothing waits: on a busy machine steps are larger."""
+# An inbox that was empty is not looked at again sooner, while there is other work.
 _LOOK_S = 0.01
-"""An inbox that was empty is not looked at again sooner, while there is other work."""
 
 
 class Slices:
@@ -31,8 +32,8 @@ class Slices:
         """A step of an ``ArrowBolt`` cannot be cut: its size alone bounds it."""
         self._clock = clock
         self._can_be_cut = not arrow
+        # Tuples that the next step may take.
         self.size = _FIRST
-        """Tuples that the next step may take."""
         self._began = self._executed = clock()
         self._work_began: float | None = None
         self._look_at = self._began

@@ -20,8 +20,8 @@ from tiercel.spark_jobs.state.store import StateStore, StateTurn
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.grouping import Fields
 
+# Makes the call that begins a turn, as soon as it may.
 Begin = Callable[[Effect[StateTurn]], StateTurn]
-"""Makes the call that begins a turn, as soon as it may."""
 
 
 class TaskStates:

@@ -35,10 +35,10 @@ from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.guard import Watch
 from tiercel.spark_jobs.topology.graph import Topology
 
+# Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
-"""Says before each tuple whether the step goes on with it."""
+# A ``Watch`` over an iterable, which may end early.
 Noting = Callable[..., Iterator[Item]]
-"""A ``Watch`` over an iterable, which may end early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,15 +56,15 @@ class Done:
 
     record: Record
     lineage: Lineage
+    # How many tuples of the shares were executed: the first ones, the others are still waiting.
     executed: int
-    """How many tuples of the shares were executed: the first ones, the others are still waiting."""
+    # Whether the tick was executed, which comes last.
     ticked: bool
-    """Whether the tick was executed, which comes last."""
     parcels: Sequence[Parcel]
     updates: Updates
     failures: Sequence[Failure]
+    # None: it is as it was.
     snapshot: bytes | None
-    """None: it is as it was."""
     sources: dict[str, int] = field(default_factory=dict)
 
     def roots(self, row: int) -> list[int]:
@@ -107,8 +107,8 @@ class Step:
         self._seeds = row_seeds(self.lineage)
         bench.outputs.clear()
         self.record = self._loaded()
+        # Whether the bolt has been called: before that the step may wait for its turn.
         self.at_work = False
-        """Whether the bolt has been called: before that the step may wait for its turn."""
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""

@@ -24,8 +24,8 @@ class BoltTask:
         self._around = around
         self._stop = threading.Event()
         self._current: Attempt | None = None
+        # Why it ended, if that was not ``stop``.
         self.error: BaseException | None = None
-        """Why it ended, if that was not ``stop``."""
 
     @property
     def attempt(self) -> int | None:

@@ -19,8 +19,8 @@ class TickClock:
         self._period_s = freq_s
         self._task = task
         self.next_at = None if freq_s is None else start_s + freq_s
+        # Ticks that committed steps have executed.
         self.count = 0
-        """Ticks that committed steps have executed."""
 
     def due(self, now: float) -> list[Chunk]:
         """The tick to execute now: none, or one."""

@@ -44,8 +44,8 @@ class Packed:
 
     content: bytes
     held: Held
+    # Attributes that cannot travel, and why.
     stuck: dict[str, str]
-    """Attributes that cannot travel, and why."""
 
 
 def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None) -> Packed:

@@ -14,8 +14,9 @@ import pyspark
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 
+# An archive that does not fit, such as after an update of Java, is passed over. That needs no
+# words on stdout.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-"""An archive that does not fit, such as after an update of Java, is passed over. That needs no words on stdout."""
 
 
 def archive_path() -> Path:

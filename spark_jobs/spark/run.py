@@ -31,18 +31,18 @@ class Run:
 
     id: str
     topology: Topology
+    # The bolt tasks of each Spark task.
     hosts: tuple[tuple[int, ...], ...]
-    """The bolt tasks of each Spark task."""
     ledger: LedgerSpec
+    # Grows from run to run: what an earlier run still writes to a state is refused.
     epoch: int = 0
-    """Grows from run to run: what an earlier run still writes to a state is refused."""
+    # For bolts that publish.
     amqp_url: str | None = field(default=None, repr=False)
-    """For bolts that publish."""
+    # Seals what is pickled into Redis.
     key: bytes = field(default_factory=new_key, repr=False)
-    """Seals what is pickled into Redis."""
 
+    # False where ticks are appended to the inboxes.
     has_ticks: bool = True
-    """False where ticks are appended to the inboxes."""
 
     def open_inboxes(self) -> Inboxes:
         """The inboxes, with connections of their own."""

@@ -22,8 +22,9 @@ class _Delete(Enum):
 
 
 _DELETE = _Delete.DELETE
+# A value that is put, a deletion, or an increment: by how much, and the sum. Plain, because
+# there are so many.
 _Write = bytes | _Delete | tuple[int, int]
-"""A value that is put, a deletion, or an increment: by how much, and the sum. Plain, because there are so many."""
 
 
 class KeyValueState:

@@ -17,12 +17,12 @@ _LIMIT = 1 << 63
 class _Task:
     """What is known of one bolt task."""
 
+    # Epoch, step, attempt of the turn that may write.
     turn: tuple[int, int, int] = (0, -1, 0)
-    """Epoch, step, attempt of the turn that may write."""
+    # Digest of this step's commit.
     sealed: str | None = None
-    """Digest of this step's commit."""
+    # What takes this step's commit back.
     undo: dict[bytes, bytes] = field(default_factory=dict)
-    """What takes this step's commit back."""
 
 
 @dataclass(kw_only=True)

@@ -16,8 +16,8 @@ from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.spark_jobs.state.undo import value_before
 
+# Entries per call that changes them: a few milliseconds, and half of what Lua can unpack.
 SLICE = 2_000
-"""Entries per call that changes them: a few milliseconds, and half of what Lua can unpack."""
 _READ_AT_ONCE = 5_000
 _SCAN_COUNT = 1_000
 _STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
@@ -29,8 +29,8 @@ class Turn:
 
     epoch: int
     step: int
+    # 0: not drawn yet.
     attempt: int = 0
-    """0: not drawn yet."""
 
     @property
     def place(self) -> str:
@@ -45,11 +45,11 @@ class Begun:
     """A shard's answer to ``begin``."""
 
     attempt: int
+    # Place of the last commit, as the home shard knows it.
     sealed: str
-    """Place of the last commit, as the home shard knows it."""
     digest: str
+    # Those of the first ``SLICE`` fields that were asked for, before this step.
     values: list[bytes | None]
-    """Those of the first ``SLICE`` fields that were asked for, before this step."""
 
 
 class StateShard:

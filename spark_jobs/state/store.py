@@ -34,8 +34,9 @@ class Writes:
 
     puts: Mapping[bytes, bytes] = field(default_factory=dict)
     deletes: Collection[bytes] = ()
+    # Amounts within plus or minus 2**63 - 1, on entries that are decimal numbers of 64 bits, or
+    # missing, which is 0.
     increments: Mapping[bytes, int] = field(default_factory=dict)
-    """Amounts within plus or minus 2**63 - 1, on entries that are decimal numbers of 64 bits, or missing, which is 0."""
 
     def __len__(self) -> int:
         return len(self.puts) + len(self.deletes) + len(self.increments)

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, replace
 
 from tiercel.acker.ledger import Failure
 
+# One death may be anybody's fault: an operator's kill, the kernel's choice when memory is short.
+# Two on one tuple are not.
 DEATHS = 2
-"""One death may be anybody's fault: an operator's kill, the kernel's choice when memory is short. Two on one tuple are not."""
 _KEPT = 100
 REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
 
@@ -20,8 +21,8 @@ class Suspect:
 
     component: str
     task: int
+    # The tuple's, which is the same at every attempt; None: the flush.
     seed: int | None
-    """The tuple's, which is the same at every attempt; None: the flush."""
     roots: tuple[int, ...] = ()
     deaths: int = 0
 
@@ -37,8 +38,8 @@ class Suspect:
 class Case:
     """What the attempts at one bolt task left behind."""
 
+    # What the latest process was doing; found by another one, it means that this was its last deed.
     doing: Suspect | None = None
-    """What the latest process was doing; found by another one, it means that this was its last deed."""
     suspects: tuple[Suspect, ...] = ()
 
     def after_death(self) -> Case:

@@ -37,8 +37,8 @@ class Guard:
         self._case = before.after_death()
         if self._case != before:
             book.begin(token, self._case)
+        # The identities of tuples that were executed when a process died.
         self.suspects = frozenset(each.seed for each in self._case.suspects if each.seed is not None)
-        """The identities of tuples that were executed when a process died."""
         self._flushing = any(each.seed is None for each in self._case.suspects)
         self._guilty = book.guilty(token)
         failures = self._case.failures

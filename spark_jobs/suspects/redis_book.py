@@ -17,8 +17,8 @@ from tiercel.spark_jobs.suspects.case import Case, Suspect, decode_suspects, enc
 log = logging.getLogger(__name__)
 
 _DOING = ":doing"
+# Of a topology that nobody runs any more.
 _KEPT = timedelta(hours=1)
-"""Of a topology that nobody runs any more."""
 
 
 class RedisCaseBook:

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
 _LONGEST_PAUSE_S = 1.0
+# Limits, after which even the thread that looks must be taken for blocked.
 _BLOCKED_AFTER = 2
-"""Limits, after which even the thread that looks must be taken for blocked."""
 
 
 class Work(Protocol):
@@ -38,10 +38,10 @@ class Doing(NamedTuple):
 
     task: int
     item: Item | None
+    # Of life.
     signs: int = 0
-    """Of life."""
+    # The step: the next one is another piece of work, also where the thread is in ``flush`` again.
     work: Work | None = None
-    """The step: the next one is another piece of work, also where the thread is in ``flush`` again."""
 
     def same(self, other: Doing | None) -> bool:
         return (

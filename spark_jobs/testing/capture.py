@@ -65,8 +65,8 @@ class _Capture(BasicBolt):
 class _Watched(Topology):
     """The user's topology and the capturing bolt, of which components are not told."""
 
+    # An engine may give it a name of its own, of which components are not told either.
     shown_name: str
-    """An engine may give it a name of its own, of which components are not told either."""
 
     def context_of(self, task_id: int) -> TopologyContext:
         context = super().context_of(task_id)

@@ -30,9 +30,9 @@ from tiercel.spark_jobs.topology.system import SYSTEM_TASK
 EngineName = Literal["memory", "spark"]
 
 _ROUNDS = 1_000
+# Between two roots. They ascend, as the tuples are emitted; their high bits differ now and then, as
+# those of real ones do, so that they spread over the shards of a ledger.
 _ROOT_STEP = 1 << 36
-"""Between two roots. They ascend, as the tuples are emitted; their high bits differ now and then, as those of real ones do,
-so that they spread over the shards of a ledger."""
 
 
 class LocalCluster:

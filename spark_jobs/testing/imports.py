@@ -26,12 +26,12 @@ class Imports:
     code is in it, or is used by it.
     """
 
+    # ``sys.path``.
     path: tuple[str, ...]
-    """``sys.path``."""
+    # Module to file.
     files: Mapping[str, str]
-    """Module to file."""
+    # Package to the folders of its modules; for those that pytest only thought up there are none.
     packages: Mapping[str, Sequence[str]]
-    """Package to the folders of its modules; for those that pytest only thought up there are none."""
 
     @classmethod
     def of_this_process(cls) -> Imports:

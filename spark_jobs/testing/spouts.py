@@ -18,8 +18,8 @@ from tiercel.spark_jobs.testing.capture import CAPTURE
 from tiercel.spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
 from tiercel.spark_jobs.topology.graph import Topology
 
+# At most so many from one spout task in one round.
 _BATCH_TUPLES = 1_000
-"""At most so many from one spout task in one round."""
 _NOW = timedelta(0)
 
 
@@ -28,8 +28,8 @@ class Settled:
     """What became of one tracked tuple."""
 
     msg_id: MsgId
+    # None: acked.
     reason: str | None
-    """None: acked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Surroundings:
     ledger: Ledger
     metrics: Metrics
     clock: SimulatedClock
+    # Ascending, and never 0, which stands for no root.
     roots: Iterator[int]
-    """Ascending, and never 0, which stands for no root."""
 
 
 class SpoutTask:
@@ -63,8 +63,9 @@ class SpoutTask:
         self._capture = topology.task_ids(CAPTURE)[0]
         self._feed = shared.ledger.feed(self._task_id)
         self._emitted: list[tuple[int | None, MsgId | None]] = []
+        # Root to message id and deadline; in the order of the deadlines, because the timeout is
+        # the same for all.
         self._pending: dict[int, tuple[MsgId, int]] = {}
-        """Root to message id and deadline; in the order of the deadlines, because the timeout is the same for all."""
         self._takes_reason = takes_reason(spout)
         self._active = False
 

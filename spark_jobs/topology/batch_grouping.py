@@ -17,10 +17,11 @@ from tiercel.spark_jobs.emitting.fold import Rows
 from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import AllTasks, Fields, Global, Grouping, PartialKey, Shuffle, Stream
 
+# Tasks up to which looking for each is faster than sorting.
 _FEW = 4
-"""Tasks up to which looking for each is faster than sorting."""
+# (rows of the stream's types, the identity of each) to the tasks that receive any, with the numbers
+# of their rows in order.
 ChooseBatch = Callable[[pa.RecordBatch, Ids], dict[int, Rows]]
-"""(rows of the stream's types, the identity of each) to the tasks that receive any, with the numbers of their rows in order."""
 
 
 @singledispatch

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from tiercel.spark_jobs.errors import ConfigValueError
 
+# The settings that a component may have for itself, and which kind of component. The others hold
+# the topology together.
 _OWN = {"max_spout_pending": "spout", "tick_tuple_freq_secs": "bolt"}
-"""The settings that a component may have for itself, and which kind of component. The others hold the topology together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,22 +22,25 @@ class Config:
     name here: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
     """
 
+    # A tuple whose tree is not complete after this fails with the reason ``timeout``.
     message_timeout_secs: float = 30.0
-    """A tuple whose tree is not complete after this fails with the reason ``timeout``."""
     enable_message_timeouts: bool = True
+    # Shards of the ledger. 0: nothing is tracked, a spout tuple is acked as soon as
+    # it is on its way.
     ackers: int = 1
-    """Shards of the ledger. 0: nothing is tracked, a spout tuple is acked as soon as it is on its way."""
+    # Spout tuples in flight per spout task. None: the bound follows what can be finished in time.
     max_spout_pending: int | None = None
-    """Spout tuples in flight per spout task. None: the bound follows what can be finished in time."""
+    # Each bolt task gets a tick (``tup.is_tick``) that often, also while no message flows; five
+    # times a second at most, and once per step. Set it for the topology, or for one bolt:
+    # ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``.
     tick_tuple_freq_secs: float | None = None
-    """Each bolt task gets a tick (``tup.is_tick``) that often, also while no message flows; five times a second at most, and
-    once per step. Set it for the topology, or for one bolt: ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``."""
+    # How long a spout worker that is asked to end waits for what is in flight before
+    # it gives it back.
     shutdown_grace_secs: float = 10.0
-    """How long a spout worker that is asked to end waits for what is in flight before it gives it back."""
+    # Further options of the Spark context, such as ``{"spark.driver.memory": "2g"}``.
     spark_options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the Spark context, such as ``{"spark.driver.memory": "2g"}``."""
+    # Settings of your own; they stand beside these in what ``prepare`` and ``open`` are given.
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of your own; they stand beside these in what ``prepare`` and ``open`` are given."""
 
     def __post_init__(self) -> None:
         positive, natural = "a number of seconds, more than 0", "a number of seconds, not negative"

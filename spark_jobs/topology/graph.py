@@ -33,8 +33,8 @@ class SpoutSpec:
     parallelism: int
     overrides: Mapping[str, Any]
     streams: Mapping[str, Schema]
+    # The streams on which the emitter names the task.
     direct: AbstractSet[str] = frozenset()
-    """The streams on which the emitter names the task."""
 
 
 @dataclass(frozen=True, kw_only=True)

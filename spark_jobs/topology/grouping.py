@@ -20,11 +20,11 @@ from tiercel.spark_jobs.bolts.bolt import TopologyContext
 from tiercel.spark_jobs.errors import GroupingError, TopologyError
 from tiercel.spark_jobs.hashing import by_key, key_hash
 
+# (values, identity) to task ids, each at most once.
+#
+# The identity is a 64-bit number of the emission. A bolt's is well mixed; a spout's has its turn
+# in the upper half.
 Choose = Callable[[Sequence[Any], int], Sequence[int]]
-"""(values, identity) to task ids, each at most once.
-
-The identity is a 64-bit number of the emission. A bolt's is well mixed; a spout's has its turn in the upper half.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,21 +32,21 @@ class Stream:
     """What a grouping chooses for: a stream as one task emits it, and the subscriber's tasks."""
 
     schema: Schema
+    # The subscriber's, lowest id first.
     tasks: Sequence[int]
-    """The subscriber's, lowest id first."""
     name: str
+    # Of the emitting task.
     context: TopologyContext
-    """Of the emitting task."""
+    # The tasks in the process of the emitting one; a spout's process has no bolt tasks.
     local: AbstractSet[int] = frozenset()
-    """The tasks in the process of the emitting one; a spout's process has no bolt tasks."""
 
 
 class Grouping(ABC):
     """How a stream is spread over the tasks of one subscriber."""
 
     name = ""
+    # Whether a choice depends on the identity of the emission.
     by_identity = False
-    """Whether a choice depends on the identity of the emission."""
 
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the stream's fields do not do."""

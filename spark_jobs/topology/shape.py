@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.topology.graph import Topology
 
+# Of what lies in Redis: chunks, keys of the ledger, of inboxes and of states. Raise it when one
+# of them changes.
 _FORMAT = 1
-"""Of what lies in Redis: chunks, keys of the ledger, of inboxes and of states. Raise it when one of them changes."""
 
 
 def shape_of(topology: Topology) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tiercel.queues.schema import Schema
 
 SYSTEM = "__system"
+# As in Storm: no task of a topology has this id.
 SYSTEM_TASK = -1
-"""As in Storm: no task of a topology has this id."""
 TICK = "__tick"
 SYSTEM_STREAMS: Mapping[str, Schema] = {TICK: Schema.parse("rate_secs double")}
 

@@ -12,8 +12,9 @@ from tiercel.spark_jobs.state.redis_keys import StateKeys
 
 NAME = "counted"
 QUEUE = "counted"
+# Names a folder: the file ``kill`` in it is an order, ``repeated-…`` says that a task
+# met its own commit.
 FOLDER = "TIERCEL_TEST_ORDERS"
-"""Names a folder: the file ``kill`` in it is an order, ``repeated-…`` says that a task met its own commit."""
 
 
 class Count(StatefulBolt):

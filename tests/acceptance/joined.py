@@ -6,8 +6,8 @@ from pathlib import Path
 from tiercel import BasicBolt, Bolt, Config, QueueSpout, TopologyBuilder
 
 NAME = "joined"
+# Names the folder of the effects.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
-"""Names the folder of the effects."""
 
 
 class Join(Bolt):

@@ -8,8 +8,8 @@ from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 NAME = "rebalanced"
 QUEUE = "rebalanced"
+# Names the folder of what was written down: one file per process, a line per tuple.
 FOLDER = "TIERCEL_TEST_REBALANCED"
-"""Names the folder of what was written down: one file per process, a line per tuple."""
 
 
 class Work(BasicBolt):

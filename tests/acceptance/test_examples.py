@@ -112,6 +112,7 @@ def each_order_is_billed_and_a_bad_one_is_kept(example: Example) -> None:
     assert "ValueError: order -1 is for 0 pieces" in reasons
 
 
+# What to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,
@@ -119,7 +120,6 @@ RUNS: dict[str, Callable[[Example], None]] = {
     "reliable_sentences": what_failed_comes_again_until_it_is_done,
     "word_count": words_are_counted,
 }
-"""What to wait for, for each example."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.quick] * (name == "word_count")) for name in EXAMPLES])

@@ -17,8 +17,8 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 pytestmark = pytest.mark.timeout(900)
 
 SENTENCES = 3_000
+# A second.
 RATE = 300
-"""A second."""
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 SLOW = "slow"
 ODD = "odd"
 VANISHED = "vanished"
+# How long the tuple lasts in which an executor vanishes.
 HOLD_S = 3.0
-"""How long the tuple lasts in which an executor vanishes."""
+# Per tuple.
 SLOW_S = 0.5
-"""Per tuple."""
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
@@ -41,11 +41,11 @@ class Executions:
     def __init__(self, folder):
         self.begun = Counter()
         self.done = Counter()
+        # When each was done for the first time.
         self.first_at = {}
-        """When each was done for the first time."""
         self.last_at = 0.0
+        # The processes that are in a call of ``execute``, or were when they were killed.
         self.busy = []
-        """The processes that are in a call of ``execute``, or were when they were killed."""
         for path in folder.iterdir():
             lines = path.read_text().split("\n")
             # A line that is still being written has no end: it is left for the next look.

@@ -184,13 +184,15 @@ FAULTS: dict[str, Fault] = {
     "bolt: 1 % of the tuples raise, for 10 s": tuples_raise,
 }
 
+# Two at once.
 TOGETHER = [
     ("driver: SIGKILL", "Redis: SIGKILL, comes back empty"),
     ("broker: SIGKILL and start", "spout worker: SIGKILL"),
     ("broker: connections cut", "Redis: a reply lost every 0.1 s for 4 s"),
 ]
-"""Two at once."""
 
+# Left to `make test-matrix`: each takes longer than the others, or shows what
+# another one shows too.
 SLOW = {
     "broker: away for 20 s, message timeout 15 s",
     "broker: everything 2 s late for 15 s",
@@ -202,7 +204,6 @@ SLOW = {
     "spout worker: SIGSTOP for 60 s, message timeout 15 s",
     "driver: SIGTERM, started again",
 }
-"""Left to `make test-matrix`: each takes longer than the others, or shows what another one shows too."""
 
 # Of each process and server the fault that has found the most: `make test` takes these.
 QUICK = {
@@ -225,6 +226,7 @@ _END_PROCESSES = {
     "driver: SIGTERM, started again",
     "Spark: a Python worker, SIGKILL",
 }
+# A run may be over after these, and the tasks of the next one may be in other Python workers.
 _FAIL_TASKS = {
     "Redis: SIGSTOP for 10 s",
     "Redis: out of memory for 10 s",
@@ -232,16 +234,15 @@ _FAIL_TASKS = {
     "Redis: connections half-open",
     "Redis: a reply lost every 0.1 s for 4 s",
 }
-"""A run may be over after these, and the tasks of the next one may be in other Python workers."""
 
 _DRAWN = FAULTS.keys() - _TOO_LONG
+# The parts of the soak: the share of its time, and the faults that are drawn in it.
+#
+# How much memory a process takes is seen of one that lives. So what ends processes comes first:
+# from the second part on servers, driver, JVM and spout workers live to the end, in the third
+# Spark's Python workers too.
 SOAK = [
     (0.3, sorted(_DRAWN)),
     (0.3, sorted(_DRAWN - _END_PROCESSES)),
     (0.4, sorted(_DRAWN - _END_PROCESSES - _FAIL_TASKS)),
 ]
-"""The parts of the soak: the share of its time, and the faults that are drawn in it.
-
-How much memory a process takes is seen of one that lives. So what ends processes comes first: from the second part on
-servers, driver, JVM and spout workers live to the end, in the third Spark's Python workers too.
-"""

@@ -14,8 +14,8 @@ QUEUE = "deadly"
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 DELIVERY_LIMIT = 2
 PARTS = 3
+# Of addresses, most of which nobody uses: what a Python worker asks for beyond this is refused.
 LARGEST_PROCESS_MIB = 3072
-"""Of addresses, most of which nobody uses: what a Python worker asks for beyond this is refused."""
 
 _STEP = 1024 * 1024
 

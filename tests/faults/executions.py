@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+# Names the folder of the effects, which are the executions of the second bolt.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
-"""Names the folder of the effects, which are the executions of the second bolt."""
 
 
 def first_folder(effects: Path) -> Path:
@@ -59,13 +59,13 @@ class Repeats:
         second, second_in_hand = _executed(effects, numbers)
         # A step of the first bolt that did other work is failed: all of these messages come again, with all their parts.
         from_the_start = {number for number, _ in first_in_hand}
+        # (number, part) that the second bolt executed more than once.
         self.repeated = {key for key, times in second.items() if len(times) > 1}
-        """(number, part) that the second bolt executed more than once."""
+        # Numbers that the first bolt executed more than once.
         self.first_repeated = {number for (number, _), times in first.items() if len(times) > 1}
-        """Numbers that the first bolt executed more than once."""
         self.strays = {number for number, part in self.repeated if (number, part) not in second_in_hand}
+        # Numbers that were executed again although no process that died had them in hand.
         self.strays = (self.strays | self.first_repeated) - from_the_start
-        """Numbers that were executed again although no process that died had them in hand."""
         self._times = [*first.values(), *second.values()]
 
     def again_at(self, struck_at: float) -> float | None:

@@ -24,8 +24,8 @@ class Load:
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
+        # What the broker has confirmed; known when the load has stopped.
         self.published = range(first, first)
-        """What the broker has confirmed; known when the load has stopped."""
 
     def __enter__(self) -> Self:
         self._thread.start()

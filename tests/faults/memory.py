@@ -15,14 +15,14 @@ from tests.support.memory_bound import resident_bytes
 
 _SERVERS = ("RabbitMQ", "Redis")
 _JVM, _WORKER = "Spark's JVM, after a collection", "Spark: Python worker"
+# All that a topology consists of.
 ROLES = frozenset({*_SERVERS, "driver", _JVM, _WORKER, "spout worker 0", "spout worker 1"})
-"""All that a topology consists of."""
 _LOOK_S = 2.0
+# The JVM is asked less often: each time it collects its garbage.
 _COLLECT_S = 10.0
-"""The JVM is asked less often: each time it collects its garbage."""
 _MINUTE_S = 60.0
+# What an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %.
 _NOISE_BYTES = 8 * 2**20
-"""What an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from tests.support.entered import Looking
 _LOOK_S = 0.1
 _WHOLE = (1 << numbered.FAN_OUT) - 1
 WINDOW_S = 1.0
+# Within this a fault is seen in the rate, if ever.
 SHOWS_S = 2.0
-"""Within this a fault is seen in the rate, if ever."""
 
 
 class Meter(Looking):
@@ -26,13 +26,13 @@ class Meter(Looking):
         self._folder = folder
         self._read: dict[Path, int] = {}
         self._lock = threading.Lock()
+        # The parts of each number that were had, as bits: a soak has millions of effects.
         self._parts: dict[int, int] = {}
-        """The parts of each number that were had, as bits: a soak has millions of effects."""
         self._repeated: set[int] = set()
         self._effects = 0
         self._times: list[float] = [time.monotonic()]
+        # How many different effects there were at each of the times.
         self._firsts: list[int] = [0]
-        """How many different effects there were at each of the times."""
 
     def processed(self, numbers: Iterable[int]) -> int:
         """How many of these messages had all of their effects."""

@@ -20,35 +20,37 @@ QUEUE = "numbered"
 FAN_OUT = 10
 SPOUTS = 2
 PREFETCH = 1_000
+# Messages that the broker waits for at once, and so the most that one fault may have
+# processed again.
 IN_FLIGHT = SPOUTS * PREFETCH
-"""Messages that the broker waits for at once, and so the most that one fault may have processed again."""
+# What an order may kill.
 EXECUTOR, PYTHON_WORKER = "executor", "Python worker"
-"""What an order may kill."""
 _LATE_S = 2
+# An executor's Python processes end when its JVM is gone, some milliseconds later.
 _UNTIL_THE_DAEMON_S = 60
-"""An executor's Python processes end when its JVM is gone, some milliseconds later."""
 
 
 class Order:
     """A fault that one bolt task carries out, once, as soon as it gets there. The file says what to kill."""
 
     FIRST_BOLT = "first-bolt"
+    # When the step's effects have left, and its inbox has not forgotten it.
     ONCE_COMMITTED = "once-committed"
-    """When the step's effects have left, and its inbox has not forgotten it."""
     SECOND_BOLT = "second-bolt"
     OTHER_WORK = "other-work"
+    # When a step that did other work has sent its effects.
     THEN_KILL = "then-kill"
-    """When a step that did other work has sent its effects."""
+    # No order: the second bolt commits nothing until the first one has repeated that step, whose
+    # trees so are open.
     HOLD = "hold"
-    """No order: the second bolt commits nothing until the first one has repeated that step, whose trees so are open."""
+    # When the bolt's other task has done many steps meanwhile.
     LATE_IN_THE_SECOND_BOLT = "late-in-the-second-bolt"
-    """When the bolt's other task has done many steps meanwhile."""
+    # No order: when the last one killed.
     STRUCK = "struck"
-    """No order: when the last one killed."""
+    # Not carried out once, but as long as it stands: what is emitted hangs on the process.
     UNSTEADY = "unsteady"
-    """Not carried out once, but as long as it stands: what is emitted hangs on the process."""
+    # Not carried out once, but as long as it stands: one tuple in a hundred fails.
     RAISE = "raise"
-    """Not carried out once, but as long as it stands: one tuple in a hundred fails."""
 
     @staticmethod
     def place(folder: Path) -> Path:

@@ -13,8 +13,8 @@ class Shown:
     fault: str
     published: int
     repeated: int
+    # The most that could be in flight, and so be repeated.
     in_flight: int
-    """The most that could be in flight, and so be repeated."""
     dead_lettered: int
     recovery_s: float
 
@@ -40,10 +40,10 @@ class Report:
 
     def __init__(self) -> None:
         self.rows: list[Shown] = []
+        # Of the load, in messages a second.
         self.rate = 0
-        """Of the load, in messages a second."""
+        # The soak's table of its processes.
         self.memory: list[str] = []
-        """The soak's table of its processes."""
 
     def add(self, shown: Shown) -> None:
         self.rows.append(shown)
@@ -71,5 +71,5 @@ def _line(row: Shown) -> str:
     return f"| {row.fault} | {row.published:,} | {row.repeated:,} | {row.dead_lettered:,} | {row.recovery_s:.1f} s | {shown} |"
 
 
+# Of this session; ``conftest`` prints it.
 REPORT = Report()
-"""Of this session; ``conftest`` prints it."""

@@ -17,10 +17,10 @@ from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
 NAME = "tests.faults.numbered:topology"
+# How long the rate before the fault is measured.
 BEFORE_S = 4.0
-"""How long the rate before the fault is measured."""
+# The share of the rate before, at which the topology has recovered.
 GOOD = 0.9
-"""The share of the rate before, at which the topology has recovered."""
 PROCESSED_WITHIN_S = 300
 
 
@@ -31,8 +31,8 @@ class Stack(Wired):
         """``folder`` for the effects; the load is of ``rate`` messages a second."""
         super().__init__(NAME, numbered.QUEUE, folder, master=master, servers=servers)
         self.rate = rate
+        # The numbers of the last fault's load.
         self.published = range(0)
-        """The numbers of the last fault's load."""
         first_folder(folder).mkdir()
         REPORT.rate = rate
         self._next = 0

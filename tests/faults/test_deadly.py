@@ -19,13 +19,14 @@ from tiercel.queues.publishing import dead_letters
 pytestmark = pytest.mark.timeout(1200)
 
 MESSAGES = 1_000
+# Generous: each death takes a new Python worker, which takes long on a machine that is busy.
 WITHIN_S = 400
-"""Generous: each death takes a new Python worker, which takes long on a machine that is busy."""
+# Deliveries beyond a message's own failures. RabbitMQ counts each return, tiercel buries by what it
+# saw fail. None is expected; a broker that was silent for a moment may have taken a message back
+# when the prefetch changed.
 OTHER_RETURNS = 2
-"""Deliveries beyond a message's own failures. RabbitMQ counts each return, tiercel buries by what it saw fail.
-None is expected; a broker that was silent for a moment may have taken a message back when the prefetch changed."""
+# What Spark's Python processes may have together, where the kernel bounds them.
 PYTHON_MEMORY = 1024**3
-"""What Spark's Python processes may have together, where the kernel bounds them."""
 
 
 class Stack:

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.timeout(600)
 
 LARGE = 30
 LARGE_BYTES = 2 * 1024 * 1024
+# Small messages between two others.
 SMALL = 20
-"""Small messages between two others."""
+# Those that did harm, or could: ``tests/integration/queues/test_odd_headers.py`` has all of them.
 HEADERS = [
     "timestamp in milliseconds",
     "table 2,000 deep",
@@ -30,11 +31,11 @@ HEADERS = [
     "counts of a liar",
     "as large as a frame",
 ]
-"""Those that did harm, or could: ``tests/integration/queues/test_odd_headers.py`` has all of them."""
+# Share of the messages that is processed before the fault, which so strikes in the middle.
 STRUCK_AFTER = 0.2
-"""Share of the messages that is processed before the fault, which so strikes in the middle."""
+# More than four message timeouts: what a worker had registered and not sent when it was killed, the
+# ledger then forgets.
 WITHIN_S = 200
-"""More than four message timeouts: what a worker had registered and not sent when it was killed, the ledger then forgets."""
 # A worker tells its counters twice per second.
 COUNTED_S = 3
 

@@ -15,10 +15,10 @@ from tiercel import Publisher
 pytestmark = pytest.mark.timeout(600)
 
 MESSAGES = 60
+# Messages that are executed before each fault, so that several are in flight.
 BEFORE = 8
-"""Messages that are executed before each fault, so that several are in flight."""
+# Generous: Spark begins anew on a machine that may be busy.
 WITHIN_S = 200
-"""Generous: Spark begins anew on a machine that may be busy."""
 
 
 def python_worker_killed(wired):

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.timeout(3600)
 
 _PAUSE_S = 5.0
 _GROWTH = 0.1
+# In a shorter one too little lives for three minutes.
 _ENOUGH_MINUTES = 10
-"""In a shorter one too little lives for three minutes."""
 
 
 def test_soak(stack: Stack, pytestconfig: pytest.Config) -> None:

@@ -23,10 +23,10 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 pytestmark = pytest.mark.timeout(600)
 
 RATE = 50
+# Several of Spark's heartbeats, which come every ten seconds.
 AWAY_S = 60.0
-"""Several of Spark's heartbeats, which come every ten seconds."""
+# Ten to miss its process, four looks to be sure, and a new run: 17 seconds on a quiet machine.
 FLOWS_AGAIN_S = 25.0
-"""Ten to miss its process, four looks to be sure, and a new run: 17 seconds on a quiet machine."""
 EXECUTORS = 2
 WITHIN_S = 200
 

@@ -34,8 +34,8 @@ from tiercel.workers.driver.watch import UNATTENDED_S
 from tiercel.workers.local.run import LocalRun
 from tiercel.workers.processes import Child
 
+# Names the folder of the effects to the bolts.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
-"""Names the folder of the effects to the bolts."""
 
 
 class Wired(Entered):

@@ -59,14 +59,15 @@ _FORKY = Release(suite="forky", packages=("rabbitmq-server", "redis-server", "va
 class Server:
     """One server in one version."""
 
+    # ``rabbitmq``, ``redis`` or ``valkey``: also its user in the image, and the beginning of its
+    # programs' names.
     name: str
-    """``rabbitmq``, ``redis`` or ``valkey``: also its user in the image, and the beginning of its programs' names."""
+    # Major and minor.
     version: str
-    """Major and minor."""
+    # The image to pull.
     official: str
-    """The image to pull."""
+    # What it is built from where nothing can be pulled.
     release: Release
-    """What it is built from where nothing can be pulled."""
 
     def __str__(self) -> str:
         return f"{self.name}:{self.version}"

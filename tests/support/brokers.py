@@ -13,8 +13,9 @@ from tiercel.compose.install import install_missing
 from tiercel.compose.ports import free_port
 from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
 
+# Nodes find each other without a port mapper if all have one port: so each has an
+# address of its own.
 _HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
-"""Nodes find each other without a port mapper if all have one port: so each has an address of its own."""
 
 
 class _Node(EmbeddedRabbitMQ):

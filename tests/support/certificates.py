@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tiercel.compose.install import install_missing
 
+# The only name in the certificate; the address 127.0.0.1 is not.
 HOST = "localhost"
-"""The only name in the certificate; the address 127.0.0.1 is not."""
 
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
 
@@ -19,8 +19,8 @@ class Certificate:
     """A server's certificate with its key, and the authority that issued it."""
 
     ca: Path
+    # What the server needs, by file name.
     files: dict[str, bytes]
-    """What the server needs, by file name."""
 
     def for_rabbitmq(self, folder: str, listener: str) -> str:
         """Lines of its configuration."""

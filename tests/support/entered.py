@@ -12,8 +12,8 @@ from typing import Self
 class Entered(ABC):
     """Several others, entered one after the other. All of them are left at the end, or as soon as one fails."""
 
+    # For what is entered later.
     _exits: ExitStack
-    """For what is entered later."""
 
     @abstractmethod
     def _enter(self, exits: ExitStack) -> None: ...

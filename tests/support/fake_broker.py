@@ -29,8 +29,9 @@ class Message:
 class FakeChannel:
     """One channel; ``queue`` holds what is ready."""
 
+    # Messages that may have been on their way to a consumer when it was cancelled: a quorum queue
+    # takes those back.
     endangered = 0
-    """Messages that may have been on their way to a consumer when it was cancelled: a quorum queue takes those back."""
 
     def __init__(self, queue):
         self.is_open, self.consumer_tags, self._cancelled = True, [], set()

@@ -9,8 +9,8 @@ from tiercel.queues.inbox.records import Covered, Parcel, Sender
 NOW = timedelta(0)
 SOON = timedelta(seconds=30)
 RUN = "run"
+# Tasks with inboxes: on two servers they lie on different ones.
 ONE, TWO, GONE = 4, 7, 9
-"""Tasks with inboxes: on two servers they lie on different ones."""
 FIRST, SECOND = Sender(task=2, attempt=1), Sender(task=2, attempt=2)
 OTHER = Sender(task=3, attempt=1)
 

@@ -24,8 +24,8 @@ class Proxy:
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._to_lose = 0
+        # How much later everything arrives, in both directions.
         self.delay_s = 0.0
-        """How much later everything arrives, in both directions."""
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -14,8 +14,8 @@ class SayingRedis:
     """Accepts connections on a free port of the loopback; a context manager."""
 
     def __init__(self) -> None:
+        # The answer to all commands: a code and a text.
         self.error = "ERR nothing was set"
-        """The answer to all commands: a code and a text."""
         said = self
 
         class Handler(socketserver.StreamRequestHandler):

@@ -25,18 +25,18 @@ class Copy:
 
     name: Name
     partition: int
+    # The id by which each of its roots knows it.
     edges: dict[int, int] = field(hash=False, compare=False)
-    """The id by which each of its roots knows it."""
 
 
 @dataclass
 class Attempt:
     token: Token
     read: list[Copy]
+    # (root, tuple): acked.
     consumed: set[tuple[int, Name]] = field(default_factory=set)
-    """(root, tuple): acked."""
+    # (root, tuple): emitted, and anchored to a tuple of this root.
     created: set[tuple[int, Name]] = field(default_factory=set)
-    """(root, tuple): emitted, and anchored to a tuple of this root."""
     failed: dict[int, str] = field(default_factory=dict)
     xors: dict[int, int] = field(default_factory=dict)
     emitted: list[Copy] = field(default_factory=list)
@@ -156,16 +156,16 @@ class Expectation:
     """What the ledger should do, by sets: an ACK if and only if every tuple of the tree that was created was consumed."""
 
     run: Run
+    # Each shard decides about a token for its own roots.
     shard_of: Callable[[int], int] = lambda _: 0
-    """Each shard decides about a token for its own roots."""
     outcomes: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[Token, int], Attempt] = {}
         self._applied: dict[tuple[Token, int], set[int]] = {}
         self._open = {root: {tup.name for tup in self.run.spout if root in tup.edges} for root in self.run.roots}
+        # Consumed before they were created: the child's task was faster.
         self._early: dict[int, set[Name]] = {root: set() for root in self.run.roots}
-        """Consumed before they were created: the child's task was faster."""
 
     def deliver(self, attempt: Attempt, first: int | None = None) -> None:
         """The call arrives, or breaks off after its ``first`` roots."""

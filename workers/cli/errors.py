@@ -13,8 +13,9 @@ from tiercel.workers.errors import WorkersError
 from tiercel.workers.redaction import redact
 from tiercel.workers.terminal import say
 
+# The roots of our error trees; their messages say what to do. Anything else is a bug, and
+# keeps its traceback.
 EXPECTED = (WorkersError, ServiceError, AckerError, QueuesError, SparkJobsError)
-"""The roots of our error trees; their messages say what to do. Anything else is a bug, and keeps its traceback."""
 
 USAGE = 2
 

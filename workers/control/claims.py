@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+# A claim that is not kept for so long lapses.
 CLAIM = timedelta(seconds=10)
-"""A claim that is not kept for so long lapses."""
 
 
 class Claims(Protocol):

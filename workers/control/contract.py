@@ -15,20 +15,20 @@ from typing import Protocol
 
 from tiercel.workers.control.parallelism import Change
 
+# A task that said nothing for so long is not there.
 PRESENCE = timedelta(seconds=10)
-"""A task that said nothing for so long is not there."""
+# An order to end lapses: whoever starts a topology later is not meant.
 KILL_LASTS = timedelta(minutes=1)
-"""An order to end lapses: whoever starts a topology later is not meant."""
 
 
 class State(enum.Enum):
     """What a topology is to do."""
 
     ACTIVE = "active"
+    # Spouts emit nothing; what is in flight goes on, and spouts are told what became of it.
     DEACTIVATED = "deactivated"
-    """Spouts emit nothing; what is in flight goes on, and spouts are told what became of it."""
+    # Every process ends, with exit code 0.
     KILLED = "killed"
-    """Every process ends, with exit code 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,20 +36,20 @@ class Presence:
     """What a spout task says about itself."""
 
     active: bool
+    # Tuples in flight, tracked ones.
     pending: int
-    """Tuples in flight, tracked ones."""
+    # How long the oldest of them is in flight; 0 if there is none.
     oldest_s: float = 0.0
-    """How long the oldest of them is in flight; 0 if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rebalance:
     """The last order to rebalance."""
 
+    # Orders so far; 0: there was none.
     number: int = 0
-    """Orders so far; 0: there was none."""
+    # Bolt to its number of tasks: what this order and those before it left.
     parallelism: Mapping[str, int] = field(default_factory=dict)
-    """Bolt to its number of tasks: what this order and those before it left."""
 
 
 NO_REBALANCE = Rebalance()

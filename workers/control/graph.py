@@ -19,10 +19,10 @@ class Component:
     """A spout or a bolt."""
 
     name: str
+    # Their ids.
     tasks: tuple[int, ...]
-    """Their ids."""
+    # What a ``QueueSpout`` reads.
     queue: str | None = None
-    """What a ``QueueSpout`` reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +42,8 @@ class Graph:
     spouts: tuple[Component, ...]
     bolts: tuple[Component, ...]
     edges: tuple[Edge, ...]
+    # Of its ledger; 0: nothing is tracked.
     shards: int
-    """Of its ledger; 0: nothing is tracked."""
 
     @property
     def bolt_tasks(self) -> list[int]:

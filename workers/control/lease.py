@@ -19,14 +19,14 @@ LASTS = timedelta(seconds=3)
 class Holder:
     """What the driver that holds the lease says of itself."""
 
+    # Drawn by each driver process.
     driver: str
-    """Drawn by each driver process."""
+    # The run that spout workers send to; empty while none is ready.
     run: str = ""
-    """The run that spout workers send to; empty while none is ready."""
+    # The topology's in this run, see ``shape_of``: spout workers of another one send nothing.
     shape: str = ""
-    """The topology's in this run, see ``shape_of``: spout workers of another one send nothing."""
+    # The number of tasks of each bolt in this run: spout workers send to so many.
     parallelism: Mapping[str, int] = field(default_factory=dict)
-    """The number of tasks of each bolt in this run: spout workers send to so many."""
 
 
 class Lease(Protocol):

@@ -15,10 +15,10 @@ from tiercel.workers.control.graph import Graph, graph_of, pack_graph, unpack_gr
 from tiercel.workers.control.unreadable import Unreadable
 from tiercel.workers.errors import UsageError
 
+# A hash: queue name to topology name.
 _QUEUES = "tiercel:queues"
-"""A hash: queue name to topology name."""
+# A hash: topology name to what a command must know of it.
 _TOPOLOGIES = "tiercel:topologies"
-"""A hash: topology name to what a command must know of it."""
 # What JSON and the look at it raise: RecursionError for brackets by the thousand, OverflowError for a timeout of aeons.
 _STRANGE = (ValueError, TypeError, OverflowError, RecursionError)
 
@@ -28,8 +28,8 @@ class TopologyNote:
     """What a command knows of a topology."""
 
     name: str
+    # Their ids are 1 .. this.
     spout_tasks: int
-    """Their ids are 1 .. this."""
     message_timeout_secs: float
     graph: Graph
 

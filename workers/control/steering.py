@@ -22,8 +22,9 @@ _NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
 _NOT_WANTED = (
     "begun a new run, but without these numbers of tasks: its driver has other code, or an older tiercel; start it again"
 )
+# Spout workers ask once a second, and those in reserve too, whom nobody counts: ``kill`` stands for
+# that long at least.
 _STANDS_S = 2.5
-"""Spout workers ask once a second, and those in reserve too, whom nobody counts: ``kill`` stands for that long at least."""
 
 
 class Steering:

@@ -27,8 +27,8 @@ class Sample:
     """One look while the demo runs."""
 
     at: float
+    # Different words of the text that have been counted, or that stand in dead letters.
     words: int
-    """Different words of the text that have been counted, or that stand in dead letters."""
     failed: int
     ready: int
 

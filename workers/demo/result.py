@@ -17,23 +17,24 @@ from tiercel.workers.terminal import cell
 class Result:
     """The figures of one demo."""
 
+    # Messages that the broker confirmed.
     published: int
-    """Messages that the broker confirmed."""
+    # Messages that left the queue and are not dead-lettered: the broker was told
+    # that they are done.
     acked: int
-    """Messages that left the queue and are not dead-lettered: the broker was told that they are done."""
+    # Deliveries that were not the first of their message.
     requeued: int
-    """Deliveries that were not the first of their message."""
     dead_lettered: int
+    # Lines that left the queue although a word of theirs never reached the counter.
     lost: int
-    """Lines that left the queue although a word of theirs never reached the counter."""
+    # Words whose count is below the independent one.
     undercounted: int
-    """Words whose count is below the independent one."""
+    # Words whose count is above it: sentences that were processed twice.
     overcounted: int
-    """Words whose count is above it: sentences that were processed twice."""
     sentences_per_s: float
+    # Complete latency, from the emit to the outcome of the whole tree.
     p50_ms: float
     p99_ms: float
-    """Complete latency, from the emit to the outcome of the whole tree."""
 
     @property
     def nothing_lost(self) -> bool:

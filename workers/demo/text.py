@@ -14,8 +14,8 @@ from tiercel.workers.errors import UsageError
 
 _WORD = re.compile(r"\S+")
 _FIRST_WORD = re.compile(r'\{"first_word": (\d+)')
+# A line that begins with this makes the demo's bolt raise each time.
 POISON = "\N{SKULL AND CROSSBONES} poison"
-"""A line that begins with this makes the demo's bolt raise each time."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,6 @@ from tiercel.workers.heartbeat import Heartbeat
 class DriverAround:
     """Where the topology's code came from, and who watches the driver."""
 
+    # On a cluster it is sent to the executors, with what lies beside it. None: it is there.
     module: str | None = None
-    """On a cluster it is sent to the executors, with what lies beside it. None: it is there."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
+# The layout in spark_jobs/spark/log4j2.properties.
 _OURS = re.compile(r"\d\d:\d\d:\d\d (ERROR|WARN|FATAL) +spark +(.*)")
-"""The layout in spark_jobs/spark/log4j2.properties."""
 _LEVELS = {"ERROR": logging.ERROR, "FATAL": logging.ERROR, "WARN": logging.WARNING}
+# The last two come with each task where ``spark.executor.pyspark.memory`` is set.
 _NOISE = ("WARNING: Using incubator modules", "Current mem limits: ", "Setting mem limits to ")
-"""The last two come with each task where ``spark.executor.pyspark.memory`` is set."""
 _TRACEBACK = "Traceback (most recent call last):"
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 

@@ -49,13 +49,12 @@ class Ground:
     lease: Lease
     control: Control
     inboxes: Inboxes
+    # Makes the run with this number, for so many slots, of ``topology`` with its numbers of tasks.
     make: Callable[[int, int, Topology], Run]
-    """Makes the run with this number, for so many slots, of ``topology`` with its numbers of tasks."""
+    # Makes everything the run's, and returns how many messages were released. May be repeated.
+    #
+    # Raises StaleAttemptError if a later run has begun.
     enter: Callable[[Run], int]
-    """Makes everything the run's, and returns how many messages were released. May be repeated.
-
-    Raises StaleAttemptError if a later run has begun.
-    """
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 

@@ -25,14 +25,14 @@ class Ended(enum.Enum):
     """Why a run ended."""
 
     STOPPED = "stopped"
+    # Its Spark job ended by itself.
     FAILED = "failed"
-    """Its Spark job ended by itself."""
+    # Another driver or run has the topology, or Redis lost its memory.
     LOST = "lost"
-    """Another driver or run has the topology, or Redis lost its memory."""
+    # An operator wants another one, on what Spark has now.
     REBALANCED = "rebalanced"
-    """An operator wants another one, on what Spark has now."""
+    # Bolt tasks had no process: too few slots, or executors that are gone.
     UNATTENDED = "unattended"
-    """Bolt tasks had no process: too few slots, or executors that are gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

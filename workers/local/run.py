@@ -24,8 +24,8 @@ from tiercel.workers.processes import Child, Supervisor
 log = logging.getLogger(__name__)
 
 _PROGRESS_S = 10.0
+# For what a worker does after its own grace time: give messages back, close connections.
 _EXTRA_GRACE = timedelta(seconds=5)
-"""For what a worker does after its own grace time: give messages back, close connections."""
 
 
 @contextmanager

@@ -23,31 +23,32 @@ class TaskRow:
 
     component: str
     task: int
+    # Tuples in its inbox, with those of the step that is at work.
     waiting: int
-    """Tuples in its inbox, with those of the step that is at work."""
     waiting_bytes: int
+    # Seconds that the oldest of them has been there.
     oldest_s: float
-    """Seconds that the oldest of them has been there."""
     executed: int
+    # All time in ``execute`` and ``flush``, in seconds.
     execute_s: float
-    """All time in ``execute`` and ``flush``, in seconds."""
+    # Share of the window that it spent in ``execute``: execute latency x executed /
+    # window, as in Storm.
     capacity: float
-    """Share of the window that it spent in ``execute``: execute latency x executed / window, as in Storm."""
+    # The same of the last ten seconds.
     busy: float
-    """The same of the last ten seconds."""
     steps: int
+    # Now.
     steps_a_second: float
-    """Now."""
+    # All steps together, in seconds.
     step_s: float
-    """All steps together, in seconds."""
+    # Mean time of a step, its commit included; None if there was none.
     step_ms: float | None
-    """Mean time of a step, its commit included; None if there was none."""
+    # Attempts at the task in this run: one, and one more per restart.
     attempts: int
-    """Attempts at the task in this run: one, and one more per restart."""
+    # A process said within the last seconds that it runs the task.
     attended: bool
-    """A process said within the last seconds that it runs the task."""
+    # Seconds since one said so; None: never in this run.
     seen_s: float | None
-    """Seconds since one said so; None: never in this run."""
 
     @property
     def restarts(self) -> int:
@@ -66,29 +67,29 @@ class BoltRow:
     executed: int
     acked: int
     failed: int
+    # Mean time in ``execute`` and ``flush`` per tuple; None if nothing was executed.
     execute_ms: float | None
-    """Mean time in ``execute`` and ``flush`` per tuple; None if nothing was executed."""
+    # Mean time from the beginning of ``execute`` to the ack; None if nothing was acked.
     process_ms: float | None
-    """Mean time from the beginning of ``execute`` to the ack; None if nothing was acked."""
+    # All of it together, in seconds.
     execute_s: float
-    """All of it together, in seconds."""
     process_s: float
+    # Of its busiest task: near 1, the bolt needs more tasks.
     capacity: float
-    """Of its busiest task: near 1, the bolt needs more tasks."""
+    # Of its busiest task, in the last ten seconds.
     busy: float
-    """Of its busiest task, in the last ten seconds."""
+    # Tuples in the inboxes of its tasks.
     waiting: int
-    """Tuples in the inboxes of its tasks."""
+    # Seconds that the oldest of them has been there.
     oldest_s: float
-    """Seconds that the oldest of them has been there."""
+    # Now.
     steps_a_second: float
-    """Now."""
+    # Mean time of a step, its commit included; None if there was none.
     step_ms: float | None
-    """Mean time of a step, its commit included; None if there was none."""
+    # Attempts in this run after the first one of each task.
     restarts: int
-    """Attempts in this run after the first one of each task."""
+    # Tasks that no process runs.
     unattended: tuple[int, ...]
-    """Tasks that no process runs."""
     last_error: ErrorReport | None
 
 

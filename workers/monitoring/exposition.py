@@ -14,8 +14,8 @@ from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
 from tiercel.workers.monitoring.watcher import Watcher
 
+# Name and help.
 _Figure = tuple[str, str]
-"""Name and help."""
 _Labels = tuple[str, ...]
 Row = TypeVar("Row")
 

@@ -17,8 +17,8 @@ class Sample:
     """How deep everything was at one moment; None where a server did not answer."""
 
     at: datetime
+    # By the name of the line in the chart.
     depths: dict[str, int | None]
-    """By the name of the line in the chart."""
 
 
 class History:

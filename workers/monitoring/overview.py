@@ -25,24 +25,24 @@ class SpoutRow:
 
     name: str
     tasks: int
+    # Tasks that are there now.
     running: int
-    """Tasks that are there now."""
     emitted: int
     transferred: int
     acked: int
+    # Timeouts included.
     failed: int
-    """Timeouts included."""
     timeouts: int
+    # Given back without blame.
     released: int
-    """Given back without blame."""
+    # Mean, from the emit to the complete tree, of acked ones; None if there was none.
     complete_ms: float | None
-    """Mean, from the emit to the complete tree, of acked ones; None if there was none."""
+    # Within 5 %.
     complete_p99_ms: float | None
-    """Within 5 %."""
+    # All complete latencies together, in seconds.
     complete_s: float
-    """All complete latencies together, in seconds."""
+    # (milliseconds, how many complete latencies were below).
     latencies: Sequence[tuple[float, int]]
-    """(milliseconds, how many complete latencies were below)."""
     pending: int
     oldest_s: float
     last_error: ErrorReport | None
@@ -54,18 +54,18 @@ class AckerRow:
 
     pending: int
     memory_bytes: int
+    # Of roots, by bolts.
     updates: int
-    """Of roots, by bolts."""
+    # Now.
     updates_a_second: float
-    """Now."""
     completed: int
+    # By bolts; timeouts are not among them.
     failed: int
-    """By bolts; timeouts are not among them."""
     timeouts: int
+    # Updates of trees that were over.
     late: int
-    """Updates of trees that were over."""
+    # Mean time of the round trip that takes updates to the ledger, per update: many share one.
     update_ms: float | None
-    """Mean time of the round trip that takes updates to the ledger, per update: many share one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +74,8 @@ class EdgeRow:
 
     edge: Edge
     tuples: int
+    # Now.
     a_second: float
-    """Now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,17 +83,17 @@ class Own:
     """tiercel's own queues in Redis, now."""
 
     topology: str
+    # Tuples in the inboxes of bolt tasks.
     waiting: int
-    """Tuples in the inboxes of bolt tasks."""
+    # How long the oldest of them waits.
     oldest_waiting_s: float
-    """How long the oldest of them waits."""
+    # Roots in the ledger.
     pending: int
-    """Roots in the ledger."""
     oldest_pending_s: float
+    # Entries of outcomes that no spout worker has taken yet.
     feed_entries: int
-    """Entries of outcomes that no spout worker has taken yet."""
+    # How long the oldest of them waits.
     feed_lag_s: float
-    """How long the oldest of them waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,17 +101,17 @@ class Overview:
     """A topology."""
 
     name: str
+    # active, deactivated, killed, or not running.
     state: str
-    """active, deactivated, killed, or not running."""
     driver: bool
+    # How long the window is.
     seconds: float
-    """How long the window is."""
+    # Complete trees, now.
     acked_a_second: float
-    """Complete trees, now."""
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
+    # Of bolts, in the order of these.
     tasks: tuple[TaskRow, ...]
-    """Of bolts, in the order of these."""
     acker: AckerRow
     edges: tuple[EdgeRow, ...]
     own: Own

@@ -19,8 +19,8 @@ class Survey:
     """What ``tiercel depths`` shows."""
 
     queues: Sequence[QueueDepth]
+    # Of the topologies that these queues belong to.
     own: Sequence[Own]
-    """Of the topologies that these queues belong to."""
 
 
 def take_survey(amqp_url: str, redis_urls: tuple[str, ...], names: Sequence[str], management_url: str | None) -> Survey:

@@ -47,12 +47,12 @@ class Look:
 
     at: datetime
     topologies: tuple[str, ...] = ()
+    # None: there is no such topology, or Redis has never answered.
     overview: Overview | None = None
-    """None: there is no such topology, or Redis has never answered."""
     redis_problem: str | None = None
     rabbitmq_problem: str | None = None
+    # Redis answers, and what this topology keeps there cannot be read.
     unreadable: bool = False
-    """Redis answers, and what this topology keeps there cannot be read."""
 
     @property
     def problems(self) -> list[str]:

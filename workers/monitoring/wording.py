@@ -11,8 +11,8 @@ from tiercel.workers.printable import printable
 UNKNOWN = "?"
 _WHITE = "\t\n"
 _DUMPED = 16
+# Bytes a line.
 _NAMED = 3
-"""Bytes a line."""
 
 
 def count(number: int | None) -> str:

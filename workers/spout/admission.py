@@ -11,8 +11,9 @@ from tiercel.workers.spout.aside import Aside
 from tiercel.workers.spout.completions import Completions
 from tiercel.workers.spout.growth import Growth
 
+# Two tuples of ten seconds each are finished by one task within the default timeout;
+# sixteen are not.
 FIRST_BOUND = 2
-"""Two tuples of ten seconds each are finished by one task within the default timeout; sixteen are not."""
 UNPROVEN_BOUND = 16
 LARGEST_BOUND = 200_000
 _LARGEST_STEP = 8
@@ -28,17 +29,17 @@ _FORGOTTEN_S = 30.0
 class _Round:
     """Tuples that are judged together."""
 
+    # When the first and the last of them were emitted.
     began: float = 0.0
     until: float = 0.0
-    """When the first and the last of them were emitted."""
     size: int = 0
+    # Whether the bound kept one back.
     reached: bool = False
-    """Whether the bound kept one back."""
     done: int = 0
+    # Sum of the latencies of those that are done.
     latency_s: float = 0.0
-    """Sum of the latencies of those that are done."""
+    # Of those, the stragglers excepted.
     worst_s: float = 0.0
-    """Of those, the stragglers excepted."""
 
 
 class Admission:
@@ -70,8 +71,8 @@ class Admission:
         self._round = _Round()
         self._slow = 0
         self._reached = False
+        # The bound before the last growth, and its mean latency.
         self._before: tuple[int, float] | None = None
-        """The bound before the last growth, and its mean latency."""
         self._held_until = float("-inf")
         self._growth = Growth(UNPROVEN_BOUND)
         self._completions = Completions(2 * self._limits.reserve_s)

@@ -13,22 +13,24 @@ _FEW = 256
 class Limits:
     """Seconds by which a bound is judged."""
 
+    # Trees that complete sooner: more may be in flight, where few are.
     few_quick_s: float = 2.0
-    """Trees that complete sooner: more may be in flight, where few are."""
+    # The same where many are. A broker looks for each message that is acked out of order among
+    # all that are not.
     many_quick_s: float = 0.25
-    """The same where many are. A broker looks for each message that is acked out of order among all that are not."""
+    # Up to here a larger bound is tried out, and kept if it makes them hardly slower.
     probed_s: float = float("inf")
-    """Up to here a larger bound is tried out, and kept if it makes them hardly slower."""
+    # A tree that takes longer, or is older, is a sign of too many in flight.
     slow_s: float = float("inf")
-    """A tree that takes longer, or is older, is a sign of too many in flight."""
+    # So long nothing completes before the bolts may be waiting for more tuples.
     silent_s: float = 21.0
-    """So long nothing completes before the bolts may be waiting for more tuples."""
+    # Work in flight after a sign.
     reserve_s: float = 5.0
-    """Work in flight after a sign."""
+    # Work in flight at most, where tasks are busy and one of them is stuck in a long tuple.
     busy_s: float = 1.0
-    """Work in flight at most, where tasks are busy and one of them is stuck in a long tuple."""
+    # The same where they are not. What waits so long is finished in as long again,
+    # which is in time.
     calm_s: float = 10.0
-    """The same where they are not. What waits so long is finished in as long again, which is in time."""
 
     def step(self, bound: int, latency_s: float) -> float:
         """How much larger the bound may be where trees are quick, if they take longer in proportion."""

@@ -30,10 +30,10 @@ class Aside:
         # A spout that has just started had no room from the beginning.
         self._reached_at = float("inf")
         self._emitted_at = float("-inf")
+        # When the youngest tuple was emitted whose tree is complete.
         self._youngest = float("-inf")
-        """When the youngest tuple was emitted whose tree is complete."""
+        # When a tree completed and how long it took: those that no later one exceeds.
         self._slowest: deque[tuple[float, float]] = deque()
-        """When a tree completed and how long it took: those that no later one exceeds."""
         self._calm = False
 
     @property

@@ -23,12 +23,12 @@ class Emitted:
     """What the spout emitted for one batch."""
 
     def __init__(self) -> None:
+        # (root, message id) each; without a root it is not tracked.
         self.tuples: list[tuple[int | None, MsgId | None]] = []
-        """(root, message id) each; without a root it is not tracked."""
+        # Those with a root.
         self.tracked = 0
-        """Those with a root."""
+        # Copies, one per receiving task.
         self.transferred = 0
-        """Copies, one per receiving task."""
 
 
 class TaskCollector:

@@ -12,8 +12,8 @@ class Completions:
         self._window_s = window_s
         self._seconds: deque[tuple[float, int]] = deque()
         self._first_at = float("inf")
+        # When the last tree completed.
         self.last_at = float("-inf")
-        """When the last tree completed."""
 
     def add(self, count: int, now: float) -> None:
         """So many trees completed now."""

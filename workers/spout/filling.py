@@ -14,8 +14,8 @@ from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import Trees
 
 BATCH_TUPLES = 2_000
+# A batch is sent when it is full or old enough, or when the spout has no more.
 _BATCH_SECONDS = 0.02
-"""A batch is sent when it is full or old enough, or when the spout has no more."""
 
 
 class Filling:

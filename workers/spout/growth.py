@@ -26,10 +26,10 @@ class Growth:
     def __init__(self, least: int) -> None:
         """So few in flight do no harm: up to ``least`` it always grows."""
         self._least = least
+        # The bound before the last growth, and its mean latency.
         self._before: tuple[int, float] | None = None
-        """The bound before the last growth, and its mean latency."""
+        # Whether what is in flight was still becoming more.
         self._first = False
-        """Whether what is in flight was still becoming more."""
         self._vain_rounds = 0
         self._careful = False
         self._pause_until = float("-inf")

@@ -13,8 +13,8 @@ class Patience:
     """How long a spout holds messages that cannot be emitted."""
 
     without_driver: timedelta = timedelta(minutes=1)
+    # Far below a broker's consumer timeout, half an hour, and above most outages.
     without_redis: timedelta = timedelta(minutes=5)
-    """Far below a broker's consumer timeout, half an hour, and above most outages."""
 
 
 class Holding:

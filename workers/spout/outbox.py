@@ -28,19 +28,19 @@ class Attendance(enum.Enum):
     """Whether anything takes what a spout worker sends."""
 
     DRIVER = "driver"
+    # None, or one of another version of the topology.
     NO_DRIVER = "no driver"
-    """None, or one of another version of the topology."""
     REDIS_AWAY = "Redis away"
 
 
 class Sent(enum.Enum):
     """What became of the batch."""
 
+    # Redis does not answer, or an inbox is full: the batch is held, try again.
     LATER = "later"
-    """Redis does not answer, or an inbox is full: the batch is held, try again."""
     DONE = "done"
+    # One of its root ids was taken, or the run it was for is over: all of it must be emitted anew.
     REFUSED = "refused"
-    """One of its root ids was taken, or the run it was for is over: all of it must be emitted anew."""
 
 
 class Outbox:
@@ -56,10 +56,10 @@ class Outbox:
         self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
         self._arrangement = Arrangement(topology)
         self._batch: Emission | None = None
+        # Those of the batch that no inbox has taken yet.
         self._parcels: Sequence[Parcel] = ()
-        """Those of the batch that no inbox has taken yet."""
+        # The run that is sent to.
         self._run = ""
-        """The run that is sent to."""
         self._number = 0
         self._registered = False
         self._retry_at = 0.0

@@ -6,8 +6,9 @@ from tiercel.spark_jobs.running.spacing import Spacing
 
 # At a thousand messages a second each would else be a batch of its own, at ten times the price.
 _BETWEEN_BATCHES_S, _LONGEST_BETWEEN_BATCHES_S = 0.01, 0.04
+# Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine
+# batches are larger.
 _OF_THE_TIME = 4
-"""Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine batches are larger."""
 # Spouts that wake their worker do not depend on it.
 _SHORTEST_REST_S, _LONGEST_REST_S = 0.02, 0.1
 

@@ -13,8 +13,8 @@ class InFlight(NamedTuple):
     """One emitted spout tuple."""
 
     msg_id: MsgId
+    # Seconds on the caller's monotonic clock.
     emitted_at: float
-    """Seconds on the caller's monotonic clock."""
 
 
 class Pending:
@@ -27,10 +27,10 @@ class Pending:
     def __init__(self, timeout: timedelta | None) -> None:
         """``timeout`` of None: nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
+        # Root to message id, when it was emitted, and when its timeout began.
         self._entries: dict[int, tuple[MsgId, float, float]] = {}
-        """Root to message id, when it was emitted, and when its timeout began."""
+        # When those were emitted whose timeout began again: the oldest may be one of them.
         self._reset: dict[int, float] = {}
-        """When those were emitted whose timeout began again: the oldest may be one of them."""
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -15,8 +15,8 @@ from tiercel.acker.metrics.contract import ErrorReport, Metrics
 log = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.5
+# As in Storm: at most five errors each ten seconds; the rest is only counted.
 _ERRORS_KEPT = 5
-"""As in Storm: at most five errors each ten seconds; the rest is only counted."""
 _ERRORS_WINDOW_S = 10.0
 
 
@@ -31,8 +31,8 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: list[ErrorReport] = []
+        # Whether the counters have kept something that is not sent.
         self._owed = False
-        """Whether the counters have kept something that is not sent."""
         self._flushed_at = clock()
         self._window: tuple[float, int] = (clock(), 0)
 

@@ -43,10 +43,10 @@ class SpoutSettings:
 
     message_timeout: timedelta | None
     admission: Admission
+    # False with ``ackers=0``: a tuple counts as acked as soon as it is in an inbox.
     tracked: bool
-    """False with ``ackers=0``: a tuple counts as acked as soon as it is in an inbox."""
+    # How long the end may take: settle what finishes within it, give the rest back.
     grace: timedelta
-    """How long the end may take: settle what finishes within it, give the rest back."""
     patience: Patience = field(default_factory=Patience)
 
 

@@ -31,8 +31,9 @@ class Trees:
         self._timeout_s = None if message_timeout is None else message_timeout.total_seconds()
         self._pending = Pending(message_timeout)
         self._sending: set[int] = set()
+        # Outcomes of roots whose batch is still being sent: their append took effect, and
+        # its reply was lost.
         self._early: list[Outcomes] = []
-        """Outcomes of roots whose batch is still being sent: their append took effect, and its reply was lost."""
         self._give_reason = takes_reason(spout)
         self._acks_many = overrides_last(spout, "ack_all", "ack")
 

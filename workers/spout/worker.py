@@ -30,8 +30,8 @@ from tiercel.workers.spout.process import SpoutProcess, spout_spec
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
+# For what a worker does after its own grace time: give messages back, close connections.
 _EXTRA_GRACE = timedelta(seconds=5)
-"""For what a worker does after its own grace time: give messages back, close connections."""
 
 
 class SpoutWorker:

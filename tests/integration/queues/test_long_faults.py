@@ -13,8 +13,8 @@ from tiercel import QueueSpout
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.retry import NO_WAIT
 
+# 30 minutes, scaled.
 TIMEOUT_S = 4.0
-"""30 minutes, scaled."""
 COUNT = 100
 
 

@@ -14,8 +14,8 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing import outlet
 from tiercel.queues.publishing.publisher import Publisher
 
+# Nothing listens there.
 NOWHERE = "amqp://127.0.0.1:1"
-"""Nothing listens there."""
 
 
 @pytest.fixture

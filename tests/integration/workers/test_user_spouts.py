@@ -19,16 +19,16 @@ from tiercel.workers.spout.process import SpoutProcess
 
 TASKS, TUPLES = 3, 40
 TIMEOUT_S = 6.0
+# What becomes of tuple n at its first attempt: n % 4. At the second one it is acked.
 ACKED, FAILED, FORGOTTEN, RAISED = range(4)
-"""What becomes of tuple n at its first attempt: n % 4. At the second one it is acked."""
 
 
 class Replaying(Spout):
     """Emits its tuples, and once more those that failed; every other one from ``fail`` itself."""
 
     output_fields = "task long, n long, attempt long"
+    # (task, what, message id, reason, thread) of every call, by all tasks.
     told: ClassVar[list] = []
-    """(task, what, message id, reason, thread) of every call, by all tasks."""
 
     def open(self, config, context):
         self.task = context.task_index

@@ -10,8 +10,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
+# What redis needs on Python before 3.11.3.
 ALSO = {"async-timeout"}
-"""What redis needs on Python before 3.11.3."""
 
 
 def needed(requirements: list[str]) -> set[str]:

@@ -21,8 +21,8 @@ from tiercel.workers.loading import load_topology, spark_options_of
 
 FOLDER = Path(__file__).parents[3] / "compose" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yml"))
+# An old one, and newer ones.
 VERSIONS = ("1.28", "1.31", "1.34")
-"""An old one, and newer ones."""
 
 
 def documents(*files: Path) -> list[dict[str, Any]]:

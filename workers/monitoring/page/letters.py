@@ -13,15 +13,15 @@ from tiercel.workers.monitoring.page.tables import DEAD, TableKind, dead_rows
 from tiercel.workers.monitoring.wording import body_text, size
 from tiercel.workers.printable import printable
 
+# Of the oldest, at most. A page holds their bodies, 64 KiB each at most.
 SHOWN = 50
-"""Of the oldest, at most. A page holds their bodies, 64 KiB each at most."""
+# Vue shows the value as text, whatever is in it.
 _BODY_CELL = """
 <q-td :props="props">
   <div>{{ props.value }}</div>
   <q-btn dense outline no-caps size="sm" label="whole body" @click="() => $parent.$emit('read', props.row.key)" />
 </q-td>
 """
-"""Vue shows the value as text, whatever is in it."""
 
 
 def table_of(kind: TableKind, selection: Literal["multiple"] | None = None) -> ui.table:

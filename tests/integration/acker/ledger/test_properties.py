@@ -152,8 +152,8 @@ class Steps:
         self._shard_of = lambda root: int(shards_of(np.array([root], np.uint64), shards)[0])
         runs = [make_run(random, roots=random.randint(1, 4), temper=temper, step=step) for step in range(3)]
         self.expected = [Expectation(run, self._shard_of) for run in runs]
+        # The last step that a shard has heard of, by task and shard.
         self._last: dict[tuple[int, int], int] = {}
-        """The last step that a shard has heard of, by task and shard."""
 
     def deliver(self, attempt: Attempt) -> bool:
         """Tell the expectation; whether the reply should be that the call is stale."""

@@ -25,10 +25,10 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TASKS = 2
 SHARED = "counted by all"
+# More than a Lua number holds, and so little that no sum of them leaves 64 bits.
 LARGE = 2**54
-"""More than a Lua number holds, and so little that no sum of them leaves 64 bits."""
+# Those of each task: a fields grouping gives no key to two.
 KEYS = [["a", 1, b"\xff", ("x", 1), "é"], ["b", 2, b"", ("x", 2), ""]]
-"""Those of each task: a fields grouping gives no key to two."""
 
 
 class PlainDict(dict[Any, Any]):

@@ -26,8 +26,8 @@ class Count(StatefulBolt):
     """Emits the running count, by get and put: an attempt that saw an earlier one's writes would emit other numbers."""
 
     output_fields = "word string, n long"
+    # Words that fail, for as long as they stand here.
     flaky: ClassVar[set[str]] = set()
-    """Words that fail, for as long as they stand here."""
 
     def execute(self, tup, collector):
         count = self.state.get(tup["word"], 0) + 1
@@ -68,8 +68,8 @@ def expected(*lines) -> dict:
     return dict(Counter(word for [line] in lines for word in line.split()))
 
 
+# Begin, seal, up to three writes, the ledger, finish; and nothing.
 EFFECTS = [(effects, deaths) for effects in range(8) for deaths in (1, 2)]
-"""Begin, seal, up to three writes, the ledger, finish; and nothing."""
 
 
 def counting_tasks(pump: Pump) -> list[int]:
