@@ -1,4 +1,4 @@
-"""What the acker raises.
+"""Errors that the acker raises.
 
 AckerError
 ├── LedgerUnavailableError   Redis did not answer or takes no writes now: nothing may be assumed, try again

@@ -1,4 +1,4 @@
-"""How the ledger lies in Redis: key names, and the packing of ids into them. Pure.
+"""Layout of the ledger in Redis: key names, and the packing of ids into them. Pure.
 
 Everything of one shard shares a hash tag, ``tiercel:{topology:shard}:``, and so lies on one server of a cluster:
 
@@ -33,9 +33,9 @@ from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Failure, Ids, LedgerSpec
 from tiercel.acker.work import LIFETIMES, REASON_LENGTH, Work
 
-# Roots a call: two to four milliseconds, and a third of what Lua can unpack.
+# Roots per call: two to four milliseconds, and a third of what Lua can unpack.
 SLICE = 3000
-# How long receipts are kept when messages never time out.
+# Lifetime of receipts where messages never time out.
 _HOUR_MS = 3_600_000
 _HIGH_SHIFT = np.uint64(40)
 Bytes = NDArray[np.uint8]
@@ -43,7 +43,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lifetimes:
-    """What is handed to the scripts, in milliseconds; 0 stands for ever."""
+    """Lifetimes handed to the scripts, in milliseconds; 0 means for ever."""
 
     entries_ms: int
     receipts_ms: int
@@ -51,7 +51,7 @@ class Lifetimes:
 
 
 def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
-    """How long everything is kept."""
+    """Return how long each kind of key is kept."""
     if message_timeout is None:
         return Lifetimes(entries_ms=0, receipts_ms=_HOUR_MS, marks_ms=0)
     kept_ms = max(1, int(LIFETIMES * message_timeout.total_seconds() * 1000))
@@ -64,12 +64,16 @@ def shards_of(roots: Ids, shards: int) -> Ids:
 
 
 def topology_prefix(topology: str) -> str:
-    """What the keys of a topology begin with that are not of one shard: its hash tag, as of ``shard_prefix``."""
+    """Return the prefix of a topology's keys that belong to no shard: its hash tag, as in
+    ``shard_prefix``.
+    """
     return f"tiercel:{{{_quoted(topology)}}}:"
 
 
 def shard_prefix(topology: str, shard: int) -> str:
-    """What all keys of one shard begin with: its hash tag, so that they lie on one server of a cluster."""
+    """Return the prefix of all keys of one shard: its hash tag, so that they lie on one
+    server of a cluster.
+    """
     return f"tiercel:{{{_quoted(topology)}:{shard}}}:"
 
 
@@ -134,12 +138,12 @@ def groups_of(roots: Ids) -> list[Group]:
 
 
 def fields(roots: Ids) -> Bytes:
-    """The field of each root, 5 bytes a row."""
+    """The field of each root, 5 bytes per row."""
     return roots.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 3:]
 
 
 def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Bytes:
-    """The field of each root and the last ``width`` bytes of its value, a row a root."""
+    """The field of each root and the last ``width`` bytes of its value, one row per root."""
     table = np.empty((roots.size, 5 + width), np.uint8)
     table[:, :5] = fields(roots)
     table[:, 5:] = values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
@@ -159,7 +163,9 @@ def share(work: Work, mine: NDArray[np.intp]) -> Work:
 
 
 def pack_failure(failure: Failure) -> bytes:
-    """Why, without the root: length and JSON, in which even half a surrogate pair survives."""
+    """Pack the reason, without the root: length and JSON, in which even half a
+    surrogate pair survives.
+    """
     text = json.dumps([failure.component, failure.task, failure.reason[:REASON_LENGTH]]).encode()
     return struct.pack(">I", len(text)) + text
 

@@ -1,4 +1,4 @@
-"""The contract of the ledger: the state of every pending tuple tree, one 64-bit ack-val a root.
+"""The contract of the ledger: the state of every pending tuple tree, one 64-bit ack-val per root.
 
 ``MemoryLedger`` and ``RedisLedger`` both fulfil it and pass one suite; the memory one is the oracle of the property tests.
 
@@ -23,7 +23,7 @@ Ids = NDArray[np.uint64]
 
 
 class Applied(enum.Enum):
-    """What became of one ``apply``."""
+    """Result of one ``apply``."""
 
     # The updates took effect now.
     FRESH = "fresh"
@@ -76,7 +76,7 @@ class Updates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What one ``apply`` did. The counts are of this call; a repeated call counts nothing."""
+    """Effect of one ``apply``. The counts are of this call; a repeated call counts nothing."""
 
     applied: Applied
     completed: int = 0
@@ -87,7 +87,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcomes:
-    """What one read of the feed brought, each list in the order in which the ledger decided."""
+    """Outcomes from one read of the feed, each list in the order in which the ledger decided."""
 
     acked: Sequence[int] = ()
     failed: Sequence[Failure] = ()
@@ -107,24 +107,27 @@ class Outcomes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Census:
-    """What a ledger holds at one moment."""
+    """Contents of a ledger at one moment."""
 
     # Roots.
     pending: int
-    # What their entries take on the servers, as far as these can tell.
+    # Memory of their entries on the servers, as far as these can tell.
     memory_bytes: int
     # Entries of the outcome feeds, of one outcome or many, that no spout task has taken yet.
     feed_entries: int
-    # How long the oldest of those has been waiting; 0 if there is none.
+    # Age of the oldest of those; 0 if there is none.
     feed_lag_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSpec:
-    """Where and how big a topology's ledger is; picklable, travels to executors. ``urls`` may hold passwords: never log it."""
+    """Location and size of a topology's ledger; picklable, travels to executors.
+
+    ``urls`` may hold passwords: never log it.
+    """
 
     topology: str
-    # One server for all shards, or one a shard (shard i is on ``urls[i % len(urls)]``).
+    # One server for all shards, or one per shard (shard i is on ``urls[i % len(urls)]``).
     urls: tuple[str, ...] = field(repr=False)
     shards: int
     # Spout tasks have ids 1 .. owners; their feeds are passed to the scripts as KEYS.
@@ -168,12 +171,14 @@ class Ledger(Protocol):
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
         """Make ``roots`` pending with their initial ack-vals (XOR of the edges of the spout tuple's copies).
 
-        A root that is pending with this owner and this ack-val, and was registered by this ledger object and not by that of
-        an earlier worker, is a repeat and changes nothing: an entry is never XORed into
-        here, or a repeated call would complete it. (Its tuples leave only after this returned, so no update has changed it.)
-        Returns the roots that collide with another pending entry; those were not registered, the caller draws again, and
-        must not ``forget`` them: they are another's. An ack-val of 0 (a tuple nobody receives) completes at once, and once
-        however often this very call is repeated. Raises ValueError for an owner that is not of this ledger.
+        A root that is pending with this owner and this ack-val, and was registered by this ledger
+        object and not by that of an earlier worker, is a repeat and changes nothing: an entry is
+        never XORed into here, or a repeated call would complete it. (Its tuples leave only after
+        this returned, so no update has changed it.) Returns the roots that collide with another
+        pending entry; those were not registered, the caller draws again, and must not ``forget``
+        them: they are another's. An ack-val of 0 (a tuple without receivers) completes at once,
+        and once however often this very call is repeated. Raises ValueError for an owner that is
+        not of this ledger.
         """
         ...
 
@@ -250,7 +255,10 @@ class Ledger(Protocol):
         ...
 
     def census(self) -> Census:
-        """What there is now; costs as much as ``pending``. With several servers each is counted at its own moment."""
+        """Count what there is now; costs as much as ``pending``.
+
+        With several servers each is counted at its own moment.
+        """
         ...
 
     def feed(self, owner: int) -> OutcomeFeed:

@@ -197,7 +197,7 @@ class MemoryFeed:
 
     def __init__(self, changed: threading.Condition) -> None:
         self.arrived: list[Outcomes] = []
-        # When the first of those came.
+        # Time at which the first of those came.
         self.waiting_since = 0.0
         self._changed = changed
         self._closed = False

@@ -13,7 +13,7 @@ _REMEMBERED = 64
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one task."""
+    """State of one task."""
 
     # The newest one.
     attempt: int

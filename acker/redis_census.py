@@ -18,7 +18,7 @@ def buckets_of(client: redis.Redis, keys: ShardKeys) -> list[bytes]:
 
 
 def pending_in(client: redis.Redis, keys: ShardKeys) -> int:
-    """How many roots the shard holds."""
+    """Count the roots in the shard."""
     with client.pipeline(transaction=False) as pipeline:
         for bucket in buckets_of(client, keys):
             pipeline.hlen(bucket)
@@ -26,7 +26,7 @@ def pending_in(client: redis.Redis, keys: ShardKeys) -> int:
 
 
 def shard_census(client: redis.Redis, keys: ShardKeys) -> Census:
-    """What the shard holds."""
+    """Count what the shard holds."""
     buckets = buckets_of(client, keys)
     with client.pipeline(transaction=False) as pipeline:
         for bucket in buckets:

@@ -1,4 +1,6 @@
-"""The outcome feed in Redis: one stream a shard, read by one owner, without a thread of its own."""
+"""The outcome feed in Redis: one stream per shard, read by one owner, without a
+thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _SEVERAL_SERVERS_WAIT_S = 0.01
 
 @dataclass(kw_only=True, slots=True)
 class ShardFeed:
-    """Where the reader stands in one shard's stream."""
+    """Position of the reader in one shard's stream."""
 
     feed: str
     # Key of the mark: one value for all readers of a shard, until the server lost its memory
@@ -45,13 +47,13 @@ class ShardFeed:
     value: bytes = b""
     # The last entry that was returned.
     position: str = _START
-    # Whether the entries up to ``position`` have been deleted.
+    # True if the entries up to ``position`` have been deleted.
     trimmed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
-    """What a shard's server knew at the end of a read."""
+    """State of a shard's server at the end of a read."""
 
     mark: bytes | None
     reader: bytes | None
@@ -63,7 +65,7 @@ class FeedServer:
     """One server's share of a feed."""
 
     client: redis.Redis
-    # How long marks outlive their last reader; 0: for ever.
+    # Time for which marks outlive their last reader; 0: for ever.
     marks_ms: int
     shards: list[ShardFeed] = field(default_factory=list)
     # Of this reader; a later one's is greater, unless a clock was put back.
@@ -104,7 +106,8 @@ class FeedServer:
         for shard, seen in zip(self.shards, found, strict=True):
             if new := streams.get(shard.feed.encode()):
                 shard.position = new[-1][0].decode()
-                # Who was the reader after this was read may delete it: one that opened the feed later does not want it.
+                # Whichever reader was current after this read may delete it: one that opened the
+                # feed later does not want it.
                 shard.trimmed = seen.reader != self.name
                 entries += (fields for _, fields in new)
         return _outcomes(entries, ledger_lost=bool(lost))
@@ -207,7 +210,8 @@ class RedisFeed:
             except AckerError as problem:
                 error = problem
         self._servers = [*others, first]
-        # What one server gave is not given again: the error of another has to wait for the next read.
+        # The entries of one server are not delivered twice: the error of another has to wait
+        # for the next read.
         if error is not None and not any(brought):
             raise error
         return joined(brought)
@@ -219,7 +223,7 @@ def _after(position: str) -> str:
 
 
 def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outcomes:
-    """What these entries say: kinds and what is packed, in turn."""
+    """Read these entries: kinds and what is packed, in turn."""
     lists: dict[bytes, list[int]] = {b"a": [], b"r": [], b"t": []}
     failed: list[Failure] = []
     for entry in entries:

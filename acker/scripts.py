@@ -24,7 +24,7 @@ _APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 
 @dataclass(slots=True)
 class Noted:
-    """What a shard's server has confirmed to one owner, and must know for ever after."""
+    """State that a shard's server has confirmed to one owner, and must never lose afterwards."""
 
     # Calls of ``register``.
     calls: int = 0
@@ -49,7 +49,7 @@ class ShardScripts:
         self._fence = server.script(script_source("fence"))
 
     def noted(self, owner: int) -> Noted:
-        """What the server must know of this owner."""
+        """Return what the server must know of this owner."""
         return self._noted.setdefault(owner, Noted())
 
     def register(self, owner: int, roots: Ids, ack_vals: Ids) -> Effect[list[int]]:

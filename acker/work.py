@@ -21,7 +21,7 @@ OTHER_WORK = "a repeated step did other work"
 
 
 def conflict_of(root: int) -> Failure:
-    """How the ledger fails a root of a task that did other work than its earlier attempt."""
+    """Return the failure of a root whose task did other work than its earlier attempt."""
     return Failure(root=root, component=LEDGER_COMPONENT, task=0, reason=OTHER_WORK)
 
 

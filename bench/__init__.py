@@ -1,4 +1,4 @@
-"""What tiercel costs, measured beside the limit and the peers: ``make bench``.
+"""The cost of tiercel, measured beside the limit and the peers: ``make bench``.
 
 probe        what a worker told its broker, and when
 topologies   what is measured: the word count in three kinds, and chains of bolts

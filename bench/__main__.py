@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _single(part: str, measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """What may have failed alone: a contestant of a round, a run of slow work."""
+    """Return the parts that may have failed alone: a contestant of a round, a run of slow work."""
     found = measured.get("found")
     if part == "throughput" and found:
         return [did for of_round in found for did in of_round.values()]

@@ -20,7 +20,7 @@ from bench.throughput import Drained, moment, rate_between
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.workers.config import Settings, child_environment, python_path
 
-# Sentences a second below which a run is given up.
+# Sentences per second below which a run is given up.
 _SLOWEST = {"bare": 2_000, "inline": 100, "celery": 5, "dramatiq": 5}
 _LOOK_S = 0.1
 _GRACE_S = 15.0
@@ -135,7 +135,7 @@ def _process(argv: Sequence[str], settings: Settings, more: Mapping[str, str]) -
 
 
 def _increments(client: redis.Redis) -> int:
-    """How often a word was counted: asked of the server, which costs it nothing."""
+    """Return how often a word was counted: asked of the server, which costs it nothing."""
     calls = client.info("commandstats").get("cmdstat_hincrby", {})
     return int(calls.get("calls", 0))
 

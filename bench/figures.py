@@ -30,7 +30,7 @@ class Headline:
         return "-" if value is None else self.form.format(value)
 
     def met(self, value: Figure) -> bool | None:
-        """Whether it is as good as was asked for; None if it is not known."""
+        """Return True if the target is met; None if that is not known."""
         if value is None:
             return None
         return value >= self.target if self.sense == "at least" else value <= self.target
@@ -93,7 +93,9 @@ def headlines(results: Results) -> tuple[Headline, ...]:
 
 
 def slower(results: Results) -> float:
-    """How much longer latencies may be here than on the machine that they are asked for on; never shorter."""
+    """Return how much longer latencies may be here than on the machine that the targets are
+    for; never shorter.
+    """
     found = drained(results, "bare", "whole_per_s")
     return 1.0 if found is None else max(1.0, REFERENCE_PER_S / found)
 
@@ -126,12 +128,12 @@ def headline(results: Results) -> dict[str, Figure]:
 
 
 def rounds_of(results: Results, part: str) -> Any:
-    """What a part measured; empty if it did not run, or failed."""
+    """Return what a part measured; empty if it did not run, or failed."""
     return results.get("parts", {}).get(part, {}).get("found") or []
 
 
 def ratio(results: Results, what: str, beside: str) -> Figure:
-    """How much faster, each time in the same round."""
+    """Return the ratio of two rates, each time in the same round."""
     return _median(
         of_round[what]["whole_per_s"] / of_round[beside]["whole_per_s"]
         for of_round in rounds_of(results, "throughput")
@@ -184,7 +186,7 @@ def ledger(results: Results, pending: int, figure: str) -> Figure:
 
 
 def tree(results: Results, tuples: int) -> Figure:
-    """Bytes a root with trees of so many tuples."""
+    """Bytes per root with trees of so many tuples."""
     return _of(rounds_of(results, "ledger"), lambda found: _pick(found["by_tree"], "tuples", tuples, "bytes_per_root"))
 
 

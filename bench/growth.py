@@ -1,4 +1,5 @@
-"""How throughput grows: tuples per tree, bolts in a row, message size, spout and bolt tasks, shards.
+"""Growth of throughput: tuples per tree, bolts in a row, message size, spout and
+bolt tasks, shards.
 
     python bench/growth.py [--curve NAME ...]
 
@@ -37,11 +38,11 @@ _WITHIN_S = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What is turned, over which values, and what a point of it is."""
+    """One curve: its parameter, the values, and the meaning of a point."""
 
     name: str
     axis: str
-    # What is counted a second: messages or tuples.
+    # Counted per second: messages or tuples.
     unit: str
     values: Sequence[int]
     shape: Callable[[int], Shape]
@@ -59,7 +60,7 @@ CURVES = {
     curve.name: curve
     for curve in (
         Curve(
-            name="tuples", axis="tuples a tree", unit="tuples", values=(1, 10, 100, 1_000, 10_000),
+            name="tuples", axis="tuples per tree", unit="tuples", values=(1, 10, 100, 1_000, 10_000),
             shape=lambda value: Shape(tuples=value),
         ),
         Curve(
@@ -67,7 +68,7 @@ CURVES = {
             shape=lambda value: Shape(depth=value),
         ),
         Curve(
-            name="size", axis="bytes a message", unit="messages", values=(100, 1_024, 10_240, 102_400, 1_048_576),
+            name="size", axis="bytes per message", unit="messages", values=(100, 1_024, 10_240, 102_400, 1_048_576),
             shape=lambda _value: Shape(depth=1), size=lambda value: value,
         ),
         Curve(
@@ -87,7 +88,7 @@ CURVES = {
 
 
 def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, float]:
-    """Median messages and tuples a second over ``runs`` full queues."""
+    """Median messages and tuples per second over ``runs`` full queues."""
     shape, count, size = curve.shape(value), curve.messages(value), curve.size(value)
     rates = []
     with environment(shape.environment()), running("shaped", settings) as topology:

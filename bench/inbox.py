@@ -1,4 +1,4 @@
-"""What steps, appends and hops cost: the constants of ``bench.scaling``.
+"""Costs of steps, appends and hops: the constants of ``bench.scaling``.
 
     python bench/inbox.py [--redis redis://host:6379/0]
 
@@ -56,7 +56,7 @@ Measured = dict[str, dict[str, Row]]
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """How often everything is done."""
+    """Number of repetitions of everything."""
 
     calls: int = 1_000
     steps: int = 1_000
@@ -87,7 +87,7 @@ class Bench:
         perform_all([self.inbox.seal(Covered(step=step)), self.inbox.finish(step)])
 
     def commit(self, payload: bytes) -> None:
-        """What a step of one tuple sends: take it, seal, append to two inboxes, finish."""
+        """Send what a step of one tuple sends: take it, seal, append to two inboxes, finish."""
         step = next(self._steps)
         entries = self.inbox.take(1, 2**30, _NOW)
         whole = [entry.position for entry in entries]

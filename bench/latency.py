@@ -33,7 +33,7 @@ from tiercel.queues.publishing.outlet import Outgoing, Outlet
 from tiercel.workers.config import Settings
 
 RATES = (100, 1_000, 5_000)
-# What does not count, at the beginning of each rate.
+# Time at the beginning of each rate that does not count.
 _SETTLE_S = 5.0
 _BARE_SETTLE_S = 1.0
 _STEP_S = 0.001
@@ -50,8 +50,8 @@ class Latency:
     p50_ms: float
     p99_ms: float
     p999_ms: float
-    # How late the publisher handed 99 % of the messages over, at most: a part of the latency that
-    # is not tiercel's.
+    # Delay with which the publisher handed over 99 % of the messages, at most: a part of the
+    # latency that is not tiercel's.
     late_ms: float
     cpu_s: dict[str, float]
 

@@ -1,4 +1,4 @@
-"""What the Redis ledger costs: bytes a pending root, and root updates a second.
+"""Costs of the Redis ledger: bytes per pending root, and root updates per second.
 
     python bench/ledger.py [--redis redis://host:6379/0]
 
@@ -99,7 +99,8 @@ def _write(spec: LedgerSpec, shares: list[Ids], writer: int, barrier: Barrier, s
 
 
 def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, float]:
-    """Root updates a second by two writers at once, and the fraction of the time that the server was busy.
+    """Root updates per second by two writers at once, and the fraction of the time that the
+    server was busy.
 
     ``others`` are pending beside those that are updated, and stay so.
     """
@@ -142,7 +143,9 @@ def registrations_a_second(url: str, count: int) -> float:
 def measure(
     url: str, pending_roots: Sequence[int] = PENDING, trees: Sequence[int] = TREES, batches: int = 15
 ) -> dict[str, list[dict[str, float]]]:
-    """By pending roots and by tree size: bytes a root, root updates a second and a second of the server's one core."""
+    """By pending roots and by tree size: bytes per root, root updates per second, and per second of
+    the server's one core.
+    """
     by_pending: list[dict[str, float]] = []
     for pending in pending_roots:
         updates, busy = updates_a_second(url, batches, pending)
@@ -162,25 +165,25 @@ def lines(found: dict[str, list[dict[str, float]]]) -> list[str]:
     """For people."""
     return [
         *(
-            f"{row['pending']:>9,.0f} pending roots: {row['bytes_per_root']:5.1f} bytes a root,"
-            f" {row['updates_per_s']:>9,.0f} root updates a second by {_WRITERS} writers"
+            f"{row['pending']:>9,.0f} pending roots: {row['bytes_per_root']:5.1f} bytes per root,"
+            f" {row['updates_per_s']:>9,.0f} root updates per second by {_WRITERS} writers"
             f" ({row['updates_per_core_s']:,.0f} a second of the server's core)"
             for row in found["by_pending"]
         ),
-        *(f"trees of {row['tuples']:>7,.0f} tuples: {row['bytes_per_root']:5.1f} bytes a root" for row in found["by_tree"]),
+        *(f"trees of {row['tuples']:>7,.0f} tuples: {row['bytes_per_root']:5.1f} bytes per root" for row in found["by_tree"]),
     ]
 
 
 def main() -> None:
     """Run everything and print it."""
-    parser = argparse.ArgumentParser(description="Bytes a pending root, root updates a second.")
+    parser = argparse.ArgumentParser(description="Bytes per pending root, root updates per second.")
     parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
     parser.add_argument("--largest", type=int, default=LARGEST, help="most pending roots (default: %(default)s)")
     arguments = parser.parse_args()
     with redis_server(arguments.redis) as url:
         found = measure(url, [count for count in PENDING if count <= arguments.largest])
         print(*lines(found), sep="\n")
-        print(f"{registrations_a_second(url, 200_000):,.0f} roots registered a second, by one spout task")
+        print(f"{registrations_a_second(url, 200_000):,.0f}roots registered per second, by one spout task")
         print(json.dumps(found))
 
 

@@ -14,7 +14,7 @@ from tiercel.compose.install import find_rabbitmq, find_redis
 
 
 def machine() -> dict[str, str]:
-    """What it is, for people."""
+    """Describe the machine, for people."""
     return {
         "CPU": _cpu(),
         "cores": str(os.cpu_count()),

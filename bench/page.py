@@ -95,7 +95,7 @@ def _machine(results: Results) -> list[str]:
 
 def _short(results: Results) -> list[str]:
     return _table(
-        ["the same ten-word sentences, split and counted on one machine", "sentences a second"],
+        ["the same ten-word sentences, split and counted on one machine", "sentences per second"],
         [[_CONTESTANTS[what], _number(figures.drained(results, what, "whole_per_s"))] for what in _SHORT],
     )
 
@@ -199,18 +199,18 @@ def _inbox(results: Results) -> list[str]:
 def _ledger(results: Results) -> list[str]:
     forms = {"bytes_per_root": "{:.1f}", "updates_per_s": "{:,.0f}", "updates_per_core_s": "{:,.0f}"}
     table = _table(
-        ["pending roots", "bytes a root", "updates/s, two writers", "updates/s of the server's core"],
+        ["pending roots", "bytes per root", "updates/s, two writers", "updates/s of the server's core"],
         [
             [f"{pending:,}", *(_number(figures.ledger(results, pending, figure), form) for figure, form in forms.items())]
             for pending in PENDING
         ],
     )
-    return _with_plot(table, "root updates a second by pending roots", "ledger.png")
+    return _with_plot(table, "root updates per second by pending roots", "ledger.png")
 
 
 def _trees(results: Results) -> list[str]:
     rows = [[f"{tuples:,}", _number(figures.tree(results, tuples), "{:.1f}")] for tuples in TREES]
-    return _table(["tuples in a tree", "bytes a root"], rows)
+    return _table(["tuples in a tree", "bytes per root"], rows)
 
 
 def _tuples(results: Results) -> list[str]:
@@ -221,7 +221,7 @@ def _tuples(results: Results) -> list[str]:
         "count_us": "{:.2f}",
     }
     return _table(
-        ["kind", "tuples/s on a core", "µs a sentence emitted", "µs a tuple split, in or out", "µs a word counted"],
+        ["kind", "tuples/s on a core", "µs per sentence emitted", "µs per tuple split, in or out", "µs per word counted"],
         [
             [f"`{kind}`", *(_number(figures.price(results, kind, figure), form) for figure, form in forms.items())]
             for kind in ("BasicBolt", "Bolt", "ArrowBolt")

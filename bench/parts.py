@@ -17,11 +17,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much of everything."""
+    """Sizes of all parts."""
 
     rounds: int
     sentences: int
-    # Sentences for the peers that take a task a word: enough for ten seconds or more.
+    # Sentences for the peers that take one task per word: enough for ten seconds or more.
     tasks: dict[str, int]
     rates: tuple[int, ...]
     latency_s: float
@@ -154,7 +154,7 @@ def slow_runs(settings: Settings, how: slow.Slow, *, first: bool) -> dict[str, C
 
 
 def measure_inbox(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """What steps, appends and hops cost, and the costs of the scaling model in it."""
+    """Measure what steps, appends and hops cost, and the costs of the scaling model in it."""
     with redis_server(None) as url:
         found = inbox.measure(url, scale.inbox)
     for line in inbox.lines(found):
@@ -177,7 +177,7 @@ def measure_ledger(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """What a tuple costs, a median over rounds; in a full run also where the time goes."""
+    """Measure what a tuple costs, a median over rounds; in a full run also where the time goes."""
     found: dict[str, Any] = {"price": tuples.figures()}
     for line in tuples.lines(found["price"]):
         say(line)

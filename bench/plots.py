@@ -21,12 +21,12 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
 _CURVES = {
-    "tuples": ("tuples a tree", "tuples_per_s", "tuples a second"),
-    "depth": ("bolts in a row", "messages_per_s", "messages a second"),
-    "size": ("bytes a message", "messages_per_s", "messages a second"),
-    "spouts": ("spout tasks", "messages_per_s", "messages a second"),
-    "bolts": ("tasks of each bolt", "messages_per_s", "messages a second"),
-    "shards": ("ledger shards", "messages_per_s", "messages a second"),
+    "tuples": ("tuples per tree", "tuples_per_s", "tuples per second"),
+    "depth": ("bolts in a row", "messages_per_s", "messages per second"),
+    "size": ("bytes per message", "messages_per_s", "messages per second"),
+    "spouts": ("spout tasks", "messages_per_s", "messages per second"),
+    "bolts": ("tasks of each bolt", "messages_per_s", "messages per second"),
+    "shards": ("ledger shards", "messages_per_s", "messages per second"),
 }
 _FIGURE = (6.0, 3.4)
 _BLUE, _ORANGE, _GREEN = "#1f6fb2", "#d9742b", "#3a8f4d"
@@ -50,7 +50,7 @@ def main(results: Path, folder: Path) -> None:
     if rows and len(rows[0]) > 1:
         pending = [row["pending"] for row in rows[0]]
         updates = _medians(rows, "updates_per_s")
-        _curve(folder / "ledger.png", "pending roots", "root updates a second", pending, updates)
+        _curve(folder / "ledger.png", "pending roots", "root updates per second", pending, updates)
 
 
 def _curve(path: Path, axis: str, says: str, values: Sequence[float], rates: Sequence[float]) -> None:
@@ -75,7 +75,7 @@ def _latency(path: Path, rounds: Sequence[Sequence[dict[str, float]]]) -> None:
         axes.plot(range(len(rates)), _medians(rounds, key), marker="o", label=says, color=colour)
     axes.set_xticks(range(len(rates)), [f"{rate:,}" for rate in rates])
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("messages a second")
+    axes.set_xlabel("messages per second")
     axes.set_ylabel("milliseconds to the ack")
     axes.legend(frameon=False)
     _save(figure, path)

@@ -1,7 +1,9 @@
-"""What a process told its broker, and when: the same probe in tiercel's spout workers and in the peers that use pika.
+"""Probe of what a process tells its broker, and when: the same in tiercel's spout workers and in
+the peers that use pika.
 
-It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``, ``basic_reject`` and
-``basic_nack``. An ack counts when pika is given it. The cost is well below a microsecond a message, for everybody the same.
+It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``,
+``basic_reject`` and ``basic_nack``. An ack counts when pika is given it. The cost is well below a
+microsecond per message, the same for all.
 
 A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. There each process
 writes ``progress-<pid>``: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
@@ -30,7 +32,7 @@ _TAIL = 400
 
 
 class Sample(NamedTuple):
-    """How far a process was at a moment."""
+    """Progress of a process at a moment."""
 
     at: float
     delivered: int
@@ -148,12 +150,12 @@ def start_probe() -> None:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the probes of all processes wrote into a folder."""
+    """Everything that the probes of all processes wrote into a folder."""
 
     folder: Path
 
     def environment(self, *, timed: bool) -> Mapping[str, str]:
-        """What makes a process write there."""
+        """Return the environment that makes a process write there."""
         return {FOLDER: str(self.folder), **({TIMED: "1"} if timed else {})}
 
     def last(self) -> Sample:

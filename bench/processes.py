@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# What a command line holds, and the role; the first that fits.
+# A part of the command line, and the role; the first that fits.
 _ROLES = (
     ("beam.smp", "RabbitMQ"),
     ("erl_child_setup", "RabbitMQ"),

@@ -125,14 +125,14 @@ class Running:
         return sum(one.tuples for one in self._inboxes.figures(self._tasks).values())
 
     def totals(self, component: str) -> Counter[str]:
-        """What all tasks of a component have counted, some tenths of a second ago."""
+        """Return what all tasks of a component had counted some tenths of a second ago."""
         found: Counter[str] = Counter()
         for counts in self._metrics.totals().get(component, {}).values():
             found.update(counts)
         return found
 
     def executed_by_task(self, component: str) -> dict[int, int]:
-        """How many tuples each task of a component has executed."""
+        """Return how many tuples each task of a component has executed."""
         tasks = self._metrics.totals().get(component, {})
         return {task: counts.get("executed", 0) for task, counts in tasks.items()}
 
@@ -143,7 +143,7 @@ class Running:
             each.close()
 
     def turn(self, state: State) -> None:
-        """What ``tiercel activate`` and ``deactivate`` do; returns when the spouts obey."""
+        """Activate or deactivate, as the commands do; returns when the spouts obey."""
         said: list[str] = []
         steering = Steering.open(self.settings.redis_urls[0], self.name, said.append, threading.Event())
 

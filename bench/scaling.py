@@ -1,4 +1,4 @@
-"""What grows past one machine: throughput from 1 to 1,000 executors, and what bounds it.
+"""Scaling past one machine: throughput from 1 to 1,000 executors, and what bounds it.
 
     python bench/scaling.py [--work-us N] [--results bench/results.json] [--plot docs/images/scaling.png]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 EXECUTORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# How long a step executes before it commits, and how many tuples it has at most: ``running/slices``.
+# Time for which a step executes before it commits, and most tuples in it: ``running/slices``.
 _STEP_US = 20_000.0
 _LARGEST_STEP = 2_000
 _TUPLE_BYTES = 30
@@ -38,7 +38,7 @@ class Costs:
     step_server_us: float = 60.0
     # An append to one inbox, whatever is in it; the server's side.
     append_us: float = 20.0
-    # What is in the chunks, in and out of one server.
+    # Content of the chunks, in and out of one server.
     bytes_per_s: float = 390e6
     # A bolt task per second on its server, also where nothing comes: heartbeat, a look
     # of the driver's.
@@ -72,7 +72,7 @@ def costs_of(inbox: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str
     calls = inbox["calls"]
     take_us = calls["take 2 KB"]["server_us"]
     small, large = calls["append 2 KB"]["server_us"], calls["append 64 KB"]["server_us"]
-    # What 62 KB more cost, beyond the rounding of the server's own count.
+    # The cost of 62 KB more, beyond the rounding of the server's own count.
     per_byte_us = max(1e-6, (large - small) / (62 * 1_000))
     return {
         "step_us": inbox["steps"]["pass"]["client_us"],
@@ -84,7 +84,7 @@ def costs_of(inbox: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is run."""
+    """Setup of a run."""
 
     cores_an_executor: int = 2
     # Of a message: a sentence and its ten words.
@@ -99,7 +99,7 @@ class Setup:
     queues: int = 1
     # Redis servers: inboxes and shards of the ledger are spread over them.
     servers: int = 1
-    # How often a spout worker sends what it has, when it has plenty.
+    # Sends of a spout worker per second, when it has plenty.
     flushes_per_s: float = 50.0
 
 
@@ -108,7 +108,9 @@ def tasks_of(setup: Setup, executors: int) -> int:
 
 
 def tuples_of_step(setup: Setup, costs: Costs) -> float:
-    """How many tuples a step has where more than enough are waiting: as many as fit into its time."""
+    """Return how many tuples a step has where more than enough wait: as many as
+    fit into its time.
+    """
     each_us = costs.tuple_us + setup.work_us / setup.tuples
     return max(1.0, min(float(_LARGEST_STEP), _STEP_US / each_us))
 

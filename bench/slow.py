@@ -38,7 +38,8 @@ from tiercel.workers.config import Settings
 
 # One message in so many raises the first time.
 RAISING = 20
-# How much slower than tasks / time a run may be before it is given up, and the least that it is given.
+# Factor by which a run may be slower than tasks / time before it is given up, and the least
+# that it is given.
 _SLOWEST = 6.0
 _LEAST_S = 60.0
 # More messages for one point would only measure how fast they are published.
@@ -50,7 +51,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Slow:
-    """How much slow work. Milliseconds are per tuple."""
+    """Amount of slow work. Milliseconds are per tuple."""
 
     # Of the bolt in ``drain``, ``raising`` and ``beside``.
     tasks: int = 4
@@ -63,7 +64,7 @@ class Slow:
     # Descending: a bound that fast work has let grow is too large for the slow work after it.
     curve_ms: Sequence[float] = (1_000, 100, 10, 1)
     curve_tasks: Sequence[int] = (1, 2, 4, 8, 16)
-    # How long a point of the curve takes where nothing but the work takes time.
+    # Time that a point of the curve takes where nothing but the work takes time.
     curve_s: float = 10.0
 
 

@@ -1,4 +1,4 @@
-"""What a user waits for, and pays while nothing happens: the time to the first ack, and the CPU time of idle processes.
+"""Costs of standing by: the time to the first ack, and the CPU time of idle processes.
 
     python bench/standby.py [--seconds N]
 

@@ -1,4 +1,4 @@
-"""What the state costs: a step of ten keys beside a million others, and updates a second.
+"""Costs of the state: a step of ten keys beside a million others, and updates per second.
 
     python bench/state.py [--redis redis://host:6379/0]
 
@@ -106,7 +106,7 @@ def main() -> None:
         print(f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
         print(f"ratio: {million / empty:.2f}")
         updates, slowest = updates_a_second(url)
-        print(f"{updates:,.0f} keys incremented a second, by one task, {_TOUCHED:,} per step; longest call {slowest:.1f} ms")
+        print(f"{updates:,.0f}keys incremented per second, by one task, {_TOUCHED:,} per step; longest call {slowest:.1f} ms")
         figures = {
             "state_ten_keys_empty_ms": round(empty, 3),
             "state_ten_keys_million_ms": round(million, 3),

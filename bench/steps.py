@@ -1,4 +1,6 @@
-"""What a whole step of one tuple costs a bolt task on Redis: from its inbox to the next, or to the end of the tree."""
+"""Cost of a whole step of one tuple on Redis: from its inbox to the next, or to the
+end of the tree.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def steps(url: str, times: int) -> dict[str, Row]:
 
 
 def _rounds(client: redis.Redis, topology: Topology, url: str, times: int) -> list[tuple[Took, ...]]:
-    """What each bolt of the chain took, step by step."""
+    """Return what each bolt of the chain took, step by step."""
     with closing(Stage(topology, url)) as stage:
         rounds = [stage.one_tuple(client) for _ in range(times + 1)]
     # The first step of each makes its bolt and loads the scripts.
@@ -154,7 +156,7 @@ def _step(client: redis.Redis, attempt: Attempt) -> Took:
 
 
 def _asking(client: redis.Redis) -> float:
-    """What the server takes to say how much it took."""
+    """Return the time that the server takes to report its own time."""
     before = server_seconds(client)
     return server_seconds(client) - before
 

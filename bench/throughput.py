@@ -1,4 +1,5 @@
-"""Sentences a second: split, counted by word, counts written to Redis, each sentence acked when all its words are counted.
+"""Sentences per second: split, counted by word, counts written to Redis, each sentence acked when
+all its words are counted.
 
     python bench/throughput.py [--sentences N] [--kind basic|arrow|untracked]
 
@@ -26,13 +27,13 @@ from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 
 _LOOK_S = 0.1
-# Sentences a second below which a run is given up.
+# Sentences per second below which a run is given up.
 _SLOWEST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """One queue, emptied. Rates are in sentences a second."""
+    """One queue, emptied. Rates are in sentences per second."""
 
     what: str
     sentences: int
@@ -54,7 +55,10 @@ def rate_between(progress: Sequence[tuple[float, float]], low: float, high: floa
 
 
 def moment(progress: Sequence[tuple[float, float]], done: float) -> float:
-    """When so much was done, between two looks in proportion. Raises BenchError if it never was."""
+    """Return the time at which so much was done, interpolated between two looks.
+
+    Raises BenchError if it never was.
+    """
     before = progress[0]
     for at, count in progress:
         if count >= done:

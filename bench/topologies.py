@@ -1,4 +1,7 @@
-"""What is measured: sentences split, words counted by word, counts written to Redis. Settings are the defaults."""
+"""Topologies that are measured: sentences split, words counted by word, counts written to Redis.
+
+Settings are the defaults.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +170,10 @@ EXECUTIONS = "bench-executions"
 
 @dataclass(frozen=True, kw_only=True)
 class SlowShape:
-    """Who does the slow work, and how it is spread; what each message costs is in the message."""
+    """The tasks that do the slow work, and how it is spread.
+
+    What each message costs is in the message.
+    """
 
     tasks: int
     # Each task gets every so-many-th message. Otherwise they are shuffled, as most users have it.
@@ -190,7 +196,7 @@ def slow_body(number: int, work_ms: float, *, raises: bool = False) -> bytes:
 
 
 class FirstTimeError(Exception):
-    """What a message raises that is to raise the first time."""
+    """Raised for a message that is to fail the first time."""
 
 
 class Work(BasicBolt):

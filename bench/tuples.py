@@ -203,7 +203,7 @@ def measure(
 
 
 def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
-    """By kind of bolt: microseconds of each part, and tuples a second on one core.
+    """By kind of bolt: microseconds of each part, and tuples per second on one core.
 
     The tuples are those that the two bolts were given: a sentence and its ten words are eleven.
     """
@@ -238,7 +238,9 @@ def lines(found: dict[str, dict[str, float]]) -> list[str]:
 
 
 def hot_spots(kind: str, sentences: int = SENTENCES, rounds: int = 3, limit: int = 15) -> list[dict[str, float | str]]:
-    """Where the time of a task goes: the functions with the most time of their own, in percent of all of it."""
+    """Return where the time of a task goes: the functions with the most time of their own, in
+    percent of all of it.
+    """
     split, count = (Split(), Count()) if kind == "BasicBolt" else (SplitBatch(), CountBatch())
     profile = cProfile.Profile()
     measure(split, count, sentences, rounds, profile)

@@ -91,7 +91,9 @@ class Apt:
 
 
 def root_prefix() -> tuple[str, ...] | None:
-    """What makes a command run as root: nothing, or a sudo that asks for no password; None if there is no way."""
+    """Return the prefix that runs a command as root: nothing, or a sudo that asks for no password;
+    None if there is no way.
+    """
     if os.geteuid() == 0:
         return ()
     sudo = shutil.which("sudo")

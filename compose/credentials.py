@@ -94,7 +94,10 @@ def _rabbitmq_conf() -> str:
 
 
 def _definitions(password: str, watchers: str) -> Mapping[str, object]:
-    """What RabbitMQ loads at each start. No user is an administrator, and the monitor's may only look."""
+    """Return the definitions that RabbitMQ loads at each start.
+
+    No user is an administrator, and the monitor's may only look.
+    """
 
     def permissions(user: str, pattern: str) -> Mapping[str, str]:
         return {"user": user, "vhost": "/", "configure": pattern, "write": pattern, "read": pattern}

@@ -1,4 +1,4 @@
-"""What the embedded services raise.
+"""Errors that the embedded services raise.
 
 ServiceError
 ├── ServiceMissingError   a program is not installed and cannot be installed from here: a person must act

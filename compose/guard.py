@@ -40,13 +40,13 @@ exec "$@"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """How to start one child."""
+    """Command, environment and output of one child."""
 
     argv: Sequence[str]
     # The whole environment, which may hold passwords; None: ours.
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: Path | None = None
-    # Where stdout and stderr are appended; None: ours.
+    # File to which stdout and stderr are appended; None: ours.
     output: Path | None = None
     # A folder that is removed when this process ends without having killed the child.
     scratch: Path | None = None
@@ -90,7 +90,7 @@ class GuardedProcess:
     def kill(self) -> None:
         """Kill the whole process group and wait for it. Idempotent; call it also after the child has ended by itself.
 
-        The group id cannot have been given to somebody else in between: the companion keeps it in use.
+        The group id cannot have been reused in between: the companion keeps it in use.
         """
         with self._lock:
             if self._gone:

@@ -18,8 +18,7 @@ from pathlib import Path
 from tiercel.compose.apt import Apt
 from tiercel.compose.errors import ServiceMissingError
 
-# What our servers see of the world: nothing of the user's environment, which may hold settings
-# of other servers.
+# Environment of our servers: nothing of the user's, which may hold settings of other servers.
 PLAIN_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
@@ -103,7 +102,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
 
 
 def require(thing: str, find: Callable[[], Path | None]) -> Path:
-    """What ``find`` finds; raises ServiceMissingError."""
+    """Return what ``find`` finds; raises ServiceMissingError."""
     found = find()
     if found is None:
         raise _missing([thing])

@@ -10,15 +10,14 @@ LOOPBACK = "127.0.0.1"
 # Below the range from which Linux takes the ports of outgoing connections: while a server is being restarted, none of its
 # clients' connection attempts can take its port away.
 _CANDIDATES = range(15_000, 32_000)
-# For what is told its port long before it listens, and cannot draw again: a range apart from
-# everybody else's.
+# For what is told its port long before it listens, and cannot draw again: a range of their own.
 OF_CONTAINERS = range(10_000, 15_000)
 
 _drawn: set[int] = set()
 
 
 def free_port(candidates: range = _CANDIDATES) -> int:
-    """A loopback TCP port that nobody listens on, and another one at each call.
+    """Return a loopback TCP port that no process listens on, and another one at each call.
 
     Another process may take it before it is used: be ready to draw again.
     """

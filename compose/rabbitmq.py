@@ -65,7 +65,7 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Where it is, password included: never log it."""
+        """Address with its password: never log it."""
         return f"amqp://{_USER}:{self._password}@{LOOPBACK}:{self._port}/%2F"
 
     @property
@@ -143,7 +143,9 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 
 
 def answers_as_rabbitmq(port: int) -> bool:
-    """Whether a broker serves clients on this loopback port. Raises OSError if nobody listens.
+    """Return True if a broker serves clients on this loopback port.
+
+    Raises OSError if no process listens.
 
     The listener opens last, after the default user was made and the plugins were started.
     """

@@ -38,7 +38,7 @@ class EmbeddedRedis(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Where it is, password included: never log it."""
+        """Address with its password: never log it."""
         return f"redis://:{self._password}@{LOOPBACK}:{self._port}/0"
 
     @property
@@ -72,7 +72,10 @@ class EmbeddedRedis(EmbeddedServer):
 
 
 def answers_as_redis(port: int, password: str) -> bool:
-    """Whether a server serves clients on this loopback port. Raises OSError if nobody listens."""
+    """Return True if a server serves clients on this loopback port.
+
+    Raises OSError if no process listens.
+    """
     with socket.create_connection((LOOPBACK, port), timeout=1) as connection:
         connection.sendall(f"AUTH {password}\r\nPING\r\nQUIT\r\n".encode())
         return b"+PONG" in _read_all(connection)

@@ -1,4 +1,4 @@
-"""What all embedded servers have in common: a private folder, ports, a guarded process, readiness, restart."""
+"""Base of all embedded servers: a private folder, ports, a guarded process, readiness, restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether the server serves clients now. Raises OSError if it cannot be reached."""
+        """Return True if the server serves clients now. Raises OSError if it cannot be reached."""
 
     @abstractmethod
     def _wipe(self) -> None:
@@ -105,7 +105,10 @@ class EmbeddedServer(ABC):
                 return
 
     def _draw_again(self) -> None:
-        """Somebody took a port between the drawing and the start; nobody knows our address yet, so take another."""
+        """Another process took a port between the drawing and the start.
+
+        No client knows our address yet, so take another.
+        """
         self._wipe()
         self.log.unlink(missing_ok=True)
         self._configure()

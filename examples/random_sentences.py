@@ -1,8 +1,8 @@
 """What a timeout does: ``tiercel run tiercel.examples.random_sentences:topology``.
 
-Now and then a sentence at random; the spout keeps it until it is acked. A bolt forgets some words: it neither acks nor fails
-them. Nobody can know that, so after ``message_timeout_secs`` the sentence fails with the reason ``timeout``, and is emitted
-again.
+Now and then a sentence at random; the spout keeps it until it is acked. A bolt forgets some words:
+it neither acks nor fails them. The spout cannot know that, so after ``message_timeout_secs`` the
+sentence fails with the reason ``timeout``, and is emitted again.
 """
 
 from __future__ import annotations

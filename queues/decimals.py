@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# What `decimal_for` returns raises for a value that the column does not hold.
+# Raised by what `decimal_for` returns, for a value that the column cannot hold.
 MISFITS = (TypeError, ValueError, ArithmeticError)
 
 _BITS_PER_DIGIT = 4

@@ -1,4 +1,4 @@
-"""What the queues raise.
+"""Errors that the queues raise.
 
 QueuesError
 ├── SchemaError              a DDL string that cannot be read
@@ -36,7 +36,7 @@ class BrokerUnavailableError(QueuesError):
 
 
 class BrokerRefusedError(QueuesError):
-    """RabbitMQ refused the call; repeating it does not help until somebody changes something."""
+    """RabbitMQ refused the call; repeating it does not help until an operator changes something."""
 
 
 class QueueMissingError(BrokerRefusedError):

@@ -35,7 +35,7 @@ def read_json(body: bytes) -> Any:
 
 
 def _refuse_too_many_values(body: bytes) -> None:
-    # What stands within strings is no value, but looking for their ends is only worth it now and then.
+    # Marks within strings are no values, but looking for the ends of strings is seldom worth it.
     if len(body) <= _SURELY_FEW_BYTES or _marks(body) <= MAX_VALUES:
         return
     if (count := _marks_outside_strings(body)) > MAX_VALUES:
@@ -43,7 +43,7 @@ def _refuse_too_many_values(body: bytes) -> None:
 
 
 def _marks(text: bytes) -> int:
-    """What there may be values at: each but the first follows one of these."""
+    """Count the marks that values follow: each value but the first follows one of these."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 

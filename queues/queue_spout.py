@@ -28,7 +28,8 @@ class MessageId(NamedTuple):
 
 
 class QueueSpout(Spout):
-    """Emits one tuple a message, acknowledges the message when its tuple's tree is complete, else has it delivered again.
+    """Emits one tuple per message, acknowledges the message when its tuple's tree is complete, else
+    has it delivered again.
 
     A message stays in the queue, opened, until it is acked. It is delivered at least once, and emitted again after a failure, a
     timeout, or when a worker or a connection died. One that fails after ``delivery_limit`` failures of its own goes to the
@@ -65,7 +66,7 @@ class QueueSpout(Spout):
         self._queue = WorkQueue(name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare)
         self._format = format
         self._prefetch = prefetch
-        # What ``expect`` was told last; -1: nothing yet.
+        # Last argument of ``expect``; -1: not called yet.
         self._expected = -1
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
@@ -74,7 +75,7 @@ class QueueSpout(Spout):
 
     @property
     def queue(self) -> WorkQueue:
-        """What it consumes."""
+        """The queue that it consumes."""
         return self._queue
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
@@ -122,7 +123,9 @@ class QueueSpout(Spout):
                 self._emit(collector, msg_id, values)
 
     def check(self) -> None:
-        """Raises BrokerRefusedError when a person must act: a refused login, a queue that nobody declares."""
+        """Raises BrokerRefusedError when an operator must act: a refused login, a queue that does
+        not exist and may not be declared.
+        """
         if self._consumer is not None and (refusal := self._consumer.error()) is not None:
             raise refusal
 

@@ -1,4 +1,4 @@
-"""What to do with a message that failed, as a function of how often it was delivered."""
+"""Decisions about messages that failed, as functions of how often they were delivered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DELIVERY_LIMIT = 20
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long a failed message waits before it is delivered again: ``first``, then twice as long each time up to ``longest``.
+    """Back-off of a failed message before it is delivered again: ``first``, then twice as long each
+    time up to ``longest``.
 
     With the defaults and 20 redeliveries a message is tried for two and a half minutes. Keep ``longest`` well under the
     broker's consumer timeout (30 minutes by default): a message that waits is unacknowledged. Brokers that delay retries
@@ -36,11 +37,11 @@ _FREE = 100_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerLimit:
-    """How often RabbitMQ lets a message come back to a queue, whyever it does."""
+    """RabbitMQ's own limit on how often a message comes back to a queue, for whatever reason."""
 
-    # What comes back more often is dead-lettered; None: there is no limit.
+    # A message that comes back more often is dead-lettered; None: there is no limit.
     returns: int | None = None
-    # What comes back more often is deleted: the queue has no dead-letter exchange.
+    # A message that comes back more often is deleted: the queue has no dead-letter exchange.
     deletes: bool = False
 
     @property
@@ -72,7 +73,9 @@ class DeadLetter:
 
 
 def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) -> int | None:
-    """How often a message came back before this delivery, as far as the broker counts; None where it does not know.
+    """Return how often a message came back before this delivery, as far as the broker counts.
+
+    None where it does not know.
 
     A sender may have written the same headers: a copy made elsewhere often brings those of its former queue along. RabbitMQ
     4 overwrites them only where it has something to say, which is never so at the first delivery. From 4.3 on it counts
@@ -87,7 +90,7 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
 
 
 def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> Requeue | DeadLetter:
-    """What to do with a message that failed, and had failed ``failures`` times before."""
+    """Decide about a message that failed, and had failed ``failures`` times before."""
     if failures >= delivery_limit:
         return DeadLetter()
     # 2.0 ** 64 times any wait is above any bound, and larger exponents would overflow.

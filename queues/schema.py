@@ -19,7 +19,7 @@ import pyarrow as pa
 from tiercel.queues.decimals import MISFITS, decimal_for
 from tiercel.queues.errors import SchemaError
 
-# What Arrow and we raise for a value that does not fit its column.
+# Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
 
 _FLAT: dict[str, pa.DataType] = {
@@ -64,7 +64,7 @@ class Field:
     arrow: pa.DataType
 
     def takes_all(self, column: Sequence[Any]) -> bool:
-        """Whether the types of these values leave no doubt; else look at each."""
+        """Return True if the types of these values leave no doubt; otherwise look at each."""
         known = _PYTHON.get(self.arrow)
         return known is None or set(map(type, column)) <= {known, type(None)}
 
@@ -78,7 +78,10 @@ class Field:
         return _exactly(self.arrow)
 
     def fits(self, value: Any) -> bool:
-        """Whether Arrow takes the value (or None) for this column. A fraction of a microsecond for the common types."""
+        """Return True if Arrow takes the value (or None) for this column.
+
+        A fraction of a microsecond for the common types.
+        """
         if value is None:
             return True
         known = _PYTHON.get(self.arrow)
@@ -131,10 +134,12 @@ class Schema:
             raise SchemaError(f"there is no field {name!r}; the fields are {', '.join(self.names)}") from None
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise SchemaError if ``values`` are not one value a field, each of its type (or None)."""
+        """Raise SchemaError if ``values`` are not one value per field, each of
+        its type (or None).
+        """
         if isinstance(values, (str, bytes)):
             raise SchemaError(
-                f"values must be a list, one value a field ({self}), not the {type(values).__name__} {values!r:.50}"
+                f"values must be a list, one value per field ({self}), not the {type(values).__name__} {values!r:.50}"
             )
         if len(values) != len(self.fields):
             raise SchemaError(f"got {len(values)} values for the {len(self.fields)} fields ({self})")
@@ -170,7 +175,9 @@ def _shown(value: Any) -> str:
 
 
 def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes of a value one that Arrow takes as it is, or raises one of UNFIT; None if nothing has to."""
+    """Return a function that makes of a value one that Arrow takes as it is, or raises one of
+    UNFIT; None if nothing has to.
+    """
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))
     if not pa.types.is_list(type_):

@@ -1,8 +1,9 @@
 """The contract of a spout: where the messages of a topology come from.
 
-One instance runs in one spout worker process (one process a task), and all its methods are called on one thread, in this
-order: ``open``, then ``activate`` and ``deactivate`` in turn, with ``next_tuple`` between these two only, then ``close``.
-``ack``, ``fail`` and ``release`` come at any time before ``close``.
+One instance runs in one spout worker process (one process per task), and all its methods are called
+on one thread, in this order: ``open``, then ``activate`` and ``deactivate`` in turn, with
+``next_tuple`` between these two only, then ``close``. ``ack``, ``fail`` and ``release`` come at any
+time before ``close``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ MsgId = Hashable
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """What a task, of a spout or of a bolt, is told about itself and about those around it."""
+    """Context of a task, of a spout or of a bolt: what it is told about itself
+    and its neighbours.
+    """
 
     topology: str
     component: str
@@ -49,7 +52,7 @@ class TaskContext:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoutContext(TaskContext):
-    """What a spout task is told."""
+    """Context that a spout task is given."""
 
     # Thread-safe: says that ``next_tuple`` has something to emit, so that an idle
     # worker need not poll.
@@ -90,17 +93,18 @@ class SpoutCollector(Protocol):
         ...
 
     def report_error(self, error: BaseException | str) -> None:
-        """Show an error to whoever watches the topology; the worker goes on."""
+        """Show an error to the topology's operators; the worker goes on."""
         ...
 
 
 class Spout:
     """Base of all spouts; override what you need, ``next_tuple`` at least.
 
-    ``output_fields = "sentence string"`` declares the default stream in Spark DDL,
-    ``output_streams = {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are those on which only ``emit_direct`` emits.
-    Guarantee: a tuple emitted with a message id is acked when its whole tree was processed, else failed or released. What is
-    still pending when the process dies is reported to nobody: the source itself must offer it again (a broker does).
+    ``output_fields = "sentence string"`` declares the default stream in Spark DDL, ``output_streams
+    = {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are those on which only
+    ``emit_direct`` emits. Guarantee: a tuple emitted with a message id is acked when its whole tree
+    was processed, else failed or released. What is still pending when the process dies is never
+    reported: the source itself must offer it again (a broker does).
     """
 
     output_fields: str = ""
@@ -171,7 +175,8 @@ class Spout:
 
 
 def overrides_last(spout: Spout, method: str, other: str) -> bool:
-    """Whether a spout's class overrides ``method`` later than, or together with, the ``other`` one that does the same.
+    """Return True if a spout's class overrides ``method`` later than, or together with, the
+    ``other`` one that does the same.
 
     Who derives from a spout that has many tuples at a time, and overrides ``next_tuple``, wants that to be called.
     """
@@ -179,7 +184,7 @@ def overrides_last(spout: Spout, method: str, other: str) -> bool:
 
 
 def takes_reason(spout: Spout) -> bool:
-    """Whether the spout's ``fail`` wants the reason; Storm's does not."""
+    """Return True if the spout's ``fail`` takes the reason; Storm's does not."""
     parameters = inspect.signature(spout.fail).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -1,4 +1,4 @@
-"""What the bolts' side raises.
+"""Errors that the bolts' side raises.
 
 SparkJobsError
 ├── TopologyError           a topology that cannot run: unknown component, stream or field, a cycle

@@ -35,7 +35,9 @@ def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
 
 
 def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> Callable[[Sequence[Any], int], T]:
-    """What ``of`` makes of the hash of these fields. It is asked once a key; a second argument of the result is ignored.
+    """Return a function that applies ``of`` to the hash of these fields.
+
+    It is asked once per key; a second argument of the result is ignored.
 
     The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column, two datetimes of one
     moment are one timestamp. Keys that Python calls equal are equal to the column too, so the cache may answer for them.

@@ -1,11 +1,11 @@
-"""Why a tuple failed, in one line that a person can read, whatever a bolt raised or gave. Pure."""
+"""Reasons of failures, in one readable line, whatever a bolt raised or gave. Pure."""
 
 from __future__ import annotations
 
 from asyncio import CancelledError
 
-# What ends a bolt's call and not the Spark task: also ``sys.exit`` in some library, which means no
-# more than an error here.
+# Exceptions that end a bolt's call and not the Spark task: also ``sys.exit`` in some library, which
+# is only an error here.
 RAISED = (Exception, SystemExit, CancelledError)
 _LENGTH = 500
 

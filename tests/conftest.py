@@ -1,4 +1,6 @@
-"""What all tests share: the servers and the waiting. A server that is missing is a failure, never a skip.
+"""Shared by all tests: the servers and the waiting.
+
+A server that is missing is a failure, never a skip.
 
 The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes containers of these versions instead.
 """
@@ -35,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-minutes", type=float, default=0.5, help="how long tests/faults/test_soak.py goes on")
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
     parser.addoption("--fault-report", metavar="FILE", help="adds the table of the faults to this file, as Markdown")
-    parser.addoption("--fault-rate", type=int, default=500, help="messages a second that faults are shown under")
+    parser.addoption("--fault-rate", type=int, default=500, help="messages per second that faults are shown under")
     parser.addoption("--screenshots", metavar="FOLDER", help="write the pictures of the documentation there")
     parser.addoption("--servers", default="", help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded")
 
@@ -113,13 +115,19 @@ def services() -> Iterator[EmbeddedServices]:
 
 @pytest.fixture(scope="session")
 def shared_rabbitmq(request: pytest.FixtureRequest, servers: Servers):
-    """One RabbitMQ for the whole session. Nobody stops it, and each test uses names of its own."""
+    """One RabbitMQ for the whole session.
+
+    It runs through the whole session, and each test uses names of its own.
+    """
     yield from _shared(request, servers, "rabbitmq")
 
 
 @pytest.fixture(scope="session")
 def shared_redis(request: pytest.FixtureRequest, servers: Servers):
-    """One Redis for the whole session. Nobody stops it, and each test uses names of its own."""
+    """One Redis for the whole session.
+
+    It runs through the whole session, and each test uses names of its own.
+    """
     yield from _shared(request, servers, "redis")
 
 
@@ -163,7 +171,10 @@ def redis(servers: Servers) -> Iterator[Callable]:
 
 @pytest.fixture(scope="session")
 def clustered_redis() -> Iterator[ClusteredRedis]:
-    """One Redis Cluster for the whole session: three primaries with a replica each. Nobody stops them."""
+    """One Redis Cluster for the whole session: three primaries with a replica each.
+
+    They run through the whole session.
+    """
     with ClusteredRedis() as running:
         yield running
 

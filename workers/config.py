@@ -1,8 +1,10 @@
 """The settings that the processes share, from the command line and the environment. Only this module reads the environment.
 
 TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672,other:5672/vhost, or amqps://
-TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several, one a shard, with commas;
-                     or redis+sentinel://:password@host:26379,other:26379/mymaster/0, or redis+cluster://:password@host:6379
+TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several,
+                     one per shard, with commas; or
+                     redis+sentinel://:password@host:26379,other:26379/mymaster/0, or
+                     redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
 TIERCEL_TOKEN        what tiercel monitor asks for before it shows a body or changes anything, 16 characters or more;
@@ -124,7 +126,7 @@ class Settings(BaseSettings):
 
     @property
     def redis_urls(self) -> tuple[str, ...]:
-        """The Redis servers, one or one a shard."""
+        """The Redis servers, one or one per shard."""
         return tuple(split_urls(self.redis or ""))
 
     def required(self, *names: Literal["amqp", "redis"]) -> Self:
@@ -139,7 +141,9 @@ class Settings(BaseSettings):
         return self.model_copy(update={"amqp": amqp, "redis": redis, "management": management})
 
     def as_environment(self) -> dict[str, str]:
-        """What makes a child process load the same settings: passwords do not belong on a command line."""
+        """Return the environment that makes a child process load the same settings: passwords do
+        not belong on a command line.
+        """
         return {f"{_PREFIX}{name.upper()}": str(value) for name, value in self if value is not None}
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -168,7 +172,7 @@ def use_this_python_for_spark(folder: Path) -> None:
 
 
 def runtime_folder() -> Path:
-    """Where this user's running programs leave notes for each other."""
+    """Return the folder in which this user's running programs leave notes for each other."""
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
 
 

@@ -1,4 +1,4 @@
-"""What the processes raise.
+"""Errors that the processes raise.
 
 WorkersError
 ├── UsageError        the command line, the environment or the topology is wrong: the user must change something, exit code 2

@@ -1,4 +1,6 @@
-"""Says to whoever watches this process, a container's health check for one, that its loop still turns."""
+"""Tells the watchers of this process, such as a container's health check, that its
+loop still turns.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ class Heartbeat:
     """A file that is touched. Its age is what a watcher looks at."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """``path`` of None: nobody watches."""
+        """``path`` of None: nothing watches."""
         self._path = path
 
     def beat(self) -> None:

@@ -59,7 +59,7 @@ def spark_options_of(given: Iterable[str]) -> dict[str, str]:
 
 
 def with_spark_options(topology: Topology, options: Mapping[str, str]) -> Topology:
-    """The same topology, these options over its own: whoever operates it knows the cluster better."""
+    """The same topology, these options over its own: its operator knows the cluster better."""
     if not options:
         return topology
     config = replace(topology.config, spark_options={**topology.config.spark_options, **options})
@@ -82,8 +82,8 @@ def _import(module: str) -> ModuleType:
 
 
 def _with_spout_tasks(topology: Topology, least: int) -> Topology:
-    # Who reads a queue shares it with all others, however many of them work. Another spout may cut its source into as many
-    # parts as it has tasks, and need a worker for each.
+    # Any number of readers can share a queue. Another spout may cut its source into as many parts
+    # as it has tasks, and need a worker for each.
     from tiercel.queues.queue_spout import QueueSpout  # noqa: PLC0415 - as above
 
     spouts = {

@@ -42,12 +42,14 @@ class TextFormatter(logging.Formatter):
         text = f"{where}  {super().format(record)}"
         if not self._short:
             text = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {record.levelname:<7} {text}"  # noqa: DTZ006 - the reader's clock
-        # What comes after a line break is set in: no message can forge the beginning of a record.
+        # Lines after the first are indented: no message can forge the beginning of a record.
         return printable(redact(text), kept="\n\t").replace("\n", _CONTINUED)
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time (UTC), level, logger, component, event, message, what was given as extra, error."""
+    """One object per line: time (UTC), level, logger, component, event, message, what was given
+    as extra, error.
+    """
 
     def __init__(self, component: str = "") -> None:
         super().__init__("%(message)s")

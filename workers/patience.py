@@ -1,4 +1,4 @@
-"""What a worker does while Redis is away: it waits, says so once, and is not held up when it shall end."""
+"""Patience of a worker while Redis is away: it waits, says so once, and can still be stopped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Makes text of strangers harmless to a terminal: what it would obey becomes something to read.
 
-Reasons, bodies and names are written by publishers, bolts and whoever reaches Redis. A terminal obeys
-C0 and C1 controls (titles, colours, its clipboard), and shows text after a bidirectional override in
-another order. Everything that tiercel shows or logs passes through here, and here alone.
+Reasons, bodies and names are written by publishers, bolts and all clients of Redis. A
+terminal obeys C0 and C1 controls (titles, colours, its clipboard), and shows text after a
+bidirectional override in another order. Everything that tiercel shows or logs passes through
+here, and here alone.
 """
 
 from __future__ import annotations

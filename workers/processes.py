@@ -16,13 +16,15 @@ from tiercel.workers.config import child_environment
 
 log = logging.getLogger(__name__)
 
-# A child that ends with this code says that a person must act: starting it again cannot help.
+# A child that ends with this code needs an operator: starting it again cannot help.
 _USAGE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """How long to wait before a dead child is started again: doubling, and from the beginning after a quiet time."""
+    """Wait before a dead child is started again: doubling, and from the beginning
+    after a quiet time.
+    """
 
     first: timedelta = timedelta(milliseconds=500)
     longest: timedelta = timedelta(seconds=30)
@@ -62,7 +64,7 @@ class Child:
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """Number of restarts."""
         return self._restarts
 
     @property

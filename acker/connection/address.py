@@ -1,4 +1,4 @@
-"""Where Redis is: one server, one that Sentinels watch, or a Redis Cluster. Pure.
+"""Addresses of Redis: one server, one that Sentinels watch, or a Redis Cluster. Pure.
 
     redis://[[user]:password@]host[:6379][/0][?option=…]           one server; rediss:// with TLS, unix:///path for a socket
     redis+sentinel://[[user]:password@]host[:26379][,host…]/service[/0][?option=…]      the primary of this name
@@ -26,7 +26,7 @@ _CLUSTER_EXAMPLE = "redis+cluster://:password@host:6379,other:6379"
 
 
 class Form(enum.Enum):
-    """Who says where the primary is."""
+    """Source of the primary's address."""
 
     # The URL itself.
     SERVER = "server"
@@ -39,11 +39,11 @@ class RedisAddress:
     """A URL, taken apart as far as redis-py does not do it."""
 
     form: Form
-    # What redis-py reads; with a Sentinel or a cluster the host in it stands for whatever is found.
+    # For redis-py; with Sentinels or a cluster its host is a placeholder for the one that is found.
     url: str = field(repr=False)
     # The Sentinels, or the known members of the cluster.
     hosts: tuple[tuple[str, int], ...] = ()
-    # What the Sentinels call the primary.
+    # The primary's name at the Sentinels.
     service: str = ""
     # User and password at the Sentinels.
     login: tuple[str | None, str | None] = field(default=(None, None), repr=False)

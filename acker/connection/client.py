@@ -51,8 +51,8 @@ class _Script(Script):
 class _Redis(redis.Redis):
     """Closes the idle connections of its pool when it is the last one that uses it.
 
-    The client's own ``close`` leaves a pool that was handed in as it is, and the garbage collector, which finds sockets in no
-    particular order, complains of those that nobody closed.
+    The client's own ``close`` leaves a pool that was handed in as it is, and the garbage collector,
+    which finds sockets in no particular order, complains of those that were never closed.
     """
 
     def close(self) -> None:
@@ -77,10 +77,11 @@ def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(se
     The clients of one process share their connections to a server. So a connection that went dead without a word costs a
     process one timeout, and not one for the ledger, one for the inboxes, one for the counters.
 
-    No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call may take effect more than
-    once on its way to one reply; whoever uses this must be able to bear that. ``rediss://`` is TLS, and the certificate must
-    be valid for the host; ``?ssl_ca_certs=path`` names authorities beside those of the system. Raises LedgerRefusedError for
-    a malformed URL, an unknown option in it, or a file that cannot be read.
+    No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call
+    may take effect more than once on its way to one reply; the caller must be able to bear that.
+    ``rediss://`` is TLS, and the certificate must be valid for the host; ``?ssl_ca_certs=path``
+    names authorities beside those of the system. Raises LedgerRefusedError for a malformed URL, an
+    unknown option in it, or a file that cannot be read.
     """
     address = RedisAddress.parse(url)
     if address.form is not Form.CLUSTER:
@@ -122,7 +123,9 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
-    """Find now what the client would find when it connects, and would take for a server that is away."""
+    """Check now what the client would only find when it connects, and would take for a
+    server that is away.
+    """
     options = pool.connection_kwargs
     try:
         pool.connection_class(**options)

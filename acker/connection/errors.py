@@ -20,7 +20,7 @@ from tiercel.acker.errors import LedgerRefusedError, LedgerUnavailableError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Meaning:
-    """What an error says about the server, and what to do about it."""
+    """Meaning of an error: the state of the server, and what to do about it."""
 
     passes: bool
     said: str
@@ -68,7 +68,7 @@ _BY_CODE = {
     "CROSSSLOT": _refusal("begin its URL with redis+cluster://, and let no proxy of a cluster stand in between"),
     "WRONGTYPE": _refusal("another program uses the same keys: give tiercel a database of its own, or remove the key"),
 }
-# Where the server sent no code, or one that says nothing: the first that fits.
+# For errors without a code, or with one that says nothing: the first that fits.
 _BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
     ((exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError), _LOGIN),
     ((exceptions.AuthenticationWrongNumberOfArgsError,), _LOGIN),
@@ -82,7 +82,7 @@ _BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
     ((exceptions.ReadOnlyError,), _BY_CODE["READONLY"]),
     ((exceptions.AskError,), _MEMBER),  # a MovedError is one
     ((exceptions.ClusterCrossSlotError, exceptions.CrossSlotTransactionError), _BY_CODE["CROSSSLOT"]),
-    # What it says within was looked for before; nothing took effect.
+    # The error inside it was looked for before; nothing took effect.
     ((exceptions.ExecAbortError,), _away("it discarded a transaction: see its log")),
     ((exceptions.InvalidResponse,), _refusal("what answers there speaks another protocol: check host and port")),
     ((exceptions.ConnectionError, exceptions.TimeoutError), _away(_CHECK)),

@@ -1,7 +1,8 @@
 """Connections that look for the primary themselves, each time they connect: asked are Sentinels, or members of a cluster.
 
-Whoever uses them sees one server. In a cluster that is the server of one hash slot: all that one of our clients touches has
-one hash tag. So nothing else has to know that there are several, and pipelines, scripts and blocking reads stay what they are.
+Their users see one server. In a cluster that is the server of one hash slot: all that one of our
+clients touches has one hash tag. So nothing else has to know that there are several, and pipelines,
+scripts and blocking reads stay what they are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Finder:
 
     def find(self) -> Host:
         """The primary's address. Raises what the last one said, if none of those asked knows it."""
-        error: Exception = exceptions.ConnectionError("nobody to ask for the primary")
+        error: Exception = exceptions.ConnectionError("there is no server to ask for the primary")
         with self._lock:
             hosts = list(self._hosts)
         for host in hosts:

@@ -12,7 +12,7 @@ from tiercel.acker.metrics.windows import Counted, Counts, Window
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorReport:
-    """One error of one task, as people see it."""
+    """One error of one task, as operators see it."""
 
     # Aware, UTC.
     at: datetime
@@ -23,12 +23,12 @@ class ErrorReport:
 
 
 def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
-    """By time; those of one time stay in the order in which they came."""
+    """Sort by time; reports of one time stay in the order in which they came."""
     return sorted(errors, key=lambda error: error.at, reverse=True)
 
 
 ERRORS_KEPT = 1000
-# As in Storm: of each task, five errors each ten seconds.
+# As in Storm: five errors per task in ten seconds.
 ERRORS_A_WINDOW = 5
 ERRORS_WINDOW = timedelta(seconds=10)
 _MESSAGE_LENGTH = 500
@@ -43,12 +43,12 @@ def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorRe
 
 
 def clipped(error: ErrorReport) -> ErrorReport:
-    """With at most 500 characters of message."""
+    """Return the report with at most 500 characters of message."""
     return replace(error, message=error.message[:_MESSAGE_LENGTH])
 
 
 class Metrics(Protocol):
-    """Counters by component and task, exact for as long as who counts lives.
+    """Counters by component and task, exact as long as the counting process lives.
 
     What a process has counted and not yet reported when it is killed is lost, and so is what a store loses. Never a message.
     """
@@ -73,18 +73,18 @@ class Metrics(Protocol):
         ...
 
     def totals(self) -> Counts:
-        """Everything counted: {component: {task: {counter: value}}}."""
+        """Everything counted, by component, task and counter."""
         ...
 
     def over(self, window: Window) -> Counted:
-        """What was counted in a window that ends now, and how long that window is.
+        """Return the counts of a window that ends now, and the length of that window.
 
         Exact, by the clock of each machine that counts. What is older than a day and a slot is kept in the totals alone.
         """
         ...
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
-        """Those that were reported last, by the time at which they happened, newest first."""
+        """Return the last reports, by the time at which they happened, newest first."""
         ...
 
     def clear(self) -> None:

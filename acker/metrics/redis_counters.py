@@ -1,4 +1,7 @@
-"""The counters in Redis: a hash for all time and one a slot of each window; the errors, and how many each task reported."""
+"""The counters in Redis: one hash for all time and one per slot of each window.
+
+The errors, and how many each task reported.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class RedisMetrics:
         self._clock = clock
         self._reporter_key = f"{prefix}counted:{secrets.token_hex(8)}"
         self._number = 0
-        # What was sent under ``number``, if no reply said that it was counted.
+        # The counts sent under ``number``, while no reply has confirmed them.
         self._unsure: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
         self._sending = threading.Lock()

@@ -13,7 +13,7 @@ SLOTS = 20
 
 
 class Window(enum.Enum):
-    """How far back; the value is in seconds."""
+    """A span of time up to now; the value is in seconds."""
 
     TEN_MINUTES = 600
     THREE_HOURS = 10_800
@@ -22,7 +22,7 @@ class Window(enum.Enum):
 
     @property
     def slot_s(self) -> int:
-        """Seconds a slot; ``ALL_TIME`` has none."""
+        """Seconds per slot; ``ALL_TIME`` has none."""
         return self.value // SLOTS
 
 
@@ -34,10 +34,10 @@ Counts = dict[str, dict[int, dict[str, int]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """What was counted in a window."""
+    """Counts of a window."""
 
     counts: Counts
-    # How long that was: since the window's first slot began, or since counting did. 0 if nothing
+    # Length of the window: since its first slot began, or since counting did. 0 if nothing
     # was ever counted.
     seconds: float
 
@@ -54,7 +54,7 @@ def slots_of(window: Window, now: float) -> range:
 
 
 def seconds_of(window: Window, now: float, since: float | None) -> float:
-    """How long a window is now, if counting began at ``since``."""
+    """Return the length of a window now, if counting began at ``since``."""
     if since is None:
         return 0.0
     began = since if window is Window.ALL_TIME else max(since, slots_of(window, now).start * window.slot_s)

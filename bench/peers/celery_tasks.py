@@ -1,4 +1,6 @@
-"""Celery with ``acks_late`` and no results; else its defaults: a process a core, durable queues.
+"""Celery with ``acks_late`` and no results.
+
+Else its defaults: one process per core, durable queues.
 
 It knows no trees: the sentence is acked when its words are published, whatever becomes of them.
 """

@@ -24,7 +24,7 @@ Work = Callable[[bytes], None]
 
 
 def inline() -> Work:
-    """Split and count: one round trip a message."""
+    """Split and count: one round trip per message."""
     client = redis.Redis.from_url(os.environ["TIERCEL_REDIS"])
 
     def work(body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a task does with a word, and when the first task began."""
+"""The work of a task on a word, and the start of the first task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where RabbitMQ is: an AMQP URL, read strictly and shown without its password."""
+"""Addresses of RabbitMQ: an AMQP URL, read strictly and shown without its password."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class Address:
         return f"amqp{'s' if self.tls else ''}://{self.user}@{hosts}{vhost}"
 
     def parameters(self, name: str) -> list[pika.ConnectionParameters]:
-        """The form that pika takes, one a host. ``name`` is shown in RabbitMQ's list of connections.
+        """Return pika's parameters, one per host.
+
+        ``name`` is shown in RabbitMQ's list of connections.
 
         Raises AddressError if the CA file cannot be read.
         """

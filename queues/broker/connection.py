@@ -19,7 +19,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError, QueuesError
 
-# A broker that starts takes longer than that, and whoever waits for it shall not wait much
+# A broker that starts takes longer than that, and a client that waits for it shall not wait much
 # longer than it takes.
 _BACKOFF = wait_exponential(multiplier=0.1, max=2) + wait_random(0, 0.1)
 _BLOCKED_TIMEOUT_S = 30
@@ -103,7 +103,7 @@ def _connect(address: Address, name: str) -> Any:
 
 
 def translate(error: BaseException, address: Address) -> QueuesError:
-    """What a pika or socket error means to us. Chain the result to it with ``from``."""
+    """Translate a pika or socket error into ours. Chain the result to it with ``from``."""
     if isinstance(error, QueuesError):
         return error
     cause = _root(error)

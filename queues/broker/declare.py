@@ -57,7 +57,7 @@ class WorkQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What the broker has now."""
+    """State of the queue on the broker."""
 
     # It dead-letters into the dead-letter queue of this queue. False: it is used as it is.
     ours: bool
@@ -67,7 +67,7 @@ class Declared:
 
 
 def dead_letter_queue(name: str) -> str:
-    """Where the messages go that cannot be processed."""
+    """Return the name of the queue for messages that cannot be processed."""
     return f"{name}.dead"
 
 
@@ -101,7 +101,7 @@ def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> D
 
 
 def _declared(arguments: Mapping[str, Any] | None, version: tuple[int, int], queue: WorkQueue) -> Declared:
-    """What follows from a queue's arguments, ``None`` where they are not known."""
+    """Read a queue's arguments, ``None`` where they are not known."""
     known = {} if arguments is None else arguments
     limit = known.get(LIMIT, _LIMIT_SINCE_THEN if version >= _LIMITED_SINCE else None)
     if known.get(TYPE, "quorum") != "quorum" or (limit is not None and limit < 0):
@@ -115,7 +115,10 @@ def _declared(arguments: Mapping[str, Any] | None, version: tuple[int, int], que
 
 
 def _judge(declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue) -> None:
-    """Say what is worth knowing of a queue that is used as it is; raises BrokerRefusedError if it would lose messages."""
+    """Warn about the properties of a queue that is used as it is.
+
+    Raises BrokerRefusedError if it would lose messages.
+    """
     limit = declared.limit.returns
     if declared.limit.deletes and limit is not None and limit < 1:
         raise BrokerRefusedError(
@@ -177,7 +180,8 @@ def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str
 
 
 def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
-    """What makes RabbitMQ 4.3 wait before it delivers a rejected message again; nothing without a wait.
+    """Return the arguments that make RabbitMQ 4.3 wait before it delivers a rejected message again;
+    nothing without a wait.
 
     ``failed`` means those that count as a failed delivery (``basic.reject``), not those that were given back (``basic.nack``).
     """

@@ -1,4 +1,4 @@
-"""How many messages wait, are being worked on, and are dead."""
+"""Depths of queues: messages that wait, are being worked on, and are dead."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class QueueDepth:
     # ready nor unacked.
     delayed: int | None = None
     consumers: int
-    # Messages published a second.
+    # Messages published per second.
     in_rate: float | None = None
-    # Messages that left a second.
+    # Messages that left per second.
     out_rate: float | None = None
     # Messages in its dead-letter queue; None if it has none.
     dead_lettered: int | None
@@ -91,7 +91,7 @@ def _declared(address: Address, names: Sequence[str]) -> list[QueueDepth]:
 
 
 def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:
-    """How many messages are ready, how many consumers there are; None if there is no such queue."""
+    """Count the messages that are ready, and the consumers; None if there is no such queue."""
     channel = connection.channel()
     try:
         method = channel.queue_declare(name, passive=True).method

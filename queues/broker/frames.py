@@ -38,7 +38,7 @@ class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
     """pika's, with ``headers`` that are written as they came if they are ``Headers``."""
 
     def encode(self) -> list[bytes]:
-        """What ``BasicProperties.encode`` returns: the pieces of the wire form."""
+        """Return the pieces of the wire form, as ``BasicProperties.encode`` does."""
         if not isinstance(self.headers, Headers):
             return list(super().encode())
         empty = b"".join(BasicProperties(**{**vars(self), "headers": {}}).encode())
@@ -161,7 +161,9 @@ _shared_properties = lru_cache(maxsize=64)(read_properties)
 
 
 def _table(wire: bytes) -> tuple[int, int] | None:
-    """Where the header table begins, with its length, and where it ends; None if there is none."""
+    """Return the offsets at which the header table begins, with its length, and ends; None
+    if there is none.
+    """
     first = _FLAGS.unpack_from(wire)[0]
     if not first & BasicProperties.FLAG_HEADERS:
         return None

@@ -80,7 +80,10 @@ class Headers(Mapping[str, Any]):
 
     @property
     def unreadable(self) -> str:
-        """Why a part of it, or all of it, cannot be read; empty if nothing is missing."""
+        """Reason for which a part of it, or all of it, cannot be read.
+
+        Empty if nothing is missing.
+        """
         return self._table[1]
 
     def without(self, unwanted: Callable[[str], bool]) -> Headers:

@@ -26,7 +26,7 @@ _STABLE_S = 5.0
 _REFUSALS = 5
 
 
-# How often in the time of a heartbeat we look whether the broker was heard.
+# Checks per heartbeat interval that the broker was heard.
 _LOOKS = 4
 # Without a sign of the broker, which sends one at least twice in the time of a heartbeat: three
 # are missing, one after the other. Looks are counted, not seconds: a process that was stopped
@@ -35,7 +35,7 @@ _SILENT_LOOKS = 6
 
 
 class LinkUser(Protocol):
-    """What is done with the channel. All of it is called on the I/O thread."""
+    """User of the channel. All of it is called on the I/O thread."""
 
     def prepare(self) -> None:
         """Called before each connection, and may block: declare the queues here. Raises QueuesError."""
@@ -46,11 +46,14 @@ class LinkUser(Protocol):
         ...
 
     def lost(self, error: QueuesError) -> None:
-        """There is no channel any more, or none came. A new one is on its way, unless ``failed`` or the end comes next."""
+        """The channel is gone, or could not be opened.
+
+        A new one is on its way, unless ``failed`` or the end comes next.
+        """
         ...
 
     def failed(self, error: QueuesError) -> None:
-        """The link has ended by itself: a person must act."""
+        """The link has ended by itself: an operator must act."""
         ...
 
 
@@ -118,7 +121,7 @@ class Link:
         self._connection._terminate_stream(None if self._connection.is_closing else why)  # noqa: SLF001
 
     def finish(self) -> None:
-        """Close the connection in good order, what was sent before included, and end the thread."""
+        """Close the connection in good order, after what was sent before, and end the thread."""
         self._finishing = True
         connection = self._connection
         if connection is None or connection.is_closed:

@@ -35,15 +35,18 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Managed:
-    """What the interface knows of a queue, some seconds old. It leaves out what never happened: that is 0 here."""
+    """Management's view of a queue, some seconds old.
+
+    It leaves out what never happened: that is 0 here.
+    """
 
     ready: int
     unacked: int
     delayed: int
     consumers: int
-    # Messages published a second.
+    # Messages published per second.
     in_rate: float
-    # Messages that left a second: acked, or taken without an ack.
+    # Messages that left per second: acked, or taken without an ack.
     out_rate: float
 
 
@@ -89,7 +92,9 @@ def _managed(found: dict[str, Any]) -> Managed:
 
 
 def _is_ours(error: urllib.error.HTTPError) -> bool:
-    """Whether RabbitMQ itself says that the queue is not there, and not some other server that it knows no such page."""
+    """Return True if RabbitMQ itself says that the queue is missing, and not another server that it
+    has no such page.
+    """
     try:
         return "error" in json.load(error)
     except ValueError:

@@ -1,4 +1,6 @@
-"""The acks of one channel on their way to the broker: many in one, where that costs no one time."""
+"""The acks of one channel on their way to the broker: many in one, where that
+delays none of them.
+"""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ _LAST_DELIVERY = "came back {} times: the next time its queue would delete it"
 
 @dataclass(frozen=True, kw_only=True)
 class EpochSettings:
-    """What is the same for all channels of a consumer."""
+    """Settings that all channels of a consumer share."""
 
     queue: str
     # The consumer tag's beginning.
     tag: str
-    # How long to hold a failed message before it is rejected.
+    # Back-off for which a failed message is held before it is rejected.
     retry: RetryPolicy
     # A message that failed so often before and fails again is dead-lettered.
     delivery_limit: int
@@ -106,14 +106,17 @@ class Epoch:
         self.adjust()
 
     def check(self) -> None:
-        """Begin anew if the subscription is gone without a word, and look after what waits. Call it now and then."""
+        """Begin anew if the subscription is gone without notice, and look after what waits.
+
+        Call it now and then.
+        """
         if self.subscription.lost or not self.is_open:
             self._link.restart(BrokerUnavailableError(f"the subscription to queue {self._settings.queue!r} is gone"))
             return
         # They would be too old for the consumer timeout before they are processed; the next delivery is a young one.
         old = list(self._waiting.first_while(self._is_old))
         self._give_back_all(old)
-        # Where the prefetch is too large they would come straight back.
+        # With too large a prefetch they would come straight back.
         self.adjust(at_once=bool(old))
         self.flush()
 
@@ -195,7 +198,7 @@ class Epoch:
         return len(found)
 
     def fail(self, delivery: Delivery, reason: str) -> None:
-        """It was processed without success: again later, or to the dead-letter queue."""
+        """Reject a message that failed: again later, or to the dead-letter queue."""
         count = delivery.delivery_count
         failures = self._settings.failures.failed(delivery.body, delivery.properties, count)
         action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
@@ -207,7 +210,7 @@ class Epoch:
             self._hold(delivery, action.after_s)
 
     def release(self, delivery: Delivery) -> None:
-        """It did nothing wrong: hand it out once more, from here. It costs the message nothing.
+        """Hand it out once more, from here, without blame. It costs the message nothing.
 
         One that is old is given back instead: it shall not be too old for the consumer timeout when it is done.
         """
@@ -219,12 +222,12 @@ class Epoch:
             self.give_back(delivery)
 
     def give_back(self, delivery: Delivery) -> None:
-        """To the broker, without blame as far as that can tell."""
+        """Return it to the broker, without blame as far as the broker can tell."""
         self._channel.basic_nack(delivery.tag, requeue=True)
         self._settled(delivery, "given_back")
 
     def bury(self, delivery: Delivery, reason: str) -> None:
-        """It can never be processed."""
+        """Dead-letter a message that can never be processed."""
         self._busy[delivery.tag] = delivery
         self._settings.bury(delivery, reason)
 

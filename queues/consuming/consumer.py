@@ -34,7 +34,7 @@ _REPORT_S = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
-    """What to consume, and who is told."""
+    """Settings of a consumer: its queue, and how its reader is woken."""
 
     queue: WorkQueue
     # Called on the I/O thread when there is something to ``get``, or an error.
@@ -96,23 +96,27 @@ class Consumer:
         return [] if epoch is None else epoch.take(limit)
 
     def error(self) -> QueuesError | None:
-        """Why it has ended by itself: a refusal that a person must act on."""
+        """Return why it has ended by itself: a refusal that an operator must act on."""
         return self._error
 
     def ack(self, epoch: int, *tags: int) -> None:
-        """They were processed: remove them from the queue."""
+        """Ack messages that were processed: they leave the queue."""
         self._settle(epoch, tags, _Verb.ACK)
 
     def fail(self, epoch: int, tag: int, reason: str = "") -> None:
-        """It failed or timed out: to be delivered again after the back-off, or to be dead-lettered with the reason."""
+        """Reject a message that failed or timed out: it is delivered again after the back-off, or
+        dead-lettered with the reason.
+        """
         self._settle(epoch, [tag], _Verb.FAIL, reason)
 
     def release(self, epoch: int, tag: int) -> None:
-        """It did nothing wrong: ``get`` hands it out once more, soon, while this consumer takes messages."""
+        """Give a message back without blame: ``get`` hands it out once more, soon, while this
+        consumer takes messages.
+        """
         self._settle(epoch, [tag], _Verb.RELEASE)
 
     def dead_letter(self, epoch: int, tag: int, reason: str) -> None:
-        """It can never be processed: to the dead-letter queue, at once."""
+        """Dead-letter a message that can never be processed, without further deliveries."""
         self._settle(epoch, [tag], _Verb.BURY, reason)
 
     def pause(self) -> None:
@@ -128,7 +132,9 @@ class Consumer:
         self._link.call(lambda: self._set_expected(tuples))
 
     def stop(self, grace: timedelta) -> bool:
-        """Settle what was told, give back the rest, close; True if that was done within ``grace``.
+        """Settle what was acked or failed, give back the rest, close.
+
+        True if that was done within ``grace``.
 
         If it was not, the broker requeues everything when the connection breaks. Idempotent.
         """
@@ -187,7 +193,8 @@ class Consumer:
         self._settings.wake()
 
     def _flush(self) -> None:
-        # Cleared first: whoever appends from here on either sees it cleared and asks again, or is seen by this loop.
+        # Cleared first: a thread that appends from here on either sees it cleared and asks again,
+        # or is seen by this loop.
         self._asked = False
         epoch, settlements = self._epoch, self._settlements
         while settlements:

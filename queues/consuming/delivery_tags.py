@@ -1,4 +1,6 @@
-"""Which acknowledgements to send: one ``multiple`` for the contiguous finished prefix, one by one above it."""
+"""Decides which acknowledgements to send: one ``multiple`` for the contiguous finished prefix, one
+by one above it.
+"""
 
 from __future__ import annotations
 

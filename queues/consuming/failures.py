@@ -1,4 +1,4 @@
-"""How often each message failed, as one worker saw it: the failures that are the message's own.
+"""Failures of each message, as one worker saw them: those that are the message's own.
 
 RabbitMQ's delivery count rises with each failure, but also with each connection, worker or consumer
 timeout that ends around a message. It can be too high and never too low. What is counted here can be

@@ -1,10 +1,12 @@
-"""How many messages to ask for, so that neither their number nor their bytes grow without bound."""
+"""The prefetch: messages to ask for, so that neither their number nor their bytes
+grow without bound.
+"""
 
 from __future__ import annotations
 
 from tiercel.queues.limits import BYTES_HELD, MAX_BODY_BYTES, PREFETCH
 
-# How fast the memory of a large message fades, per message.
+# Decay of the memory of a large message, per message.
 _FADE = 15 / 16
 # Messages held for each tuple that may be in flight: one that is, and one to follow it.
 _PER_TUPLE = 2

@@ -13,11 +13,12 @@ class Delivery(NamedTuple):
     epoch: int
     tag: int
     body: bytes
-    # How often it came back before, as the broker counts: 0 the first time, None if it does not.
+    # Number of earlier deliveries, as the broker counts: 0 the first time, None if
+    # it does not count.
     delivery_count: int | None
     # As pika's ``BasicProperties``.
     properties: Any
-    # When the broker delivered it, in monotonic seconds.
+    # Time of delivery, in monotonic seconds.
     arrived_s: float = 0.0
 
 

@@ -52,7 +52,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """Where a chunk comes from and goes to; task ids are unique in the topology."""
+    """Origin and target of a chunk; task ids are unique in the topology."""
 
     component: str
     stream: str
@@ -74,7 +74,7 @@ class Lineage:
 
     @property
     def counts(self) -> NDArray[np.int32]:
-        """How many trees each tuple belongs to; shape (n,)."""
+        """Count the trees that each tuple belongs to; shape (n,)."""
         # numpy's diff does the same for ten times the time, and most steps are short.
         return self.offsets[1:] - self.offsets[:-1]
 
@@ -110,9 +110,10 @@ def _written_heading(route: Route, values: pa.Schema) -> tuple[pa.Schema, bytes]
 def decode(payload: bytes) -> Chunk:
     """The chunk in an Arrow IPC stream written by ``encode``. Raises BadChunkError for anything else.
 
-    Whoever wrote the payload: what this returns is safe to read. Arrow itself believes offsets and lengths as they come, and
-    would read beyond a buffer later; here all of them are checked. Compressed bodies are refused, and so are types that stand
-    for more values than they have bytes, so that reading takes memory in proportion to the payload.
+    Safe with a payload from any writer: what this returns is safe to read. Arrow itself believes
+    offsets and lengths as they come, and would read beyond a buffer later; here all of them are
+    checked. Compressed bodies are refused, and so are types that stand for more values than they
+    have bytes, so that reading takes memory in proportion to the payload.
     """
     try:
         heading, at = _heading_of(payload)
@@ -236,7 +237,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _place(head: memoryview, table: int, field: int) -> int:
-    """Where a field of a table is; 0 if it is not there."""
+    """Return the offset of a field in a table; 0 if it is not there."""
     (distance,) = _I32.unpack_from(head, table)
     directory = table - distance
     (length,) = _U16.unpack_from(head, directory)

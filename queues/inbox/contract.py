@@ -62,7 +62,7 @@ class Inbox(Protocol):
 
     @property
     def opened(self) -> Opened:
-        """What the attempt found."""
+        """State that the attempt found."""
         ...
 
     def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:

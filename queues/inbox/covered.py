@@ -1,4 +1,4 @@
-"""What a step covers, as text: lua/finish.lua reads it. Pure.
+"""Text form of what a step covers: lua/finish.lua reads it. Pure.
 
 STEP TICKS TUPLES BYTES|POSITION POSITION …|POSITION=HEX POSITION=HEX …
 """

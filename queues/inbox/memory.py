@@ -224,7 +224,7 @@ class MemoryInbox:
             entries = box.after(self._after, tuples, size)
             if entries:
                 box.taken = entries[-1].position
-            # What was drained away in the meantime is not waited for.
+            # Do not wait for entries that were drained away in the meantime.
             self._after = number_of(entries[-1].position) if entries else box.last
             return entries
 

@@ -1,4 +1,4 @@
-"""One inbox in memory. Whoever calls holds the lock."""
+"""One inbox in memory. The caller holds the lock."""
 
 from __future__ import annotations
 

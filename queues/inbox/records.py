@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Appended(enum.Enum):
-    """What became of one append to one inbox."""
+    """Result of one append to one inbox."""
 
     DONE = "done"
     # This number came before, with the same content: nothing was appended again.
@@ -39,7 +39,7 @@ class Parcel:
     target: int
     # At least one; each becomes an entry.
     chunks: Sequence[bytes]
-    # How many each chunk holds.
+    # Number of tuples in each chunk.
     tuples: Sequence[int]
     # False where waiting for room could wait for itself: on the way back of a cycle.
     bounded: bool = True
@@ -47,7 +47,7 @@ class Parcel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """How much one inbox holds."""
+    """Bounds on one inbox."""
 
     tuples: int = 20_000
     bytes: int = 64 * 1024 * 1024
@@ -75,17 +75,17 @@ class Covered:
     # when the step is finished, those of earlier steps too; bit i % 8 of byte i // 8 is row i. At
     # least one byte long.
     part: Mapping[str, bytes] = field(default_factory=dict)
-    # How many of the task's ticks the task has executed so far, this step's too.
+    # Number of ticks that the task has executed so far, with those of this step.
     ticks: int = 0
-    # How many tuples ``whole`` frees room for, with ``bytes`` of their chunks: the sums over these
-    # entries. An inbox that holds nothing has all its room, whatever was given here.
+    # Number of tuples that ``whole`` frees room for, with ``bytes`` of their chunks: the sums over
+    # these entries. An inbox that holds nothing has all its room, whatever was given here.
     tuples: int = 0
     bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """What an attempt at a task finds."""
+    """State that an attempt at a task finds."""
 
     # The last step that was finished, 0 at first.
     step: int
@@ -112,7 +112,7 @@ class InboxFigures:
     adopted: bool
     # Seconds since the oldest entry that is still there was appended; 0 if there is none.
     oldest_s: float
-    # How many attempts at the task were drawn in this run.
+    # Number of attempts at the task in this run.
     attempts: int
     # Seconds since the task's process said that it lives; None: never in this run.
     seen_s: float | None

@@ -185,7 +185,8 @@ class RedisInbox:
             first = []
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():
-                # What the caller is woken for came before it looks, also if it came after these entries.
+                # Anything that wakes the caller came before it looks, also if it came
+                # after these entries.
                 self._woken.clear()
                 self._after = entries[-1].position if entries else self._after
                 return entries

@@ -140,7 +140,7 @@ class InboxScripts:
         self.server.wait(self._wake, most, self._verb("wait at"))
 
     def wake(self) -> Effect[None]:
-        """Wake whoever waits."""
+        """Wake the waiting reader."""
         return self.server.command("RPUSH", self._wake, "", read=_nothing, verb=self._verb("wake"))
 
     def _call(self, name: str, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str) -> Effect[T]:

@@ -1,4 +1,4 @@
-"""The servers that inboxes in Redis are given: whoever opens them connects, and names the errors.
+"""The servers that inboxes in Redis are given: the opener connects, and translates the errors.
 
 ``acker.connection.server`` has them.
 """

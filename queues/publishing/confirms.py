@@ -1,4 +1,6 @@
-"""What became of the messages that a publisher has on their way: noted on the I/O thread, read by the one who publishes."""
+"""Fates of the messages that a publisher has in flight: noted on the I/O thread, read by the
+publishing thread.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tiercel.queues.publishing.outlet import Outgoing
 
 
 class Fates:
-    """What became of the messages of one ``publish_each``; told on the I/O thread."""
+    """Fates of the messages of one ``publish_each``; reported on the I/O thread."""
 
     def __init__(self, count: int) -> None:
         self.told = 0
@@ -29,21 +31,24 @@ class Fates:
         return done
 
     def wait(self, timeout_s: float) -> bool:
-        """True as soon as all are told; False after ``timeout_s``."""
+        """Wait until all have a fate; False after ``timeout_s``."""
         with self._changed:
             return self._changed.wait_for(lambda: self.told == len(self._told), timeout_s)
 
     def result(self, untold: QueuesError | None) -> list[QueuesError | None]:
-        """The fate of each as it is now; ``untold`` for those that have none."""
+        """Return the fate of each as it is now; ``untold`` for those that have none."""
         with self._changed:
             return [error if told else untold for told, error in zip(self._told, self._errors, strict=True)]
 
 
 class Batch:
-    """What one ``publish`` has on its way, until the broker has it; by its place in what is published."""
+    """Messages of one ``publish`` in flight, until the broker has them.
+
+    By its place in what is published.
+    """
 
     def __init__(self) -> None:
-        # Why a message will never be taken.
+        # Reason for which a message will never be accepted.
         self.problem: QueuesError | None = None
         self._changed = threading.Condition()
         self._open: dict[int, Outgoing] = {}
@@ -58,7 +63,7 @@ class Batch:
             self._size += len(message.body)
 
     def done(self, index: int) -> Callable[[QueuesError | None], None]:
-        """What to call with the fate of a message that was added."""
+        """Return the callback for the fate of a message that was added."""
 
         def done(error: QueuesError | None) -> None:
             with self._changed:
@@ -75,7 +80,7 @@ class Batch:
         return done
 
     def wait(self, count: int, size: int, timeout_s: float) -> bool:
-        """True as soon as at most so much is on its way; False after a problem or ``timeout_s``."""
+        """Wait until at most so much is in flight; False after a problem or ``timeout_s``."""
         with self._changed:
             self._wanted = (count, size)
             self._changed.wait_for(lambda: self.problem is not None or self.fits(count, size), timeout_s)
@@ -83,11 +88,13 @@ class Batch:
             return self.fits(count, size)
 
     def fits(self, count: int, size: int) -> bool:
-        """Whether at most so many messages and bytes are on their way, and nothing went wrong."""
+        """Return True if at most so many messages and bytes are in flight, and
+        nothing went wrong.
+        """
         return self.problem is None and len(self._open) <= count and self._size <= size
 
     def take_confirmed(self) -> int:
-        """How many more were confirmed since the last call."""
+        """Return how many more were confirmed since the last call."""
         with self._changed:
             confirmed, self._confirmed = self._confirmed, 0
             return confirmed
@@ -100,14 +107,14 @@ class Batch:
 
     @property
     def nacked(self) -> NackedError | None:
-        """Why the broker did not take a message; None when none is to be offered again."""
+        """Reason for which the broker refused a message; None when none is to be offered again."""
         if not self._nacked:
             return None
         with self._changed:
             return next(iter(self._nacked.values()), None)
 
     def take_nacked(self, most: int | None = None) -> list[Outgoing]:
-        """What was nacked, in order, ``most`` at most: to be offered again."""
+        """Return what was nacked, in order, ``most`` at most: to be offered again."""
         with self._changed:
             taken = sorted(self._nacked)[:most]
             for index in taken:

@@ -39,7 +39,7 @@ _BROKER_HEADERS = frozenset(
 
 
 class Undertaker:
-    """Buries messages of one queue; the connection for it is made when the first one comes.
+    """Copies messages of one queue to its dead-letter queue; connects when the first one comes.
 
     It has a connection of its own: RabbitMQ stops reading from a connection that publishes during a memory or disk alarm, and
     acknowledgements on it would wait too.

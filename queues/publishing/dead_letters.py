@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 # Of a body that is looked at, at most.
 BODY_BYTES = 64 * 1024
-# How many of the oldest letters are gone through for chosen ones.
+# Number of the oldest letters that are searched for chosen ones.
 SEARCHED = 10_000
 _PREVIEW_BYTES = 200
 _TEXT_CHARACTERS = 2_000
@@ -35,7 +35,7 @@ class DeadLetter:
     id: str
     # The queue that it comes from.
     queue: str
-    # Why it is dead, in tiercel's words or the broker's.
+    # Reason for its death, in tiercel's words or the broker's.
     reason: str
     # Bytes of its body.
     size: int
@@ -49,8 +49,8 @@ class DeadLetter:
 def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
     """The oldest dead letters of ``queue``; they stay there, and the next look shows the same, but for what was replaced.
 
-    While they are looked at, nobody else sees them. Raises QueueMissingError, AddressError, BrokerUnavailableError,
-    BrokerRefusedError; so do the others here.
+    While they are looked at, no other reader sees them. Raises QueueMissingError, AddressError,
+    BrokerUnavailableError, BrokerRefusedError; so do the others here.
     """
     with dead_letters_of(amqp_url, queue) as box:
         letters = []
@@ -95,9 +95,9 @@ def requeue_chosen(
 ) -> int:
     """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest SEARCHED; returns how many.
 
-    The letters between them are held meanwhile, so that nobody else sees them; RabbitMQ has them behind those that were
-    looked at before and in front of the rest afterwards. One that is not found (somebody took it, or looks at it now) is
-    passed over.
+    The letters between them are held meanwhile, so that no other reader sees them; RabbitMQ has
+    them behind those that were looked at before and in front of the rest afterwards. One that is
+    not found (another reader took it, or is looking at it) is passed over.
     """
     wanted, moved = Counter(chosen), 0
     with dead_letters_of(amqp_url, queue) as box:

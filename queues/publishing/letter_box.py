@@ -116,7 +116,7 @@ class LetterBox:
         return None
 
     def give_back(self, moved: int) -> None:
-        """Let go of what was left and not replaced.
+        """Give back what was left and not replaced.
 
         From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of those
         that were not got. Before, it counts and puts them behind, and the next look would show other

@@ -20,8 +20,8 @@ from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, Na
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
 _STALL_S = 5.0
-# When nothing was confirmed for so long, although messages are on their way, they are sent again
-# over a new connection.
+# If nothing is confirmed for so long while messages are in flight, they are sent again over
+# a new connection.
 #
 # RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed
 # meanwhile may owe them for ever, and then nothing behind them would be sent. The time doubles
@@ -71,7 +71,7 @@ class Outlet:
         # Messages to send one at a time: one of them made the broker close the channel.
         self._suspects = 0
         self._asked = False
-        # When something was confirmed, or was sent after a time in which nothing had to be.
+        # Time of the last confirm, or of the first send after an idle time.
         self._moved_at = 0.0
         self._stall_s = _STALL_S
         self._watched = False
@@ -84,9 +84,9 @@ class Outlet:
         self._channel: Any = None
         self._idle = threading.Condition()
         self._count = 0
-        # Why it ended by itself; nothing can be sent any more.
+        # Reason for which it ended by itself; nothing can be sent any more.
         self.error: QueuesError | None = None
-        # Why there is no connection just now.
+        # Reason for which there is no connection just now.
         self.trouble: QueuesError | None = None
         self._link = Link(address, self, name)
         self._link.start()
@@ -151,7 +151,8 @@ class Outlet:
         self._pump()
 
     def _pump(self) -> None:
-        # Cleared first: whoever appends from here on either sees it cleared and asks again, or is seen by this loop.
+        # Cleared first: a thread that appends from here on either sees it cleared and asks again,
+        # or is seen by this loop.
         self._asked = False
         window = 1 if self._suspects else _WINDOW
         channel = None if self._stale else self._channel
@@ -223,7 +224,7 @@ class Outlet:
         self._pump()
 
     def _judge(self, queue: str, *, taken: bool) -> None:
-        """Whether it is the channel that refuses: ``_REFUSAL_S``."""
+        """Decide if it is the channel that refuses: ``_REFUSAL_S``."""
         if taken:
             if self._refusing.pop(queue, None) is not None:
                 self._refusal_s = _REFUSAL_S

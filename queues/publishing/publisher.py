@@ -94,7 +94,8 @@ class Publisher:
         """
         with self._lock:
             if self._outlet.error is not None:
-                # It ended because it was refused (login, virtual host); by now somebody may have changed that.
+                # It ended because it was refused (login, virtual host); an operator may have
+                # changed that since.
                 self._renew()
             fates = Fates(len(messages))
             run = secrets.token_hex(8)
@@ -125,7 +126,8 @@ class Publisher:
                 told, since = fates.told, time.monotonic()
             elif time.monotonic() - since > self._patience_s:
                 why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
-                # What still waits in the outlet has failed for the caller, who will bring it again: it must not go out too.
+                # Messages that still wait in the outlet have failed for the caller, who will
+                # publish them again: they must not go out too.
                 self._renew()
                 return fates.result(BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}"))
         return fates.result(None)
@@ -165,7 +167,7 @@ class Publisher:
 
 
 def _refused(batch: Batch, error: QueuesError) -> QueuesError:
-    """What to raise when a message was not taken."""
+    """Return the error for a message that was not accepted."""
     if not isinstance(error, PublishRefusedError):
         return error
     refusal = PublishRefusedError(f"message {batch.first + 1} was refused: {error}", batch.first)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class ArrowBolt(_Component):
-    """A bolt that processes all tuples of a stream at once, as a ``pyarrow.RecordBatch``: one row a tuple.
+    """A bolt that processes all tuples of a stream at once, as a ``pyarrow.RecordBatch``:
+    one row per tuple.
 
     Guarantee: as for a ``BasicBolt``, row by row. The rows that ``collector.fail`` named fail, all others are acked when
     ``execute`` returns, and the message at the root of a row's tree is acked when all that was anchored to it is done.

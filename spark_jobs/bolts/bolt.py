@@ -25,7 +25,7 @@ DEFAULT_STREAM = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyContext(TaskContext):
-    """What a bolt task is told."""
+    """Context that a bolt task is given."""
 
     # (component, stream) of each subscription.
     sources: Sequence[tuple[str, str]]

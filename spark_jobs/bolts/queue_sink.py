@@ -92,7 +92,7 @@ class QueueSink(Bolt):
             if error is None:
                 collector.ack(tup)
                 continue
-            # If somebody deleted the queue, the next step makes it again.
+            # If the queue was deleted, the next step makes it again.
             self._declared.discard(queue)
             reason = reason_of(error)
             if reason not in reported:
@@ -149,7 +149,7 @@ def _can_name_a_queue(name: object) -> TypeGuard[str]:
 
 
 def no_address(component: str) -> str:
-    """What to say when there is no broker to publish to."""
+    """Return the message for a topology without a broker to publish to."""
     return f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
 
 

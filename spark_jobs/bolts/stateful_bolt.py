@@ -20,8 +20,9 @@ class StatefulBolt(BasicBolt):
     failed, is a new tuple and counts again: at least once, as Storm's. Where that must not be, keep in the state what
     identifies a message.
 
-    The state belongs to the component and not to its tasks: changed parallelism finds it again. It is kept from run to run,
-    until somebody deletes it. Subscribe with a fields grouping on the key, so that one task has it; see ``KeyValueState``.
+    The state belongs to the component and not to its tasks: changed parallelism finds it again. It
+    is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on the
+    key, so that one task has it; see ``KeyValueState``.
     """
 
     # Set for each step, and gone after it; use it in ``execute`` and ``flush``.

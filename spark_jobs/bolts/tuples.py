@@ -15,7 +15,7 @@ OPEN, ACKED, FAILED = range(3)
 
 
 class Origin:
-    """Where the tuples of one chunk come from; shared by all of them."""
+    """Origin of the tuples of one chunk; shared by all of them."""
 
     __slots__ = ("component", "fields", "positions", "schema", "stream", "task")
 
@@ -43,7 +43,7 @@ class Tuple:
         # Emissions anchored to it so far.
         self.emitted = 0
         self.state = OPEN
-        # When the ``execute`` of a bolt that may hold it began, in nanoseconds since the epoch.
+        # Start of the ``execute`` of a bolt that may hold it, in nanoseconds since the epoch.
         self.began_ns = 0
         # Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand.
         self.process_ns = 0
@@ -81,7 +81,10 @@ class Tuple:
 
     @property
     def is_tick(self) -> bool:
-        """Whether it says that ``tick_tuple_freq_secs`` went by. It is in no tree: to ack or fail it does nothing."""
+        """True for a tick, sent every ``tick_tuple_freq_secs``.
+
+        It is in no tree: to ack or fail it does nothing.
+        """
         return self.origin.component == SYSTEM and self.origin.stream == TICK
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an ``ArrowBolt`` says its output rows are anchored to, checked. Pure."""
+"""Checks the anchors that an ``ArrowBolt`` gives for its output rows. Pure."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Portion:
     batch: pa.RecordBatch
     # The task that emitted each row.
     tasks: NDArray[np.int32]
-    # Where each row stands in the step's input.
+    # Position of each row in the step's input.
     rows: Rows
 
     def halves(self) -> tuple[Portion, Portion]:
@@ -56,7 +56,7 @@ class Portion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """What one call emitted to one task on one stream."""
+    """Rows that one call emitted to one task on one stream."""
 
     stream: str
     target: int
@@ -101,7 +101,7 @@ class ArrowCollector(_Collector):
 
     @property
     def is_tick(self) -> bool:
-        """Whether the batch is a tick: one row in no tree, which says that ``tick_tuple_freq_secs`` went by."""
+        """True if the batch is a tick: one row in no tree, sent every ``tick_tuple_freq_secs``."""
         return (self._portion.component, self._portion.stream) == (SYSTEM, TICK)
 
     def emit(self, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
@@ -128,7 +128,8 @@ class ArrowCollector(_Collector):
         self._send(stream, values, self._anchored(given, positions), chosen)
 
     def emit_direct(self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit on a direct stream, all rows to one task, or each to its own: ``tasks`` is an id, or an array of one a row.
+        """Emit on a direct stream, all rows to one task, or each to its own: ``tasks`` is an id, or
+        an array with one per row.
 
         Else as ``emit``. Raises DirectStreamError as well for a task that does not receive the stream.
         """
@@ -173,7 +174,10 @@ class ArrowCollector(_Collector):
             raise BadAnchorsError(f"{where}: {error}") from error
 
     def _positions(self, given: Given) -> Rows:
-        """Which of the emissions anchored to its row each anchor is; an emission has one, whatever the number of copies."""
+        """Number each anchor among the emissions that are anchored to its row.
+
+        An emission has one, whatever the number of copies.
+        """
         positions: Rows = self._counts[given.rows] + occurrences(given.rows)
         return positions
 

@@ -1,4 +1,4 @@
-"""What an ``ArrowBolt`` emits, made into a record batch with exactly the stream's columns. Pure."""
+"""Makes what an ``ArrowBolt`` emits into a record batch with exactly the stream's columns. Pure."""
 
 from __future__ import annotations
 

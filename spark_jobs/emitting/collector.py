@@ -45,7 +45,7 @@ class Record:
         self.salt = salt
         # The tuples that the task holds from before, then its input.
         self.tuples: list[Tuple] = []
-        # How many it holds from before.
+        # Number of tuples held from earlier steps.
         self.held = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
@@ -55,7 +55,7 @@ class Record:
         self.doing: Item | None = None
         # Of life: a task that begins a batch or resets timeouts works, however long it takes.
         self.signs = 0
-        # Rows of tuples whose timeouts begin again, and that nobody was told of yet.
+        # Rows of tuples whose timeouts begin again, not reported yet.
         self.resets: list[int] = []
         # Passes rows on to the spouts at once; False if that has to wait.
         self.tell_resets: Callable[[Sequence[int]], bool] | None = None
@@ -80,7 +80,7 @@ class Record:
         return self.tuples[self.held :] if self.held else self.tuples
 
     def abort(self, reason: str) -> None:
-        """The input fails, and what the task held it still holds."""
+        """Fail the input; the task still holds what it held before."""
         self.aborted = True
         for tup in self.tuples[: self.held]:
             tup.state = OPEN
@@ -93,12 +93,14 @@ class Record:
                 self.fail(tup, reason)
 
     def fail(self, tup: Item, reason: str) -> None:
-        """The tuple failed, whatever it was before."""
+        """Mark the tuple as failed, whatever it was before."""
         tup.state = FAILED
         self.reasons.setdefault(tup.row, reason)
 
     def reset(self, tup: Tuple) -> None:
-        """The timeout of the tuple begins again: about once a second that is told while the bolt works, which may be long."""
+        """Start the timeout of the tuple again: reported about once a second while the bolt works,
+        which may be long.
+        """
         self.resets.append(tup.row)
         self.signs += 1
         now = time.monotonic()
@@ -109,7 +111,7 @@ class Record:
 
     @property
     def executed(self) -> int:
-        """How many tuples the input had."""
+        """Number of tuples in the input."""
         return len(self.fresh)
 
     @cached_property
@@ -118,7 +120,7 @@ class Record:
         return [tup.row for tup in self.tuples if tup.state == ACKED]
 
     def report(self, message: str) -> bool:
-        """Show an error to whoever watches; False if there are enough of them already."""
+        """Show an error to the topology's operators; False if there are enough of them already."""
         if len(self.errors) >= _ERRORS_KEPT:
             return False
         self.errors.append(message)
@@ -131,7 +133,7 @@ class _Collector:
         self._outlets = record.outputs.outlets
 
     def report_error(self, error: BaseException | str) -> None:
-        """Show an error to whoever watches the topology; the tuple is not affected."""
+        """Show an error to the topology's operators; the tuple is not affected."""
         self._record.report(reason_of(error))
 
     def __reduce__(self) -> NoReturn:
@@ -157,7 +159,8 @@ class BasicCollector(_Collector):
         tup.emitted = position + 1
         identity = ((tup.seed + position * STEP) * SPREAD) & _MASK if outlet.by_identity else 0
         values = outlet.keep(values) if outlet.mutable else tuple(values)
-        # All choices first: if one raises and the bolt goes on nevertheless, nobody has received the tuple.
+        # All choices first: if one raises and the bolt goes on nevertheless, no task has
+        # received the tuple.
         chosen: list[Outgoing] = []
         for choose, made in outlet.subscribers:
             for task in choose(values, identity):
@@ -223,7 +226,9 @@ class OutputCollector(_Collector):
         tup.process_ns = max(0, time.time_ns() - tup.began_ns)
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
-        """The message at the root fails at once and is delivered again. Raises AlreadySettledError, ForeignTupleError.
+        """Fail the tuple: the message at its root fails at once and is delivered again.
+
+        Raises AlreadySettledError, ForeignTupleError.
 
         Of the reason one line is kept.
         """
@@ -231,7 +236,10 @@ class OutputCollector(_Collector):
         self._record.fail(tup, (reason_of(reason) if reason else "") or "failed by the bolt")
 
     def reset_timeout(self, tup: Tuple) -> None:
-        """The timeout of the tuple's messages begins again. Raises AlreadySettledError, ForeignTupleError."""
+        """Start the timeout of the tuple's messages again.
+
+        Raises AlreadySettledError, ForeignTupleError.
+        """
         self._check(tup, "resets the timeout of")
         self._record.reset(tup)
 
@@ -254,7 +262,7 @@ class OutputCollector(_Collector):
         return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:
-        """Record the emission. A position an anchor: the same anchor twice gives two edges."""
+        """Record the emission. One position per anchor: the same anchor twice gives two edges."""
         rows, positions = [], []
         for anchor in anchored:
             rows.append(anchor.row)

@@ -1,4 +1,6 @@
-"""What leaves a bolt task when it ends, and what stays behind: values of a wrong type, emissions of failed tuples. Pure."""
+"""Decides what leaves a bolt task when a step ends, and what stays behind: values of a wrong type,
+emissions of failed tuples. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tiercel.spark_jobs.emitting.outputs import Outgoing
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Departure:
-    """What one task emitted to one other task on one stream."""
+    """Tuples that one task emitted to another on one stream."""
 
     stream: str
     target: int
@@ -55,7 +57,7 @@ def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> 
 
 
 def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
-    """How many emissions stay behind."""
+    """Return how many emissions stay behind."""
     if basic:
         # Each has one anchor, and a value of a wrong type has failed it.
         return sum(tup.emitted for tup in record.tuples if tup.row in record.reasons) if record.reasons else 0

@@ -32,11 +32,14 @@ _Whole = tuple[pa.RecordBatch, Ids]
 
 @dataclass(frozen=True, kw_only=True)
 class Emission:
-    """What a spout task emitted since the last time. Register the roots first, then append the parcels."""
+    """Tuples that a spout task emitted since the last time.
+
+    Register the roots first, then append the parcels.
+    """
 
     parcels: list[Parcel]
     roots: list[int]
-    # XOR of the edges of each root's copies; 0 where nobody receives the tuple.
+    # XOR of the edges of each root's copies; 0 where no task receives the tuple.
     ack_vals: list[int]
 
 

@@ -1,4 +1,4 @@
-"""What a task did to the trees of its input, computed in numpy when the task ends."""
+"""Effect of a task on the trees of its input, computed in numpy when the step ends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _FIRST = np.zeros(1, np.int64)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anchors:
-    """The anchors of n emissions to one task: parallel arrays, one entry an (emission, anchor), in order of emission."""
+    """The anchors of n emissions to one task: parallel arrays, one entry per (emission, anchor), in
+    order of emission.
+    """
 
     # Shape (n,): how many anchors each emission has.
     counts: Rows
     # The anchor's row in the input.
     rows: Rows
-    # Which of the emissions anchored to that row this is.
+    # Its number among the emissions that are anchored to that row.
     positions: Ids
 
     def select(self, emissions: Rows) -> Anchors:
@@ -97,7 +99,7 @@ def row_seeds(lineage: Lineage) -> Ids:
 
 
 def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -> Lineage:
-    """The lineage of emissions to ``target``: one edge an anchor, in every root of that anchor.
+    """The lineage of emissions to ``target``: one edge per anchor, in every root of that anchor.
 
     ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has what this returns.
     """
@@ -115,7 +117,7 @@ def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -
 
 
 def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
-    """One XOR a root: of the acked tuples' own edges and of all edges anchored below.
+    """One XOR per root: of the acked tuples' own edges and of all edges anchored below.
 
     Every root is there, but for those of the first ``held`` tuples to which nothing happened.
     """

@@ -1,4 +1,4 @@
-"""Where emissions are recorded: one list a (stream, target task), turned into chunks when the step ends."""
+"""Records emissions: one list per (stream, target task), turned into chunks when the step ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiercel.spark_jobs.topology.grouping import Choose, Stream
 
 
 class Outgoing:
-    """What was emitted to one task on one stream."""
+    """Tuples emitted to one task on one stream."""
 
     __slots__ = ("anchor_counts", "numbers", "positions", "rows", "schema", "stream", "target", "values")
 
@@ -33,9 +33,9 @@ class Outgoing:
         self.rows: list[int] = []
         self.positions: list[int] = []
         self.anchor_counts: list[int] = []
-        # Which of the task's emissions each is: an emission to several tasks has one number.
+        # Number of each among the task's emissions: an emission to several tasks has one number.
         #
-        # Both are left empty by those who anchor every emission to exactly one tuple, as
+        # Both are left empty by collectors that anchor every emission to exactly one tuple, as
         # a BasicBolt does.
         self.numbers: list[int] = []
 
@@ -58,13 +58,13 @@ class Outlet:
         self.schema, self.width = schema, len(schema.fields)
         # Of a stream that is not direct.
         self.subscribers: list[tuple[Choose, dict[int, Outgoing]]] = []
-        # What ``subscribers`` choose, for those who emit whole batches.
+        # The choosers of ``subscribers``, for collectors that emit whole batches.
         self.batch_choosers: list[ChooseBatch] = []
-        # Whether any of them asks for the identity of an emission.
+        # True if any of them asks for the identity of an emission.
         self.by_identity = False
         # Target task to what was emitted to it, if the stream is direct.
         self.direct = direct
-        # Whether tuples may hold lists or buffers.
+        # True if tuples may hold lists or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -105,7 +105,10 @@ class Outputs:
         return outlet
 
     def direct(self, task: int, stream: str, values: Sequence[Any]) -> Outgoing:
-        """Where ``emit_direct`` records; raises UnknownStreamError, DirectStreamError, BadValuesError."""
+        """Return the record that ``emit_direct`` adds to.
+
+        Raises UnknownStreamError, DirectStreamError, BadValuesError.
+        """
         outlet = self.find(stream, direct=True)
         self._check_width(outlet, stream, values)
         return self.receiver(outlet, stream, task)
@@ -126,7 +129,10 @@ class Outputs:
         return outlet
 
     def receiver(self, outlet: Outlet, stream: str, task: int) -> Outgoing:
-        """What is emitted to a task on a direct stream; raises DirectStreamError for a task that does not receive it."""
+        """Return the record of one task on a direct stream.
+
+        Raises DirectStreamError for a task that does not receive it.
+        """
         made = outlet.direct or {}
         try:
             return made[task]

@@ -1,4 +1,4 @@
-"""What the bolt tasks of one process share."""
+"""Everything that the bolt tasks of one process share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiercel.spark_jobs.topology.system import is_system
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What the bolt tasks of one process share."""
+    """Everything that the bolt tasks of one process share."""
 
     run: str
     topology: Topology
@@ -26,7 +26,7 @@ class Around:
     ledger: Ledger | None
     state: StateStore | None
     counting: Counting
-    # What bolts are told beside their own settings: addresses.
+    # Settings that bolts are given beside their own: addresses.
     config: Mapping[str, Any]
     # Seals the snapshots of the run.
     key: bytes
@@ -42,7 +42,10 @@ class Around:
         return next((frozenset(host) for host in self.hosts if task in host), frozenset())
 
     def tick_s(self, task: int) -> float | None:
-        """How often a task has a tick, in seconds; None: never. Bolts of the system have none."""
+        """Return the seconds between two ticks of a task; None: it has none.
+
+        Bolts of the system have none.
+        """
         component = self.topology.component_of(task)
         if not self.has_ticks or is_system(component):
             return None

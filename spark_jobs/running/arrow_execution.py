@@ -199,7 +199,7 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
 
 
 def _goes(anchors: Anchors, failed: np.ndarray) -> np.ndarray:
-    """Which emissions have a good anchor, or none at all."""
+    """Return which emissions have a good anchor, or none at all."""
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     good = np.bincount(owner, weights=~failed[anchors.rows], minlength=len(anchors.counts))
     goes: np.ndarray = (good > 0) | (anchors.counts == 0)

@@ -118,7 +118,7 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        # What the last step covered is forgotten now at the latest: nothing else may follow soon.
+        # Release what the last step covered, now at the latest: nothing else may follow soon.
         wait, finishing = timedelta(seconds=wait_s), self._committer.unfinished
         entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing))
         self._committer.unfinished = None

@@ -1,4 +1,5 @@
-"""How the effects of one step leave: sealed first, forgotten last, each recognised when it is repeated.
+"""Commits the effects of one step: sealed first, released last, each recognised when it is
+repeated.
 
 For each commit, in this order:
 
@@ -57,7 +58,7 @@ class Committer:
         self._wait = wait
         # The last step, until it is finished.
         self.unfinished: int | None = None
-        # How long the stores took with what the last commit sent to the ledger.
+        # Time that the stores took with what the last commit sent to the ledger.
         self.took_ns = 0
 
     def commit(self, covered: Covered, done: Done, states: TaskStates) -> Reply | None:

@@ -72,7 +72,7 @@ class WorkingCopy:
         return seal(self._key, self._purpose, packed.content)
 
     def kept(self, snapshot: bytes) -> None:
-        """The snapshot is where the next attempt finds it."""
+        """The snapshot is stored where the next attempt finds it."""
         self._snapshot = snapshot
 
     def drop(self) -> None:
@@ -96,7 +96,7 @@ class WorkingCopy:
         bolt = copy.deepcopy(self._topology.bolts[self._component].bolt)
         settings = {**self._config, **self._topology.config_of(self._component).as_mapping()}
         bolt.prepare(settings, self._topology.context_of(self._task))
-        # What ``prepare`` made and cannot travel, it makes in every process.
+        # Anything that ``prepare`` made and cannot travel is made again in every process.
         packed = pack(bolt, set())
         self._local = set(packed.stuck)
         self._digest = _digest(packed.content)
@@ -109,7 +109,9 @@ class WorkingCopy:
         return bolt
 
     def _content(self, snapshot: bytes) -> bytes | None:
-        """What was sealed; None, and the bolt begins anew, for what this run has not written."""
+        """Return the sealed snapshot; None, and the bolt begins anew, for one that this run
+        has not written.
+        """
         try:
             return unseal(self._key, self._purpose, snapshot)
         except BadSealError as error:

@@ -27,7 +27,7 @@ class _Call:
 
     component: str
     began_ns: int
-    # How much of its time was reported.
+    # The part of its time that was reported.
     told_ns: int = 0
 
 
@@ -79,7 +79,7 @@ class Counting:
             errors, self._errors = self._errors, []
         try:
             if counts:
-                # What it cannot send now it keeps itself, and sends with the next call.
+                # Counts that cannot be sent now are kept, and sent with the next call.
                 self._metrics.add_all(counts)
         except BaseException:
             with self._lock:

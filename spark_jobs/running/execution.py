@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = None) -> bool:
-    """Execute the input, all of it where nobody watches, then flush; returns whether the copy can still be trusted."""
+    """Execute the input, all of it where no guard watches, then flush.
+
+    Returns whether the copy can still be trusted.
+    """
     began = time.perf_counter_ns()
     if isinstance(bolt, BasicBolt):
         basic = BasicCollector(record)
@@ -72,7 +75,10 @@ def _execute_rich(bolt: Bolt, collector: OutputCollector, tuples: Iterable[Tuple
 
 
 def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
-    """Flush; if that raises, everything fails that did not yet. Returns whether the bolt's state can still be trusted."""
+    """Flush; if that raises, everything fails that has not failed yet.
+
+    Returns whether the bolt's state can still be trusted.
+    """
     try:
         flush()
     except RAISED as error:
@@ -85,7 +91,7 @@ def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
 
 
 def fail_all(record: Record, error: BaseException, where: str) -> None:
-    """Nothing of the input was processed."""
+    """Fail the whole input."""
     reason = f"{where}: {reason_of(error)}"
     log.warning("%s: %s", record.component, reason, extra={"event": "bolt_unusable"})
     record.report(reason)

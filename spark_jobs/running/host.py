@@ -20,9 +20,9 @@ from tiercel.spark_jobs.topology.config import Config
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
-# How long the last steps may take when the run ends.
+# Time for the last steps when the run ends.
 _PATIENCE_S = 10.0
-# How long they may take when the process ends, because a bolt hangs.
+# Time for them when the process ends because a bolt hangs.
 _PARTING_S = 1.0
 # Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
 _SHORTEST_HANG_S = 5.0
@@ -72,7 +72,7 @@ class Host:
         return partial(waiting_roots, self._around.inboxes, self._around.run, task.task)
 
     def _part(self, hanging: int) -> None:
-        """The process is about to end: the other tasks commit what they have executed."""
+        """Let the other tasks commit what they have executed, for the process is about to end."""
         self._end([task for task in self._tasks if task.task != hanging], _PARTING_S)
 
     def _end(self, tasks: Sequence[BoltTask], patience_s: float) -> None:
@@ -103,7 +103,7 @@ class Host:
                 task.error = task.error or StaleAttemptError("another attempt or run has taken over")
 
     def _run_is_over(self) -> bool:
-        """Whether no task may begin a new attempt."""
+        """Return True if no task may begin a new attempt."""
         try:
             self._around.inboxes.draw(self._around.run, self._tasks[0].task)
         except StaleAttemptError:
@@ -120,7 +120,10 @@ class Host:
 
 
 def hang_of(config: Config) -> timedelta | None:
-    """How long one call of a bolt may last; None: as long as it likes, for no message times out."""
+    """Return how long one call of a bolt may last.
+
+    None: without limit, for no message times out.
+    """
     if not config.enable_message_timeouts:
         return None
     return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))

@@ -1,4 +1,6 @@
-"""How a process of tiercel's uses its interpreter: it looks for garbage seldom, and its threads take turns often."""
+"""Interpreter settings of tiercel's processes: garbage is collected seldom, and threads
+take turns often.
+"""
 
 from __future__ import annotations
 

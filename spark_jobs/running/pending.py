@@ -1,4 +1,4 @@
-"""What one bolt task has taken from its inbox and not committed yet."""
+"""Tuples that one bolt task has taken from its inbox and not committed yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a step takes of one entry."""
+    """The part of one entry that a step takes."""
 
     waiting: Waiting
     # Of the entry's waiting rows: most often the first ones. Ascending.
@@ -54,7 +54,7 @@ class Pending:
         self._done = dict(done)
         self._waiting: deque[Waiting] = deque()
         self._passed_over: list[Entry] = []
-        # How many wait.
+        # Number of tuples that wait.
         self.tuples = 0
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
@@ -113,7 +113,7 @@ class Pending:
         return shares
 
     def covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
-        """What a step covers that has worked on these shares."""
+        """Return what a step covers that has worked on these shares."""
         whole = [entry.position for entry in self._passed_over]
         part: dict[str, bytes] = {}
         tuples = sum(entry.tuples for entry in self._passed_over)

@@ -1,4 +1,4 @@
-"""How many tuples one step of a bolt task takes, and how soon the next one follows.
+"""Size of the steps of a bolt task, and the time between them.
 
 A step should last some milliseconds: long enough to be worth its commit, short enough that the acks of
 what is done leave soon. So it is cut by the clock after a tuple, and its size follows what fitted.
@@ -41,7 +41,7 @@ class Slices:
         self._least_s = 0.0
 
     def wanted(self, waiting: int) -> int:
-        """How many tuples to take from the inbox, where this many wait already; 0: none."""
+        """Return how many tuples to take from the inbox, where this many wait already; 0: none."""
         if not waiting:
             return 2 * self.size
         if waiting >= self.size or self._clock() < self._look_at:
@@ -49,7 +49,9 @@ class Slices:
         return 2 * self.size - waiting
 
     def rest_s(self) -> float:
-        """How long to wait before looking into an empty inbox: until the next step may begin."""
+        """Return how long to wait before looking into an empty inbox: until the next step may
+        begin.
+        """
         return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
 
     def took(self, entries: int) -> None:
@@ -65,7 +67,10 @@ class Slices:
         self._work_began = None
 
     def may(self) -> bool:
-        """Whether the step goes on with another tuple; ask before each, also before the first."""
+        """Return True if the step goes on with another tuple.
+
+        Ask before each, also before the first.
+        """
         now = self._clock()
         if self._work_began is None:
             self._work_began = now

@@ -1,4 +1,6 @@
-"""How long a worker waits for company before it begins something that costs much by itself."""
+"""Spacing: the time that a worker waits for more work before it begins something that costs
+much for little.
+"""
 
 from __future__ import annotations
 

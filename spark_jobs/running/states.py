@@ -36,7 +36,7 @@ class TaskStates:
 
     @property
     def begun(self) -> bool:
-        """Whether a state is in use, so that there is something to commit."""
+        """True if a state is in use, so that there is something to commit."""
         return bool(self._begun)
 
     @contextmanager
@@ -63,7 +63,7 @@ class TaskStates:
             del bolt.state, bolt.key_fields
 
     def forget(self, task_id: int) -> None:
-        """The bolt's ``flush`` raised: nothing that it wrote stays."""
+        """Drop everything that the bolt wrote: its ``flush`` raised."""
         if task_id in self._begun:
             self._begun[task_id].forget()
 

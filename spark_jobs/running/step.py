@@ -52,13 +52,13 @@ class StepOf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """What a step did, ready to be committed."""
+    """Effects of a step, ready to be committed."""
 
     record: Record
     lineage: Lineage
-    # How many tuples of the shares were executed: the first ones, the others are still waiting.
+    # Number of tuples of the shares that were executed: the first ones, the others still wait.
     executed: int
-    # Whether the tick was executed, which comes last.
+    # True if the tick was executed, which comes last.
     ticked: bool
     parcels: Sequence[Parcel]
     updates: Updates
@@ -73,7 +73,9 @@ class Done:
 
 
 class Bench:
-    """What all steps of one bolt task share: its outputs, its copy, where the targets are."""
+    """Everything that the steps of one bolt task share: its outputs, its copy, the
+    places of the targets.
+    """
 
     def __init__(
         self, topology: Topology, task: int, copy: WorkingCopy, unbounded: AbstractSet[int], local: AbstractSet[int]
@@ -107,7 +109,7 @@ class Step:
         self._seeds = row_seeds(self.lineage)
         bench.outputs.clear()
         self.record = self._loaded()
-        # Whether the bolt has been called: before that the step may wait for its turn.
+        # True once the bolt has been called: before that the step may wait for its turn.
         self.at_work = False
 
     def roots(self, row: int) -> list[int]:
@@ -115,7 +117,7 @@ class Step:
         return roots_of(self.lineage, row)
 
     def has(self, identities: AbstractSet[int]) -> bool:
-        """Whether one of these tuples is in the input."""
+        """Return True if one of these tuples is in the input."""
         return bool(identities) and not identities.isdisjoint(self._seeds.tolist())
 
     @property
@@ -170,7 +172,7 @@ class Step:
             yield item
 
     def _leave_out(self, first: int) -> None:
-        """The input from its ``first``-th tuple on does not belong to this step."""
+        """Take the input from its ``first``-th tuple on out of this step."""
         kept = self.record.held + first
         self.record.tuples = self.record.tuples[:kept]
         self.lineage = select(self.lineage, np.arange(kept))
@@ -228,7 +230,7 @@ class Step:
         )
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
-        """What was emitted, by target, and the lineages of all of it."""
+        """Return what was emitted, by target, and the lineages of all of it."""
         packed: dict[int, tuple[list[bytes], list[int]]] = {}
         children: list[Lineage] = []
         for departure in self._departures():

@@ -1,4 +1,6 @@
-"""What the bolt tasks of a process do where the process before it died, and who looks for a tuple that hangs."""
+"""Suspicion: what the bolt tasks of a process do where the process before it died, and the watch
+for tuples that hang.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Suspicion:
         self.turns = Turns()
 
     def of(self, task: int, taken: str | None) -> Suspect:
-        """What to think of the input of one task, where the attempt before had taken it up to ``taken``."""
+        """Return the suspect in the input of one task, where the attempt before had taken it
+        up to ``taken``.
+        """
         return Suspect(self, task, taken)
 
     def lookout(self, task: int, work: Callable[[], Work | None], waiting: Callable[[], Iterable[int]] = tuple) -> Lookout:
@@ -59,7 +63,9 @@ class Suspect:
         self._taken = place(taken) if taken else None
 
     def shares(self, pending: Pending, most: int) -> list[Share]:
-        """What the next step executes: a tuple that was executed when a process died comes first, and alone."""
+        """Return what the next step executes: a tuple that was being executed when a process died
+        comes first, and alone.
+        """
         guard = self._suspicion.guard(self._task) if self._taken is not None else None
         alone = pending.one_of(guard.suspects) if guard is not None and guard.suspects else None
         return pending.first(most) if alone is None else [alone]

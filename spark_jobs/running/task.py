@@ -24,7 +24,7 @@ class BoltTask:
         self._around = around
         self._stop = threading.Event()
         self._current: Attempt | None = None
-        # Why it ended, if that was not ``stop``.
+        # Reason for its end, if that was not ``stop``.
         self.error: BaseException | None = None
 
     @property

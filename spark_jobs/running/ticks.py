@@ -1,4 +1,4 @@
-"""When one bolt task has its tick, and what a tick is: a chunk of one untracked tuple."""
+"""Ticks of one bolt task: their times, and their form, a chunk of one untracked tuple."""
 
 from __future__ import annotations
 

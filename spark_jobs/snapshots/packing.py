@@ -1,7 +1,8 @@
 """From a working copy to bytes and back: the attributes as a pickle, the held tuples as chunks.
 
-A snapshot is a row of frames, each with its length before it: the attributes; where in the chunks each held tuple is; how many
-emissions each has anchored to it, and when its ``execute`` began; then the chunks, which are safe to read whoever wrote them.
+A snapshot is a row of frames, each with its length before it: the attributes; where in the chunks
+each held tuple is; how many emissions each has anchored to it, and when its ``execute`` began; then
+the chunks, which are safe to read from any writer.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ def _stuck(attributes: dict[str, Any], record: Record | None) -> dict[str, str]:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes a held tuple as its number, and any other tuple by its values: nobody can settle that any more."""
+    """Writes a held tuple as its number, and any other tuple by its values: there is
+    nothing left to settle.
+    """
 
     def __init__(self, sink: io.BytesIO, record: Record | None) -> None:
         super().__init__(sink, protocol=pickle.HIGHEST_PROTOCOL)

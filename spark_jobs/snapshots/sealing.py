@@ -1,4 +1,6 @@
-"""Whoever can write into the server that keeps the snapshots must not be able to make us unpickle his bytes."""
+"""A client that can write into the server that keeps the snapshots must not be able to make us
+unpickle its bytes.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ def unseal(key: bytes, purpose: str, sealed: bytes) -> bytes:
     """The content; raises BadSealError if anything about it was changed."""
     content = sealed[_LENGTH:]
     if not hmac.compare_digest(sealed[:_LENGTH], _signature(key, purpose, content)):
-        raise BadSealError(f"the state of {purpose} in Redis has a wrong signature: somebody else wrote it")
+        raise BadSealError(f"the state of {purpose} in Redis has a wrong signature: it was written by another process")
     return content
 
 
 def body_of(sealed: bytes) -> bytes:
-    """The content unchecked: for what is safe to read, whoever wrote it."""
+    """The content unchecked: for what is safe to read from any writer."""
     return sealed[_LENGTH:]
 
 

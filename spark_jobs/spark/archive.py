@@ -25,14 +25,15 @@ def archive_path() -> Path:
 
 
 def reading_options() -> Sequence[str]:
-    """What makes a JVM use the archive; nothing where there is none."""
+    """Return the options that make a JVM use the archive; nothing where there is none."""
     path = archive_path()
     return (f"-XX:SharedArchiveFile={path}", _QUIET) if path.is_file() and " " not in str(path) else ()
 
 
 @contextmanager
 def writing_options() -> Iterator[Sequence[str]]:
-    """What makes a JVM write the archive when it ends, which must be within the block. Then it is used from now on.
+    """Yield the options that make a JVM write the archive when it ends, which must be within the
+    block. Then it is used from now on.
 
     Raises SparkUnavailableError where it cannot be written, and where the JVM did not write it.
     """

@@ -28,12 +28,12 @@ class LongTasks:
 
     @property
     def active(self) -> bool:
-        """Whether the job has not ended."""
+        """True while the job has not ended."""
         return self._thread.is_alive()
 
     @property
     def fault(self) -> str | None:
-        """Why it ended by itself, in one line."""
+        """Reason for which it ended by itself, in one line."""
         if self._error is None:
             return None
         lines = [line.strip() for line in str(self._error).splitlines() if line.strip()]

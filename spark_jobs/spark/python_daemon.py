@@ -39,7 +39,7 @@ def import_everything(worker: str | None) -> None:
     importlib.import_module(_OURS)
     importlib.import_module("pyarrow").array([0])
     if worker is not None:
-        # Where it cannot be imported, the worker says so to Spark, which is told nothing from here.
+        # If it cannot be imported, the worker itself reports that to Spark.
         with contextlib.suppress(ImportError):
             importlib.import_module(worker)
 
@@ -48,7 +48,8 @@ def main() -> None:
     """Import, then fork workers until Spark closes the standard input."""
     use_the_folder()
     import_everything(sys.argv[_WORKER] if len(sys.argv) > _WORKER else None)
-    # What is there now stays out of the collector's sight in all workers, whose pages it would copy.
+    # Keep the objects of the start-up out of the garbage collector in all workers, whose
+    # pages it would copy.
     importlib.import_module("tiercel.spark_jobs.running.interpreter").spare_the_collector()
     importlib.import_module("pyspark.daemon").manager()
 

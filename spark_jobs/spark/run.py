@@ -1,4 +1,7 @@
-"""What travels to the Spark tasks: everything one of them needs to run its bolt tasks. No pyspark here."""
+"""Everything that travels to the Spark tasks, and that one of them needs to run its bolt tasks.
+
+No pyspark here.
+"""
 
 from __future__ import annotations
 

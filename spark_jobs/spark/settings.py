@@ -33,7 +33,7 @@ EVERYWHERE = {
     "spark.dynamicAllocation.enabled": "false",
     # Two attempts at one task at the same time would take each other's inbox.
     "spark.speculation": "false",
-    # What tasks read is in Redis, not on the disk of an executor.
+    # Tasks read from Redis, not from the disk of an executor.
     "spark.locality.wait": "0",
 }
 

@@ -1,4 +1,4 @@
-"""How many Spark tasks can run at once. No pyspark here."""
+"""Counts the Spark tasks that can run at once. No pyspark here."""
 
 from __future__ import annotations
 

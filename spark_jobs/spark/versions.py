@@ -1,4 +1,4 @@
-"""What must be installed before Spark can start."""
+"""Checks of what must be installed before Spark can start."""
 
 from __future__ import annotations
 

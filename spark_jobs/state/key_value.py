@@ -1,4 +1,4 @@
-"""What a stateful bolt works with: a map whose writes leave with the step."""
+"""The state of a stateful bolt: a map whose writes leave with the step."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ _Write = bytes | _Delete | tuple[int, int]
 
 
 class KeyValueState:
-    """A map from keys to values, one a component, shared by its tasks and kept from run to run.
+    """A map from keys to values, one per component, shared by its tasks and kept from run to run.
 
-    Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and lists and dicts (with
-    string keys) of these. What is put is stored as it is at that moment: changing it afterwards changes nothing. A task sees
-    its own writes at once; everybody else sees them when the step is committed, which is before its tuples are acked.
-    The writes of a tuple whose ``execute`` raises are forgotten.
+    Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and
+    lists and dicts (with string keys) of these. What is put is stored as it is at that moment:
+    changing it afterwards changes nothing. A task sees its own writes at once; the other tasks see
+    them when the step is committed, which is before its tuples are acked. The writes of a tuple
+    whose ``execute`` raises are forgotten.
 
     Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises BadStateError outside of these, and
     for what is no key or value. A Redis that does not answer raises AckerError; the step is then repeated.
@@ -95,7 +96,7 @@ class KeyValueState:
         """
         seen = set()
         for field, stored in self._scan():
-            # What Redis gives while its table is resized, it may give twice.
+            # While its table is resized, Redis may return an entry twice.
             if field not in seen:
                 seen.add(field)
                 raw = self._written(self._writes[field]) if field in self._writes else stored
@@ -142,7 +143,7 @@ class KeyValueState:
         return guarded
 
     def forget(self) -> None:
-        """Nothing that was written stays."""
+        """Drop everything that was written."""
         self._writes.clear()
 
     @property

@@ -15,13 +15,13 @@ _LIMIT = 1 << 63
 
 @dataclass(kw_only=True)
 class _Task:
-    """What is known of one bolt task."""
+    """State of one bolt task."""
 
     # Epoch, step, attempt of the turn that may write.
     turn: tuple[int, int, int] = (0, -1, 0)
     # Digest of this step's commit.
     sealed: str | None = None
-    # What takes this step's commit back.
+    # Record that takes this step's commit back.
     undo: dict[bytes, bytes] = field(default_factory=dict)
 
 

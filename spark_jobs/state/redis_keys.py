@@ -1,4 +1,4 @@
-"""How states lie in Redis: the key names, and which shard an entry is in. Pure.
+"""Layout of states in Redis: the key names, and the shard of an entry. Pure.
 
 Beside the ledger, with its hash tag and its shards; each component has, in each shard:
 

@@ -53,7 +53,7 @@ class Begun:
 
 
 class StateShard:
-    """What one bolt task does in one shard."""
+    """Work of one bolt task in one shard."""
 
     def __init__(self, server: RedisServer, keys: StateKeys, task: int, shards: int) -> None:
         self._server = server

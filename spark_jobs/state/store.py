@@ -1,4 +1,4 @@
-"""The contract of the stores of state, under what bolts see: bytes in maps, one map a component.
+"""The contract of the stores of state, under what bolts see: bytes in maps, one map per component.
 
 ``MemoryStateStore`` and ``RedisStateStore`` both fulfil it and pass one suite.
 
@@ -16,7 +16,8 @@ step begins. It hands out effects, which leave together with those of other stor
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
 * Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the step may be repeated),
   LedgerRefusedError (a person must act). Calls that the client repeats by itself take effect once.
-* A server that lost its memory has lost its entries. Nobody is told: how safe they are is a matter of the server's persistence.
+* A server that lost its memory has lost its entries. This is not reported: how safe they are is a
+  matter of the server's persistence.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tiercel.acker.effects import Effect
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writes:
-    """What a turn does to the entries of its component; each field in one of the three."""
+    """Writes of a turn to the entries of its component; each field in one of the three."""
 
     puts: Mapping[bytes, bytes] = field(default_factory=dict)
     deletes: Collection[bytes] = ()
@@ -104,7 +105,7 @@ class StateStore(Protocol):
         ...
 
     def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
-        """What is there now, outside any turn; else as ``StateTurn.scan``."""
+        """Yield what is there now, outside any turn; otherwise as ``StateTurn.scan``."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""How a commit is taken back: a record for each entry that it changed, in the form that the Lua scripts write. Pure.
+"""Undo records of a commit: one for each entry that it changed, in the form that the Lua
+scripts write. Pure.
 
 ``=old``   the value that was there        ``-``      nothing was there
 ``+n``     incremented by n                ``*n``     nothing was there, and it was incremented by n

@@ -27,7 +27,9 @@ class CaseBook(Protocol):
         ...
 
     def note(self, token: Token, doing: Suspect | None) -> None:
-        """What the process does from now on. When this has returned, it outlives the process.
+        """Record what the process does from now on.
+
+        When this has returned, the record outlives the process.
 
         None, nothing that could be blamed, can also be noted on a server that is out of memory.
         """

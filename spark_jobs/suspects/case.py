@@ -1,4 +1,4 @@
-"""What is known about a bolt task whose processes died: what they were doing, and how often. Pure."""
+"""Case of a bolt task whose processes died: what they were doing, and how often. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from tiercel.acker.ledger import Failure
 
-# One death may be anybody's fault: an operator's kill, the kernel's choice when memory is short.
-# Two on one tuple are not.
+# One death may have any cause: an operator's kill, the kernel's choice when memory is short. Two on
+# one tuple are not.
 DEATHS = 2
 _KEPT = 100
 REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
@@ -17,7 +17,9 @@ REASON = f"the Python process died while it executed this tuple, {DEATHS} times 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """What a process was doing: executing a tuple in some trees, or the ``flush`` of a bolt task."""
+    """Work that a process was doing: executing a tuple in some trees, or the
+    ``flush`` of a bolt task.
+    """
 
     component: str
     task: int
@@ -36,9 +38,9 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What the attempts at one bolt task left behind."""
+    """Notes that the attempts at one bolt task left behind."""
 
-    # What the latest process was doing; found by another one, it means that this was its last deed.
+    # Work of the latest process; if another process finds it, the latest one died doing it.
     doing: Suspect | None = None
     suspects: tuple[Suspect, ...] = ()
 

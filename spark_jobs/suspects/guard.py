@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Item)
 
 
 class Watch(Protocol):
-    """What to execute of some input, given a ``flush`` that it may call in between."""
+    """Chooses what to execute of some input, given a ``flush`` that it may call in between."""
 
     def __call__(self, items: Sequence[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 

@@ -1,4 +1,4 @@
-"""What a bolt task is doing, for the watchdog; and what becomes of a tuple that hangs."""
+"""Tells the watchdog what a bolt task is doing, and decides about a tuple that hangs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lookout:
         self._helped: set[int] = set()
 
     def doing(self) -> Doing | None:
-        """What is being executed now."""
+        """Return what is being executed now."""
         work = self._work()
         return None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
 

@@ -17,7 +17,7 @@ from tiercel.spark_jobs.suspects.case import Case, Suspect, decode_suspects, enc
 log = logging.getLogger(__name__)
 
 _DOING = ":doing"
-# Of a topology that nobody runs any more.
+# For the book of a topology that is no longer run.
 _KEPT = timedelta(hours=1)
 
 

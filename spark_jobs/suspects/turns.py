@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """Thread-safe. Who waits to be alone comes before all who come later."""
+    """Thread-safe. A step that waits to be alone comes before all that come later."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

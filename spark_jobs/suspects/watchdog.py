@@ -34,7 +34,9 @@ class Work(Protocol):
 
 
 class Doing(NamedTuple):
-    """What a thread of the user's code is in: ``execute`` of a tuple, or of a whole batch, or ``flush``."""
+    """Call that a thread of the user's code is in: ``execute`` of a tuple, or of a whole
+    batch, or ``flush``.
+    """
 
     task: int
     item: Item | None
@@ -56,7 +58,7 @@ class Watched(Protocol):
     """One bolt task, as the watchdog's thread sees it."""
 
     def doing(self) -> Doing | None:
-        """What is being done now; None: nothing of the user's."""
+        """Return the call that is under way; None: none of the user's."""
         ...
 
     def lasts(self, doing: Doing) -> None:
@@ -70,7 +72,8 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Putting:
-    """How the process's end is put off: unless ``off`` is called again within its seconds, the process ends.
+    """Puts off the end of the process: unless ``off`` is called again within its seconds,
+    the process ends.
 
     By a thread that is not Python's: native code that holds the interpreter's lock stops every other one.
     """
@@ -148,7 +151,7 @@ class Watchdog:
         try:
             watched.lasts(doing)
         except Exception as error:  # noqa: BLE001 - what waits behind the call may time out then, and comes again
-            log.warning("could not tell that a call lasts: %s", error, extra={"event": "lasting_not_told"})
+            log.warning("could not report a long call: %s", error, extra={"event": "lasting_not_told"})
 
     def _end(self, watched: Watched, doing: Doing) -> None:
         log.error(

@@ -1,4 +1,5 @@
-"""How the kit sees what components emit: one more bolt, as in Storm's own kit, receives a copy of every stream.
+"""Captures what components emit: one more bolt, as in Storm's own kit, receives a copy
+of every stream.
 
 It is given what really left a task: what a ``BasicBolt`` emitted for a tuple that failed is not among that. A direct
 stream names its receivers itself, so the kit adds an untracked copy of those chunks: see ``CopyingInboxes``.
@@ -27,7 +28,7 @@ CAPTURE = "__capture"
 
 
 class Seen:
-    """What each stream carried so far."""
+    """Tuples of each stream so far."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)

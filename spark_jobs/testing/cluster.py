@@ -93,7 +93,10 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """What leaving the ``with`` block does; what was seen can still be looked at. Idempotent. Raises what spouts raise."""
+        """Close the cluster, as leaving the ``with`` block does.
+
+        What was seen can still be looked at. Idempotent. Raises what spouts raise.
+        """
         self._engine = None
         if self._running is not None:
             self._running.close()
@@ -165,7 +168,9 @@ class LocalCluster:
         return [one.msg_id for one in self._settled_of(component) if one.reason is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
-        """Why, for each of ``failed``: ``bolt[task]: ValueError: …``, or ``timeout``."""
+        """Return the reason for each of ``failed``: ``bolt[task]: ValueError:
+        …``, or ``timeout``.
+        """
         return [one.reason for one in self._settled_of(component) if one.reason is not None]
 
     def pending(self, component: str) -> int:
@@ -174,7 +179,8 @@ class LocalCluster:
         return sum(task.pending for task in self._spouts.get(component, ()))
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
-        """What a component has emitted on a stream so far, each tuple once however many tasks received it.
+        """Return what a component has emitted on a stream so far, each tuple once however many
+        tasks received it.
 
         The values are those that a receiver sees, typed by the stream's fields. Raises LocalClusterError for a component or
         a stream that there is not.
@@ -242,7 +248,7 @@ class LocalCluster:
         return [task for tasks in self._spouts.values() for task in tasks]
 
     def _next_moment(self) -> int | None:
-        """When something happens by itself."""
+        """Return the next time at which something happens by itself."""
         moments = [task.deadline_ns for task in self._tasks()]
         if self._ticks.next_at is not None:
             moments.append(to_ns(self._ticks.next_at))

@@ -19,17 +19,17 @@ class Engine(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """Where the spouts register their tuples. Nothing in it expires by real time."""
+        """Ledger in which the spouts register their tuples. Nothing in it expires by real time."""
         ...
 
     @property
     def metrics(self) -> Metrics:
-        """Where the spouts count."""
+        """Metrics of the spouts."""
         ...
 
     @property
     def state(self) -> StateStore:
-        """What stateful bolts have put there."""
+        """Store of the stateful bolts."""
         ...
 
     def start(self) -> None:

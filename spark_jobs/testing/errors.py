@@ -1,4 +1,4 @@
-"""What the test kit raises.
+"""Errors that the test kit raises.
 
 SparkJobsError
 └── LocalClusterError      a test asks for what the cluster does not have, or the topology does not come to rest

@@ -1,4 +1,6 @@
-"""What this process can import, Spark's Python workers can too: bolts are in test modules, which only pytest can find."""
+"""Makes importable in Spark's Python workers what this process can import: bolts are in test
+modules, which only pytest can find.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _INSTALLED = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """Where the imported modules of one process are, beside installed ones. To unpickle it makes another process know them.
+    """Places of the imported modules of one process, beside installed ones.
+
+    To unpickle it makes another process know them.
 
     Nothing is imported before it is needed: what a module does when it is imported, it does in the workers only if a bolt's
     code is in it, or is used by it.

@@ -23,7 +23,7 @@ from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
 _RUN = "local-cluster"
 # One thread cannot wait for room.
 _NO_BOUNDS = Bounds(tuples=1 << 60, bytes=1 << 60)
-# Where tuples can go round for ever; without a cycle of bolts every round ends.
+# For topologies in which tuples can go round for ever; without a cycle of bolts every round ends.
 _MOST_STEPS = 100_000
 
 

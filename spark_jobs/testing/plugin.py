@@ -14,7 +14,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 
 class StartCluster(Protocol):
-    """What the fixture is."""
+    """Type of the fixture."""
 
     def __call__(self, topology: Topology, config: Config | None = None, **options: Any) -> LocalCluster:
         """A running cluster; parameters and errors are those of ``LocalCluster``."""

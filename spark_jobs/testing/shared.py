@@ -1,4 +1,6 @@
-"""What all clusters of this process share, because it takes seconds to start: Spark, and a private Redis."""
+"""Shared by all clusters of this process, because they take seconds to start: Spark, and
+a private Redis.
+"""
 
 from __future__ import annotations
 

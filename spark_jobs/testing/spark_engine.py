@@ -76,7 +76,7 @@ class SparkEngine:
             self._open.callback(part.close)
 
     def start(self) -> None:
-        """Ask Redis first: Spark takes seconds to start, once a process."""
+        """Ask Redis first: Spark takes seconds to start, once per process."""
         with translated("run on Redis"):
             self._client.ping()
         _check_travel(self._run.topology)

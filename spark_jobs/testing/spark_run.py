@@ -1,4 +1,6 @@
-"""What travels to Spark's Python workers when the kit runs a topology: the run, and where the test's own modules are."""
+"""Everything that travels to Spark's Python workers when the kit runs a topology: the run, and the
+places of the test's own modules.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _NOW = timedelta(0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """What became of one tracked tuple."""
+    """Outcome of one tracked tuple."""
 
     msg_id: MsgId
     # None: acked.
@@ -34,7 +34,7 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What all spout tasks of a cluster share."""
+    """Everything that the spout tasks of a cluster share."""
 
     topology: Topology
     ledger: Ledger
@@ -115,7 +115,7 @@ class SpoutTask:
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the next tuple times out; None if none will."""
+        """Time at which the next tuple times out; None if none will."""
         return next((deadline for _, deadline in self._pending.values()), None) if self._timeout_ns is not None else None
 
     # -- what the spout emits with -----------------------------------------------------------------------------------------

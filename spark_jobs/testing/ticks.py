@@ -47,7 +47,7 @@ class Ticks:
 
     @property
     def next_at(self) -> float | None:
-        """When ``due`` will return something; None if no bolt wants ticks."""
+        """Time at which ``due`` will return something; None if no bolt wants ticks."""
         return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
 
     def due(self, now_s: float) -> list[Parcel]:

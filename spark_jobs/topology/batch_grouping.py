@@ -105,7 +105,7 @@ def _split(numbers: Ids, tasks: Sequence[int]) -> dict[int, Rows]:
 
 
 def _batch_hash(schema: Schema, fields: Sequence[str]) -> Callable[[pa.RecordBatch], Ids]:
-    """``key_hash`` of every row; computed once a distinct key."""
+    """``key_hash`` of every row; computed once per distinct key."""
     columns = [schema.position(field) for field in fields]
     hash_of = key_hash(Schema(tuple(schema.fields[column] for column in columns)), fields)
 

@@ -51,11 +51,11 @@ class BoltDeclarer:
         self._declared = declared
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each tuple to one task, evenly."""
+        """Send each tuple to one task, evenly."""
         return self._subscribe(component, stream, Shuffle())
 
     def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Equal values of ``fields`` to one task, across runs and machines."""
+        """Send equal values of ``fields`` to one task, across runs and machines."""
         return self._subscribe(component, stream, Fields(fields))
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -75,15 +75,15 @@ class BoltDeclarer:
         return self._subscribe(component, stream, LocalOrShuffle())
 
     def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Equal values of ``fields`` to one of two tasks, half of them to each."""
+        """Send equal values of ``fields`` to two tasks, half of them to each."""
         return self._subscribe(component, stream, PartialKey(fields))
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """To the task that the emitter names; only for streams in its ``direct_streams``."""
+        """Send to the task that the emitter names; only for streams in its ``direct_streams``."""
         return self._subscribe(component, stream, Direct())
 
     def custom_grouping(self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """To the tasks that your ``grouping`` chooses; see ``CustomGrouping``."""
+        """Send to the tasks that your ``grouping`` chooses; see ``CustomGrouping``."""
         if not isinstance(grouping, CustomGrouping):
             raise TopologyError(f"{grouping!r:.60} is no grouping: give an object with prepare and choose_tasks")
         return self._subscribe(component, stream, Custom(grouping))

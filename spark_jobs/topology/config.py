@@ -34,8 +34,8 @@ class Config:
     # times a second at most, and once per step. Set it for the topology, or for one bolt:
     # ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``.
     tick_tuple_freq_secs: float | None = None
-    # How long a spout worker that is asked to end waits for what is in flight before
-    # it gives it back.
+    # Time that a spout worker that is asked to stop gives to what is in flight, before it returns
+    # it to the queue.
     shutdown_grace_secs: float = 10.0
     # Further options of the Spark context, such as ``{"spark.driver.memory": "2g"}``.
     spark_options: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Config:
         return replace(self, **{name: value for name, value in changes.items() if name in known}, extra={**self.extra, **own})
 
     def as_mapping(self) -> dict[str, Any]:
-        """What components are given."""
+        """Return the settings that components are given."""
         settings = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.name != "extra"}
         return {**settings, **self.extra}
 

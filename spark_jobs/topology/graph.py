@@ -76,14 +76,14 @@ class Topology:
         return range(first, first + self.spec(component).parallelism)
 
     def component_of(self, task_id: int) -> str:
-        """Whose task this is; raises KeyError."""
+        """Return the component of a task; raises KeyError."""
         for component in (*self.spouts, *self.bolts):
             if task_id in self.task_ids(component):
                 return component
         raise KeyError(task_id)
 
     def context_of(self, task_id: int) -> TopologyContext:
-        """What a task is told about itself."""
+        """Return the context of a task."""
         component = self.component_of(task_id)
         spec = self.spec(component)
         subscriptions = spec.subscriptions if isinstance(spec, BoltSpec) else ()
@@ -100,7 +100,7 @@ class Topology:
         )
 
     def spout_context_of(self, task_id: int, *, wake: Callable[[], None], count: Callable[[str, int], None]) -> SpoutContext:
-        """What a spout task is told, with what its worker offers it."""
+        """Return the context of a spout task, with what its worker offers it."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
         return SpoutContext(**shared, wake=wake, count=count)

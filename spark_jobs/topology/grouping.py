@@ -1,4 +1,4 @@
-"""Which tasks of a subscriber receive a tuple.
+"""Groupings: the tasks of a subscriber that receive a tuple.
 
 A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task
 when a step is repeated, and the ledger would see other work; a spout repeats nothing, so that its identities count the turns.
@@ -29,7 +29,7 @@ Choose = Callable[[Sequence[Any], int], Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """What a grouping chooses for: a stream as one task emits it, and the subscriber's tasks."""
+    """Input of a grouping: a stream as one task emits it, and the subscriber's tasks."""
 
     schema: Schema
     # The subscriber's, lowest id first.
@@ -42,14 +42,14 @@ class Stream:
 
 
 class Grouping(ABC):
-    """How a stream is spread over the tasks of one subscriber."""
+    """Spreads a stream over the tasks of one subscriber."""
 
     name = ""
-    # Whether a choice depends on the identity of the emission.
+    # True if a choice depends on the identity of the emission.
     by_identity = False
 
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
-        """Raise TopologyError if the stream's fields do not do."""
+        """Raise TopologyError if the grouping does not fit the stream's fields."""
 
     @abstractmethod
     def chooser(self, stream: Stream) -> Choose:
@@ -57,7 +57,7 @@ class Grouping(ABC):
 
 
 class Shuffle(Grouping):
-    """Each tuple to one task, evenly: a spout's in turn, a bolt's by chance."""
+    """Send each tuple to one task, evenly: a spout's in turn, a bolt's by chance."""
 
     name = "shuffle"
     by_identity = True
@@ -75,7 +75,7 @@ class Shuffle(Grouping):
 
 
 class NoGrouping(Shuffle):
-    """The receiver does not care: as shuffle."""
+    """No preference: as shuffle."""
 
     name = "none"
 
@@ -166,7 +166,9 @@ class Direct(Grouping):
 
 @runtime_checkable
 class CustomGrouping(Protocol):
-    """A grouping of your own; any object with these two methods will do. Each emitting task works on a copy of its own.
+    """Protocol of a user's grouping: any object with these two methods.
+
+    Each emitting task works on a copy of its own.
 
     Choose by the values alone. A choice that a repeated step would not repeat (a counter, a clock, ``hash``) loses nothing,
     but the ledger sees that it did other work, and has its messages delivered again.
@@ -183,7 +185,7 @@ class CustomGrouping(Protocol):
 
 @dataclass(frozen=True)
 class Custom(Grouping):
-    """As the user's object says."""
+    """Grouping by a user's object."""
 
     grouping: CustomGrouping
     name = "custom"

@@ -1,4 +1,4 @@
-"""Which bolt tasks share a Spark task, and what lies behind which in the topology. Pure."""
+"""Placement: which bolt tasks share a Spark task, and what lies downstream of what. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the system itself emits: its component, streams and fields. User ids never begin with two underscores."""
+"""The system's own emissions: component, streams and fields.
+
+User ids never begin with two underscores.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +17,5 @@ SYSTEM_STREAMS: Mapping[str, Schema] = {TICK: Schema.parse("rate_secs double")}
 
 
 def is_system(component: str) -> bool:
-    """Whether this id is the system's own."""
+    """Return True if this id is the system's own."""
     return component.startswith("__")

@@ -121,7 +121,7 @@ def test_a_topology_that_cannot_run(tiercel, name, said):
     ids=" ".join,
 )
 def test_an_address_that_is_wrong_or_missing(tiercel, arguments, said, tmp_path):
-    # Nobody's private servers shall be found.
+    # No private servers of another run shall be found.
     assert_refused(tiercel(*arguments, XDG_RUNTIME_DIR=str(tmp_path)), said)
 
 

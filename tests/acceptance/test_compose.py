@@ -109,7 +109,7 @@ def images(client) -> dict[str, str]:
 
 
 def counts(stack: Stack, topology: str, bolt: str) -> Counter:
-    """What the bolt's state holds."""
+    """Return what the bolt's state holds."""
     redis = connect(stack.redis_url)
     entries = redis.hgetall(f"tiercel:{{{topology}:0}}:state:{bolt}")
     redis.close()
@@ -310,7 +310,7 @@ def scraped(stack: Stack) -> set[str]:
 
 
 def spark(stack: Stack) -> dict:
-    """What Spark's master tells."""
+    """Return what Spark's master reports."""
     return asked(stack, "SPARK_UI_PORT", "/json/")
 
 

@@ -76,7 +76,7 @@ def record_batches_are_counted(example: Example) -> None:
     declare_queue(example.services.amqp_url, WorkQueue(name="word-counts"))
     wait_until(all_counted, 300, "all words to be counted")
     wait_until(lambda: example.counted("sentences", "acked") >= 502, 300, "all sentences to be acked")
-    # A sentence that timed out on a busy machine was counted again; no word is one that nobody wrote.
+    # A sentence that timed out on a busy machine was counted again; every word is one of the text.
     assert counted.keys() == words.keys()
 
 
@@ -112,7 +112,7 @@ def each_order_is_billed_and_a_bad_one_is_kept(example: Example) -> None:
     assert "ValueError: order -1 is for 0 pieces" in reasons
 
 
-# What to wait for, for each example.
+# Condition to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,

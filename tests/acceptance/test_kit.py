@@ -1,4 +1,4 @@
-"""The test kit on Spark in a project of somebody else, and what it says when something is missing."""
+"""The test kit on Spark in a user's project, and what it says when something is missing."""
 
 import os
 import re

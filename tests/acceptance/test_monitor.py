@@ -340,7 +340,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
 
 
 def dashboard_questions(name):
-    """What the dashboard asks Prometheus, of one topology."""
+    """Return what the dashboard asks Prometheus about one topology."""
     found = []
 
     def search(part):
@@ -358,7 +358,7 @@ def dashboard_questions(name):
 
 
 def answered(api, question):
-    """Whether Prometheus has any series for it. Raises if it does not understand it."""
+    """Return True if Prometheus has any series for it. Raises if it does not understand it."""
     with urllib.request.urlopen(f"{api}/query?{urllib.parse.urlencode({'query': question})}") as response:
         return json.load(response)["data"]["result"]
 

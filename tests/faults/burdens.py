@@ -14,7 +14,7 @@ from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 SLOW = "slow"
 ODD = "odd"
 VANISHED = "vanished"
-# How long the tuple lasts in which an executor vanishes.
+# Duration of the tuple in which an executor vanishes.
 HOLD_S = 3.0
 # Per tuple.
 SLOW_S = 0.5
@@ -41,7 +41,7 @@ class Executions:
     def __init__(self, folder):
         self.begun = Counter()
         self.done = Counter()
-        # When each was done for the first time.
+        # Time at which each was done for the first time.
         self.first_at = {}
         self.last_at = 0.0
         # The processes that are in a call of ``execute``, or were when they were killed.

@@ -14,15 +14,15 @@ QUEUE = "deadly"
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 DELIVERY_LIMIT = 2
 PARTS = 3
-# Of addresses, most of which nobody uses: what a Python worker asks for beyond this is refused.
+# Of addresses, most of which are unused: what a Python worker asks for beyond this is refused.
 LARGEST_PROCESS_MIB = 3072
 
 _STEP = 1024 * 1024
 
 
 def allocate():
-    """Until there is no more; slowly enough for whoever looks after the memory."""
-    # Should nobody bound it, the kernel takes this process first, and none of the machine's others.
+    """Until there is no more; slowly enough for what looks after the memory."""
+    # If it is not bounded, the kernel takes this process first, and none of the machine's others.
     Path("/proc/self/oom_score_adj").write_text("1000")
     held = []
     while True:

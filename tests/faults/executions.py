@@ -13,7 +13,7 @@ EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
 def first_folder(effects: Path) -> Path:
-    """Where the executions of the first bolt are."""
+    """Return the folder with the executions of the first bolt."""
     return effects.with_name(effects.name + "-first")
 
 
@@ -48,7 +48,8 @@ class Execution(NamedTuple):
 
 
 class Repeats:
-    """What was executed more than once, and what the processes that died had in hand: their tasks' last steps.
+    """Numbers executed more than once, and those that the processes that died had in hand: their
+    tasks' last steps.
 
     A task begins a step when the one before is committed. So whatever else is repeated was committed before.
     """
@@ -69,7 +70,7 @@ class Repeats:
         self._times = [*first.values(), *second.values()]
 
     def again_at(self, struck_at: float) -> float | None:
-        """When the first of the repeated executions was written; None if nothing was repeated."""
+        """Return the time of the first repeated execution; None if nothing was repeated."""
         return min((max(times) for times in self._times if min(times) <= struck_at < max(times)), default=None)
 
 

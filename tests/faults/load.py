@@ -19,12 +19,12 @@ class Load:
     """Publishes with confirms, straight to the broker; while that is away it waits, and goes on afterwards."""
 
     def __init__(self, amqp_url: str, queue: str, rate: int, first: int) -> None:
-        """``rate`` in messages a second, numbered from ``first`` on."""
+        """``rate`` in messages per second, numbered from ``first`` on."""
         self._url, self._queue, self._rate = amqp_url, queue, rate
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
-        # What the broker has confirmed; known when the load has stopped.
+        # Messages that the broker has confirmed; known when the load has stopped.
         self.published = range(first, first)
 
     def __enter__(self) -> Self:
@@ -53,7 +53,8 @@ class Load:
     def _bodies(self, first: int) -> Iterator[bytes]:
         began, count = time.monotonic(), 0
         while not self._stop.wait(_TICK_S):
-            # What could not be published in time is not made up for: the rate is what the broker is offered from now on.
+            # Messages that could not be published in time are not made up for: the rate is what the
+            # broker is offered from now on.
             due = min(int((time.monotonic() - began) * self._rate), count + self._rate)
             for number in range(count, due):
                 if self._stop.is_set():

@@ -1,4 +1,4 @@
-"""How much memory the processes of a stack take, over time."""
+"""Memory of the processes of a stack, over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_S = 2.0
 # The JVM is asked less often: each time it collects its garbage.
 _COLLECT_S = 10.0
 _MINUTE_S = 60.0
-# What an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %.
+# Memory that an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %.
 _NOISE_BYTES = 8 * 2**20
 
 
@@ -35,7 +35,7 @@ class Grown:
     last: int
 
     def within(self, share: float) -> bool:
-        """Whether it takes no more than ``share`` more than at first."""
+        """Return True if it takes at most ``share`` more than at first."""
         return self.last <= self.first * (1 + share) + _NOISE_BYTES
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Memory(Looking):
         return sorted(longest.values(), key=lambda grown: grown.role)
 
     def lines(self) -> list[str]:
-        """In Markdown; none if nobody lived for long enough."""
+        """In Markdown; none if no process lived for long enough."""
         grown = [str(each) for each in self.grown()]
         head = ["| process | seen for | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
         return head + grown if grown else []

@@ -1,4 +1,4 @@
-"""What a running topology has done, over time."""
+"""Work of a running topology, over time."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Meter(Looking):
         self._repeated: set[int] = set()
         self._effects = 0
         self._times: list[float] = [time.monotonic()]
-        # How many different effects there were at each of the times.
+        # Number of different effects at each of the times.
         self._firsts: list[int] = [0]
 
     def processed(self, numbers: Iterable[int]) -> int:
-        """How many of these messages had all of their effects."""
+        """Count the messages that had all of their effects."""
         self._look()
         with self._lock:
             return sum(self._parts.get(number) == _WHOLE for number in numbers)
 
     def repeated(self, numbers: Iterable[int]) -> int:
-        """How many of these messages had an effect more than once."""
+        """Count the messages that had an effect more than once."""
         with self._lock:
             return len(self._repeated.intersection(numbers))
 
     def rate(self, since: float, until: float) -> float:
-        """Different messages a second between two times of the monotonic clock."""
+        """Different messages per second between two times of the monotonic clock."""
         with self._lock:
             first, last = (self._firsts[min(bisect_left(self._times, at), len(self._times) - 1)] for at in (since, until))
         return (last - first) / numbered.FAN_OUT / (until - since)

@@ -23,7 +23,7 @@ PREFETCH = 1_000
 # Messages that the broker waits for at once, and so the most that one fault may have
 # processed again.
 IN_FLIGHT = SPOUTS * PREFETCH
-# What an order may kill.
+# Processes that an order may kill.
 EXECUTOR, PYTHON_WORKER = "executor", "Python worker"
 _LATE_S = 2
 # An executor's Python processes end when its JVM is gone, some milliseconds later.
@@ -34,16 +34,16 @@ class Order:
     """A fault that one bolt task carries out, once, as soon as it gets there. The file says what to kill."""
 
     FIRST_BOLT = "first-bolt"
-    # When the step's effects have left, and its inbox has not forgotten it.
+    # The moment at which the step's effects have left, and its inbox has not released it.
     ONCE_COMMITTED = "once-committed"
     SECOND_BOLT = "second-bolt"
     OTHER_WORK = "other-work"
-    # When a step that did other work has sent its effects.
+    # The moment at which a step that did other work has sent its effects.
     THEN_KILL = "then-kill"
     # No order: the second bolt commits nothing until the first one has repeated that step, whose
     # trees so are open.
     HOLD = "hold"
-    # When the bolt's other task has done many steps meanwhile.
+    # The moment at which the bolt's other task has done many steps meanwhile.
     LATE_IN_THE_SECOND_BOLT = "late-in-the-second-bolt"
     # No order: when the last one killed.
     STRUCK = "struck"
@@ -54,7 +54,7 @@ class Order:
 
     @staticmethod
     def place(folder: Path) -> Path:
-        """Where orders for a folder of effects lie."""
+        """Return the folder of the orders for a folder of effects."""
         return folder.with_name(folder.name + "-orders")
 
     @staticmethod
@@ -63,7 +63,7 @@ class Order:
 
     @staticmethod
     def taken(name: str) -> str | None:
-        """What to kill, if the order is ours to carry out."""
+        """Return what to kill, if the order is ours to carry out."""
         order = Order.place(Path(os.environ[EFFECTS])) / name
         ours = order.with_name(f"{name}-{os.getpid()}-{time.monotonic_ns()}")
         try:

@@ -1,4 +1,4 @@
-"""What each fault showed, as the tables that docs/guarantees.md has."""
+"""Results of each fault, as the tables in docs/guarantees.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _TARGETS_S = {
 
 
 def target_s(fault: str) -> float | None:
-    """How soon the topology shall be back, of two faults the later; None: nobody has said. On a machine that is free."""
+    """Return the time within which the topology must be back, the later of two faults; None: there
+    is no target. On a machine that is free.
+    """
     found = [seconds for one in fault.split("; and ") for name, seconds in _TARGETS_S.items() if one.startswith(name)]
     return max(found, default=None)
 
@@ -40,7 +42,7 @@ class Report:
 
     def __init__(self) -> None:
         self.rows: list[Shown] = []
-        # Of the load, in messages a second.
+        # Of the load, in messages per second.
         self.rate = 0
         # The soak's table of its processes.
         self.memory: list[str] = []
@@ -61,7 +63,7 @@ class Report:
         load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
         where = f"{os.cpu_count()} cores, load at the end {load}"
         in_flight = min((row.in_flight for row in self.rows), default=0)
-        where += f"; {self.rate} messages a second, at most {in_flight:,} in flight."
+        where += f"; {self.rate} messages per second, at most {in_flight:,} in flight."
         return "\n".join([f"### {servers}", "", where, "", *self.lines(), "", *self.memory, ""])
 
 

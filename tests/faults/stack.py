@@ -17,7 +17,7 @@ from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 
 NAME = "tests.faults.numbered:topology"
-# How long the rate before the fault is measured.
+# Time for which the rate before the fault is measured.
 BEFORE_S = 4.0
 # The share of the rate before, at which the topology has recovered.
 GOOD = 0.9
@@ -28,7 +28,7 @@ class Stack(Wired):
     """The numbered topology; each fault publishes numbers of its own, and waits for their effects."""
 
     def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int = 500) -> None:
-        """``folder`` for the effects; the load is of ``rate`` messages a second."""
+        """``folder`` for the effects; the load is of ``rate`` messages per second."""
         super().__init__(NAME, numbered.QUEUE, folder, master=master, servers=servers)
         self.rate = rate
         # The numbers of the last fault's load.
@@ -80,11 +80,11 @@ class Stack(Wired):
         """Wait until it is as fast as it was before a fault; returns the seconds from ``since`` until then."""
         return wait_until(
             lambda: self.meter.recovered(since, GOOD * rate), PROCESSED_WITHIN_S,
-            f"{name}: {GOOD:.0%} of {rate:.0f} messages a second",
+            f"{name}: {GOOD:.0%} of {rate:.0f} messages per second",
         )[0]  # fmt: skip
 
     def unprocessed(self, numbers: range) -> int:
-        """How many of these messages lack an effect."""
+        """Count the messages that lack an effect."""
         return len(numbers) - self.meter.processed(numbers)
 
     @contextmanager
@@ -101,7 +101,7 @@ class Stack(Wired):
             (place / name).unlink(missing_ok=True)
 
     def carried_out(self, *names: str, kill: str = numbered.EXECUTOR) -> None:
-        """Give orders, and wait until somebody has carried them all out."""
+        """Give orders, and wait until all are carried out."""
         place = numbered.Order.place(self.folder)
         struck = place / numbered.Order.STRUCK
         struck.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ class Stack(Wired):
 
     @property
     def struck_at(self) -> float:
-        """When an order killed the last time, in seconds since the epoch."""
+        """Time at which an order last killed, in seconds since the epoch."""
         return float((numbered.Order.place(self.folder) / numbered.Order.STRUCK).read_text())
 
     def _load(self, rate: int) -> Load:

@@ -1,4 +1,6 @@
-"""Messages that kill the Python process end in the dead-letter queue, alone: nobody else fails, none is lost."""
+"""Messages that kill the Python process end in the dead-letter queue, alone: no other message
+fails, none is lost.
+"""
 
 import json
 import re
@@ -25,7 +27,7 @@ WITHIN_S = 400
 # saw fail. None is expected; a broker that was silent for a moment may have taken a message back
 # when the prefetch changed.
 OTHER_RETURNS = 2
-# What Spark's Python processes may have together, where the kernel bounds them.
+# Memory of Spark's Python processes together, where the kernel bounds them.
 PYTHON_MEMORY = 1024**3
 
 

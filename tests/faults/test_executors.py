@@ -1,4 +1,7 @@
-"""What happens when executors and Python workers die at the worst moments of a step. On a cluster of two executors."""
+"""Executors and Python workers die at the worst moments of a step.
+
+On a cluster of two executors.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,17 @@ def test_a_process_is_killed(cluster: Stack, kill: str, moment: str) -> None:
 
 @pytest.mark.parametrize("kill", [pytest.param(EXECUTOR, marks=pytest.mark.quick), PYTHON_WORKER])
 def test_a_process_is_killed_and_the_repeated_step_does_other_work(cluster: Stack, kill: str) -> None:
-    """What it sent the first time counts, and its messages come again."""
+    """Effects of the first time count, and the messages come again."""
     said = f"Spark: {kill} killed and the repeated step does other work"
     assert survives(cluster, said, kill, Order.THEN_KILL, Order.OTHER_WORK)["failed"] > 0
 
 
 @pytest.mark.parametrize("kill", [EXECUTOR, PYTHON_WORKER])
 def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(cluster: Stack, kill: str) -> None:
-    """What the other tasks had from it is not what it sends now. The ledger puts that right, in the same run."""
+    """Tuples that the other tasks had from it differ from those that it sends now.
+
+    The ledger puts that right, in the same run.
+    """
     said = f"Spark: {kill} killed late in the second bolt, and all repeated steps do other work"
     with cluster.ordered(Order.UNSTEADY):
         survives(cluster, said, kill, Order.LATE_IN_THE_SECOND_BOLT)

@@ -39,7 +39,7 @@ def test_two_faults_at_once(stack: Stack, first: str, second: str) -> None:
 
 
 def test_the_queue_is_deleted_and_declared_again(stack: Stack) -> None:
-    """What was in it is gone, by the operator's will; what comes afterwards is processed."""
+    """Its messages are gone, by the operator's will; those that come afterwards are processed."""
     with plain_channel(stack.rabbitmq.url) as channel:
         channel.queue_delete(numbered.QUEUE)
     stack.wait_for_the_queue()

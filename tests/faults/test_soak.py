@@ -40,7 +40,7 @@ def test_soak(stack: Stack, pytestconfig: pytest.Config) -> None:
 
     def faults() -> None:
         inject(*SOAK[0])
-        # Nobody's first minute shall be that of its start.
+        # No process is measured in the minute of its start.
         stack.recovery(time.monotonic(), stack.rate, "the soak's first part")
         with memory:
             for part in SOAK[1:]:

@@ -122,7 +122,7 @@ def vanish(wired, come_back):
 
 
 def test_an_executor_vanishes_for_a_minute_and_comes_back(tmp_path, servers):
-    """What the old attempt does afterwards is refused. Meanwhile the other executor has its task."""
+    """Later work of the old attempt is refused. Meanwhile the other executor has its task."""
     with started("vanished", tmp_path / "effects", servers) as wired:
 
         def come_back(worker, stopped):

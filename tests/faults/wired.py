@@ -95,7 +95,7 @@ class Wired(Entered):
             raise AssertionError(f"{name}: not empty within {within_s} s: {left}") from None
 
     def _left(self) -> str:
-        """What is in the queue, the inboxes and the ledger; empty if they are."""
+        """Describe what is in the queue, the inboxes and the ledger; empty if they are."""
         try:
             waiting = {task: one.tuples for task, one in self._inboxes().items() if one.tuples}
             in_flight = self.in_flight()
@@ -170,7 +170,7 @@ class Wired(Entered):
             return inboxes.figures(self.bolt_tasks)
 
     def _wire(self, url: str) -> Any:
-        """What lies between the topology and a server, with a ``url``."""
+        """Return what lies between the topology and a server, with a ``url``."""
         return Proxy(url)
 
     def _declared(self) -> bool:

@@ -62,7 +62,7 @@ def release_image(client: docker.DockerClient, release: Release) -> str:
 
 
 def version_of(client: docker.DockerClient, release: Release, package: str) -> str:
-    """Which upstream version of ``package`` the release's image has."""
+    """Return the upstream version of ``package`` in the release's image."""
     words = ["dpkg-query", "-W", "-f", "${source:Upstream-Version}", package]
     container = client.containers.run(release.tag, words, detach=True, network_mode="none")
     try:

@@ -29,8 +29,9 @@ _READY_TIMEOUT_S = 60.0
 _PROBE_INTERVAL_S = 0.2
 _LOG_LINES = 8
 _NO_RIGHT = "a Docker engine runs, but this user may not use it; add the user to the group docker"
-# Without systemd the daemon is detached by hand. Who can write to its socket is root, so the socket is given to the group of
-# the user who asked only if nobody else is in it; else to the group docker, as Debian does.
+# Without systemd the daemon is detached by hand. Write access to its socket means root, so the
+# socket is given to the group of the user who asked only if no other user is in it; else to the
+# group docker, as Debian does.
 _START = """
 if [ -d /run/systemd/system ]; then exec systemctl start docker.service; fi
 setsid dockerd ${1:+--group "$1"} </dev/null >"$2" 2>&1 &
@@ -65,7 +66,10 @@ def _answering() -> docker.DockerClient | None:
 
 
 def _refusal() -> OSError | None:
-    """What keeps this process from the engine's socket; None too if the engine has no socket here."""
+    """Return the error that keeps this process from the engine's socket.
+
+    None too if the engine has no socket here.
+    """
     host = kwargs_from_env().get("base_url", _SOCKET)
     if not host.startswith(_SCHEME):
         return None

@@ -66,7 +66,7 @@ class Server:
     version: str
     # The image to pull.
     official: str
-    # What it is built from where nothing can be pulled.
+    # Base of the image where nothing can be pulled.
     release: Release
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A bolt's life: prepared before its first tuple, one copy a task, cleaned up at the end."""
+"""A bolt's life: prepared before its first tuple, one copy per task, cleaned up at the end."""
 
 from collections import Counter
 

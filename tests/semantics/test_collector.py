@@ -1,4 +1,6 @@
-"""What a bolt may do with a tuple, and what it is told when it may not: its tuple fails, and no other."""
+"""Rules for a bolt with its tuples, and the errors when it breaks them: its tuple
+fails, and no other.
+"""
 
 import time
 
@@ -86,7 +88,7 @@ def test_what_a_bolt_does_by_hand_decides_about_its_tuple_and_no_other(cluster_o
 
 
 class Giving(Bolt):
-    """Hands its tuple to whom it may not, through the class."""
+    """Hands its tuple to tasks that must not have it, through the class."""
 
     given = None
 
@@ -165,7 +167,7 @@ def test_values_that_do_not_fit_the_stream_fail_the_tuple_and_nothing_of_it_leav
 
 
 class Unflushed(BasicBolt):
-    """What it buffers for an even number, it cannot write."""
+    """Cannot write what it buffers for an even number."""
 
     output_fields = "x long"
 

@@ -1,4 +1,4 @@
-"""Which task receives which tuple."""
+"""Groupings: which task receives which tuple."""
 
 import os
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What the settings of a topology do."""
+"""Settings of a topology at work."""
 
 import pytest
 

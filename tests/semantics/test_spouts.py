@@ -1,4 +1,4 @@
-"""What a spout is told of its tuples, and when it is asked for more."""
+"""Calls of a spout: what it is told of its tuples, and when it is asked for more."""
 
 import threading
 from collections import Counter

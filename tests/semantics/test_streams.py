@@ -8,7 +8,7 @@ from tiercel.testing import FeederSpout
 
 
 class Sorting(BasicBolt):
-    """Evens and odds on streams of their own, one for nobody, and a direct one."""
+    """Evens and odds on streams of their own, one without subscribers, and a direct one."""
 
     output_streams = MappingProxyType({"even": "x long", "odd": "x long, name string", "nobody": "x long", "own": "x long"})
     direct_streams = frozenset({"own"})
@@ -80,7 +80,7 @@ def test_a_message_needs_the_copies_of_all_subscribers(cluster_of):
 
 
 class Asking(BasicBolt):
-    """Emits to whom its emissions went."""
+    """Emits the tasks that its emissions went to."""
 
     output_streams = MappingProxyType({"default": "x long", "told": "tasks array<int>"})
 

@@ -1,4 +1,4 @@
-"""When a message times out: never early, and told once."""
+"""Timeouts of messages: never early, and told once."""
 
 from tests.semantics.components import Pass, Silent, chain, feeding, outcome
 from tiercel import Bolt, Config

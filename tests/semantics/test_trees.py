@@ -1,4 +1,4 @@
-"""Which tuples belong to a message, and when all of them are done."""
+"""Trees: which tuples belong to a message, and when all of them are done."""
 
 from collections import Counter
 

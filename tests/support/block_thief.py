@@ -54,7 +54,7 @@ def sockets_of(process: Path) -> Iterator[str]:
 
 
 def stolen_from(port: int, host: str = "127.0.0.1") -> list[bytes]:
-    """What the broadcasts behind this port hold; nothing if it gives none away."""
+    """Return what the broadcasts behind this port hold; nothing if it gives none away."""
     found = []
     for number in range(FIRST_BROADCASTS):
         try:
@@ -96,7 +96,7 @@ def received(connection: socket.socket, wanted: int) -> bytes:
 
 
 def unpacked(block: bytes) -> bytes:
-    """What Spark has compressed, block by block of LZ4."""
+    """Unpack what Spark has compressed, block by block of LZ4."""
     plain = b""
     while len(block) > BLOCK_HEADER.size:
         magic, token, packed, size, _ = BLOCK_HEADER.unpack_from(block)

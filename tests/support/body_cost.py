@@ -1,4 +1,6 @@
-"""The time and memory that one JSON body takes: ``python -m tests.support.body_cost NAME …`` prints a line of JSON for each."""
+"""The time and memory that one JSON body takes: ``python -m tests.support.body_cost NAME …`` prints
+one line of JSON for each.
+"""
 
 from __future__ import annotations
 

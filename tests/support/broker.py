@@ -50,7 +50,7 @@ def put(amqp_url, queue, *bodies, **properties):
 
 
 def ready(amqp_url, queue):
-    """How many messages wait in the queue."""
+    """Count the messages that wait in the queue."""
     with plain_channel(amqp_url) as channel:
         return channel.queue_declare(queue, passive=True).method.message_count
 

@@ -19,7 +19,7 @@ class Certificate:
     """A server's certificate with its key, and the authority that issued it."""
 
     ca: Path
-    # What the server needs, by file name.
+    # Files that the server needs, by name.
     files: dict[str, bytes]
 
     def for_rabbitmq(self, folder: str, listener: str) -> str:

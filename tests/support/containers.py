@@ -41,7 +41,7 @@ class _Answers(WaitStrategy):
 
 
 class ContainerServer(ABC):
-    """What ``compose.server.EmbeddedServer`` is, as far as tests use it."""
+    """Stands in for ``compose.server.EmbeddedServer``, as far as tests use it."""
 
     ports: ClassVar[tuple[int, ...]]
 
@@ -59,7 +59,7 @@ class ContainerServer(ABC):
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether it serves clients now; raises OSError if it cannot be reached."""
+        """Return True if it serves clients now; raises OSError if it cannot be reached."""
 
     def port(self, inside: int) -> int:
         """The loopback port for a port of the container."""
@@ -126,18 +126,18 @@ class ContainerServer(ABC):
         return int(wrapped.attrs["State"]["Pid"]) or None
 
     def users(self) -> set[str]:
-        """Whose processes run in the container, by name."""
+        """Return the names of the users whose processes run in the container."""
         listed = self._wrapped.top(ps_args="-eo pid,uid,args")
         uids = {row[listed["Titles"].index("UID")] for row in listed["Processes"]}
         return {self.run("getent", "passwd", uid).partition(":")[0] for uid in uids}
 
     def addresses(self) -> set[str]:
-        """Where its ports are."""
+        """Return the addresses of its ports."""
         self._wrapped.reload()
         return {each["HostIp"] for published in self._wrapped.ports.values() for each in published or ()}
 
     def health(self) -> str:
-        """What its health check says; ``none`` if the image has none."""
+        """Return what its health check says; ``none`` if the image has none."""
         self._wrapped.reload()
         return self._wrapped.attrs["State"].get("Health", {}).get("Status", "none")
 

@@ -42,7 +42,7 @@ def compose_command(name: str) -> list[str]:
 
 
 def run(*words: str, timeout: float = 120, check: bool = True, **options) -> str:
-    """What a command says on stdout; what it says on stderr too if it fails and must not."""
+    """Return a command's stdout; raises with its stderr if it fails and must not."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **options)
     assert not check or done.returncode == 0, f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -1,4 +1,7 @@
-"""What a JVM needs. Its heap is as large as its garbage has ever been, so that what it takes from the machine says little.
+"""Memory needs of a JVM.
+
+Its heap is as large as its garbage has ever been, so that what it takes from the
+machine says little.
 
 It is asked the way ``jcmd`` asks, which a JRE does not bring.
 """
@@ -18,7 +21,9 @@ _WAIT_S = 10.0
 
 
 def needed_bytes(pid: int) -> int:
-    """What lives in the heap after a full collection, and all that the process has in memory beside it; 0 if it has ended."""
+    """Return what lives in the heap after a full collection, and all that the process has in memory
+    beside it; 0 if it has ended.
+    """
     with suppress(OSError, AssertionError):
         _ask(pid, "GC.run")
         heap = _ask(pid, "GC.heap_info")
@@ -32,7 +37,7 @@ def needed_bytes(pid: int) -> int:
 
 
 def _resident_outside(pid: int, places: list[tuple[int, int]]) -> int:
-    """What a process has in memory at other addresses than these."""
+    """Return what a process has in memory at other addresses than these."""
     size, counts = 0, True
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if found := re.match(r"([0-9a-f]+)-[0-9a-f]+ ", line):

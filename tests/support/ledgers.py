@@ -30,7 +30,7 @@ def failure(root: int, reason: str = "boom", component: str = "bolt", task: int 
 
 
 def said(outcomes: Outcomes) -> dict[str, list]:
-    """What is not empty, in an order of its own."""
+    """Return what is not empty, in an order of its own."""
     lists = {
         "acked": sorted(outcomes.acked),
         "failed": sorted((one.root, one.component, one.task, one.reason) for one in outcomes.failed),

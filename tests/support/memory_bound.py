@@ -1,4 +1,4 @@
-"""Bounds the memory of processes, as a container does: whoever takes more is killed."""
+"""Bounds the memory of processes, as a container does: a process that takes more is killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemoryBound:
         self._thread = threading.Thread(target=self._run)
 
     def kills(self) -> int:
-        """How many processes took too much."""
+        """Count the processes that took too much."""
         return self._judge.kills()
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class _Oomd:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory; 0 if it has ended."""
+    """Return what a process has in memory; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

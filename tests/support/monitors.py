@@ -71,7 +71,7 @@ def chromium(*arguments):
 
 
 def give_token(page, token=TOKEN):
-    """What the page asks for before it shows bodies or changes anything."""
+    """Enter the token that the page asks for before it shows bodies or changes anything."""
     page.get_by_label("token").fill(token)
     page.get_by_role("button", name="OK", exact=True).click()
 

@@ -1,4 +1,5 @@
-"""What this machine's pip is told, as far as it means the same in a container: no file, no folder, no loopback address.
+"""Settings of this machine's pip, as far as they mean the same in a container: no file, no folder,
+no loopback address.
 
 Only settings that are known to travel are passed on, so that one which names something of this machine (``constraint``,
 ``find-links`` with a folder, ``cert``, ``cache-dir``, ``src``, …) is left out whatever it is called.
@@ -54,7 +55,7 @@ def put(settings: RawConfigParser, section: str, name: str, value: str) -> None:
 
 
 def travelling(name: str, value: str) -> str:
-    """What of the value means the same elsewhere; "" for nothing."""
+    """Return the part of the value that means the same elsewhere; "" for nothing."""
     if name not in TRAVELS:
         return ""
     return " ".join(word for word in value.split() if name not in LOCATIONS or is_elsewhere(word))

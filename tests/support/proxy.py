@@ -24,7 +24,7 @@ class Proxy:
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._to_lose = 0
-        # How much later everything arrives, in both directions.
+        # Delay of everything, in both directions.
         self.delay_s = 0.0
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -65,7 +65,7 @@ class Proxy:
         self.cut()
 
     def loses(self) -> bool:
-        """Whether to lose this reply."""
+        """Return True if this reply is to be lost."""
         with self._lock:
             if not self._to_lose:
                 return False
@@ -95,7 +95,9 @@ class Proxy:
 
 
 class _Link:
-    """One connection: a reader and a writer a direction, so that a delay does not limit the rate."""
+    """One connection: one reader and one writer per direction, so that a delay does
+    not limit the rate.
+    """
 
     def __init__(self, proxy: Proxy, near: socket.socket, far: socket.socket) -> None:
         self._proxy, self._near, self._far = proxy, near, far

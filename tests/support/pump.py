@@ -200,7 +200,7 @@ class Pump:
         self.take_over()
 
     def chunks(self, component: str) -> list[Chunk]:
-        """What waits in the inboxes of a bolt's tasks, without taking it."""
+        """Return what waits in the inboxes of a bolt's tasks, without taking it."""
         found = dict(self.inboxes.drain(self.around.run))
         return [decode(entry.payload) for task in self.topology.task_ids(component) for entry in found.get(task, [])]
 
@@ -214,7 +214,10 @@ class Pump:
         self.work(*self.topology.task_ids(component))
 
     def snapshots(self) -> list[tuple[int, bytes]]:
-        """What the next run's driver finds of bolts' attributes, by task. It ends this run."""
+        """Return what the next run's driver finds of bolts' attributes, by task.
+
+        It ends this run.
+        """
         self.inboxes.adopt("next", self.tasks)
         return self.inboxes.snapshots("next")
 

@@ -39,7 +39,7 @@ class _Member(EmbeddedRedis):
 
     @property
     def synced(self) -> bool:
-        """Whether it is a replica that has all that its primary had."""
+        """True if it is a replica that has all that its primary had."""
         with closing(connect(self.url)) as client:
             return client.info("replication").get("master_link_status") == "up"
 
@@ -174,7 +174,7 @@ class ClusteredRedis(Entered):
 
 
 def _raw(client: redis.Redis, *command: str | int) -> Any:
-    """What the server says, without what the client makes of it."""
+    """Return what the server says, without what the client makes of it."""
     connection = client.connection_pool.get_connection()
     try:
         connection.send_command(*command)

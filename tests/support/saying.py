@@ -6,7 +6,7 @@ import socketserver
 import threading
 from typing import Any, Self
 
-# What the client sends of its own accord when it connects.
+# Commands that the client sends of its own accord when it connects.
 _GREETINGS = {"HELLO", "CLIENT", "AUTH", "SELECT", "PING"}
 
 

@@ -1,4 +1,4 @@
-"""Which servers the tests run on: embedded ones, or containers of the versions that were chosen."""
+"""Servers that the tests run on: embedded ones, or containers of the versions that were chosen."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.support.pip_settings import pip_settings
 
 OFFICIAL = "python:3.12-slim"
 DEBIAN = Release(suite="bookworm", packages=("python3", "python3-venv"))
-# The package alone: what it depends on is pages that nobody looks at here.
+# The package alone: it depends on pages that are not used here.
 PROMETHEUS = """
 FROM {base}
 RUN apt-get update -q && cd /tmp && apt-get download -q prometheus && dpkg -x prometheus_*.deb unpacked \\

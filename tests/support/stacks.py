@@ -26,7 +26,7 @@ class Stack:
         self._client, self._command = client, command
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
         ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
-        # What this shell has set for tiercel is not for the stack.
+        # The settings of this shell for tiercel are not for the stack.
         around = {name: value for name, value in docker_environment().items() if not name.startswith(("TIERCEL_", "SPARK_"))}
         self.settings = {**ports, **settings}
         self._environment = {**around, **self.settings}
@@ -42,7 +42,7 @@ class Stack:
         self.compose(*profiles, "up", "-d", "--no-build", "--no-recreate", *scales, *services)
 
     def tiercel(self, *words: str, timeout: float = 120) -> str:
-        """What a command says, run in the stack."""
+        """Return what a command says, run in the stack."""
         return self.compose("exec", "-T", "monitor", "tiercel", *words, timeout=timeout, stdin=None)
 
     def secret(self, name: str, role: str = "monitor") -> str:
@@ -102,7 +102,7 @@ class Stack:
         return "".join(container.logs().decode(errors="replace") for container in self.containers(service))
 
     def leftovers(self) -> list[str]:
-        """What of the project is still there."""
+        """Return what of the project is still there."""
         label = {"label": f"com.docker.compose.project={self.project}"}
         networks, volumes = self._client.networks.list(filters=label), self._client.volumes.list(filters=label)
         return [each.name for each in (*self.containers(), *networks, *volumes)]

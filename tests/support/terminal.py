@@ -1,4 +1,4 @@
-"""``tiercel`` as somebody types it at a terminal."""
+"""``tiercel`` as a user types it at a terminal."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run
 
 
 def _input(random: Random | None, run: Run, bolt: int, partition: int) -> list[Copy]:
-    """What reaches a partition; with ``random`` also from attempts that did not survive."""
+    """Return what reaches a partition; with ``random`` also from attempts that did not survive."""
     if bolt == 0:
         return [tup for tup in run.spout if tup.partition == partition]
     read = []
@@ -133,7 +133,7 @@ def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attemp
 
 
 def _emit(attempt: Attempt, anchors: list[Copy], what: int) -> None:
-    """One new edge an anchor and root; those of one root XOR together."""
+    """One new edge per anchor and root; those of one root XOR together."""
     name = name_of(what, *(anchor.name for anchor in anchors))
     target, position = name & 7, name >> 3 & 0xFFFFFFFF
     edges: dict[int, int] = {}
@@ -153,7 +153,9 @@ def name_of(*what: object) -> Name:
 
 @dataclass
 class Expectation:
-    """What the ledger should do, by sets: an ACK if and only if every tuple of the tree that was created was consumed."""
+    """Model of the ledger, by sets: an ACK if and only if every tuple of the tree that was
+    created was consumed.
+    """
 
     run: Run
     # Each shard decides about a token for its own roots.
@@ -195,7 +197,9 @@ class Expectation:
             self.outcomes.setdefault(root, "acked")
 
     def survivors(self) -> dict[int, str]:
-        """What must have become of the roots if every attempt did the same work and everything arrived."""
+        """Return the fates of the roots if every attempt did the same work and
+        everything arrived.
+        """
         last = [attempts[-1] for attempts in self.run.attempts.values()]
         fate = {}
         for root in self.run.roots:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("acker", "compose", "examples", "queues", "spark_jobs", "workers")
 
-# Which project folders a folder may import, beside itself.
+# Project folders that a folder may import, beside itself.
 MAY_IMPORT = {
     "acker": set(),
     "queues": set(),
@@ -26,7 +26,7 @@ MAY_IMPORT = {
 KIT = "spark_jobs/testing/"
 MAY_IMPORT_IN_KIT = {"acker", "compose", "queues"}
 
-# Which files may import a third-party library: those whose path begins with one of these.
+# Files that may import a third-party library: those whose path begins with one of these.
 ONLY_IN = {
     "docker": (),
     "pika": ("queues/",),
@@ -44,7 +44,7 @@ ONLY_IN = {
     "prometheus_client": ("workers/monitoring/exposition.py", "workers/monitoring/page/server.py"),
 }
 
-# Who reads the environment. Everything else gets its settings as arguments.
+# Files that read the environment. All others get their settings as arguments.
 READS_ENVIRONMENT = {"workers/config.py"}
 
 MODULE_LINES = 300

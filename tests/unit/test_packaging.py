@@ -1,4 +1,4 @@
-"""What is in the wheel, and that it works as the ``.zip`` which is shipped to executors."""
+"""Contents of the wheel, and that it works as the ``.zip`` which is shipped to executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns the errors that a person must act on into one line on stderr and exit code 2."""
+"""Turns errors that the user must act on into one line on stderr and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: their options, settings, and signals."""
+"""Shared by the commands: options, settings, and signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Conf = Annotated[
     typer.Option(metavar="KEY=VALUE", help="an option of Spark, over the topology's spark_options; repeat it for more"),
 ]
 Management = Annotated[str | None, typer.Option(help="RabbitMQ's HTTP API: http://host:15672  [TIERCEL_MANAGEMENT]")]
-Log = Annotated[LogFormat | None, typer.Option(help="text, or json: one object a line  [TIERCEL_LOG]")]
+Log = Annotated[LogFormat | None, typer.Option(help="text, or json: one object per line  [TIERCEL_LOG]")]
 Level = Annotated[LogLevel | None, typer.Option("--log-level", help="[TIERCEL_LOG_LEVEL; info]")]
 
 

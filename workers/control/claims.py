@@ -1,4 +1,4 @@
-"""The contract of claims: which worker runs which task of a spout, when nobody has told them.
+"""The contract of claims: the worker of each task of a spout, where the operator has not chosen it.
 
 ``RedisClaims`` keeps them for all processes; ``MemoryClaims`` is its twin.
 """
@@ -23,7 +23,7 @@ class Claims(Protocol):
     """
 
     def take(self, task_ids: range) -> int | None:
-        """Claim the first task that nobody has claimed and return it; None if all are claimed."""
+        """Claim the first free task and return it; None if all are claimed."""
         ...
 
     def keep(self, task_id: int) -> bool:

@@ -17,12 +17,12 @@ from tiercel.workers.control.parallelism import Change
 
 # A task that said nothing for so long is not there.
 PRESENCE = timedelta(seconds=10)
-# An order to end lapses: whoever starts a topology later is not meant.
+# An order to end lapses: a topology that is started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
 
 
 class State(enum.Enum):
-    """What a topology is to do."""
+    """Desired state of a topology."""
 
     ACTIVE = "active"
     # Spouts emit nothing; what is in flight goes on, and spouts are told what became of it.
@@ -33,12 +33,12 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presence:
-    """What a spout task says about itself."""
+    """Report of a spout task about itself."""
 
     active: bool
     # Tuples in flight, tracked ones.
     pending: int
-    # How long the oldest of them is in flight; 0 if there is none.
+    # Age of the oldest of them; 0 if there is none.
     oldest_s: float = 0.0
 
 
@@ -56,7 +56,7 @@ NO_REBALANCE = Rebalance()
 
 
 class Control(Protocol):
-    """One topology's. Best effort and small: whoever reads keeps what it read last while this is away.
+    """One topology's. Best effort and small: readers keep what they read last while this is away.
 
     Each call is one round trip and safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
     """
@@ -66,7 +66,7 @@ class Control(Protocol):
         ...
 
     def state(self) -> State | None:
-        """What was said last; None if nothing was, or if it is lost."""
+        """Return the last order; None if there was none, or if it is lost."""
         ...
 
     def rebalance(self, change: Change) -> None:

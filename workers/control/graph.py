@@ -21,7 +21,7 @@ class Component:
     name: str
     # Their ids.
     tasks: tuple[int, ...]
-    # What a ``QueueSpout`` reads.
+    # The queue that a ``QueueSpout`` reads.
     queue: str | None = None
 
 

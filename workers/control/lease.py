@@ -17,7 +17,7 @@ LASTS = timedelta(seconds=3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """What the driver that holds the lease says of itself."""
+    """Self-description of the driver that holds the lease."""
 
     # Drawn by each driver process.
     driver: str

@@ -1,4 +1,4 @@
-"""Claims in Redis: a key a task, which expires by itself."""
+"""Claims in Redis: one key per task, which expires by itself."""
 
 from __future__ import annotations
 

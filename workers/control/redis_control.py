@@ -1,4 +1,7 @@
-"""Control in Redis: one key a topology for the state, one a spout task for its presence. They expire by themselves."""
+"""Control in Redis: one key per topology for the state, one per spout task for its presence.
+
+They expire by themselves.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +56,14 @@ class RedisControl:
                 numbers[bolt.decode()] = number_of(number.decode())
             except ValueError as error:
                 self._unreadable.pass_over(f"the number of tasks of {bolt!r:.50} ({self._rebalances[1]})", number, error)
-        # What another version wrote is no order.
+        # An entry that another version wrote is no order.
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
         with translated("read the topology's state"), self._client.pipeline(transaction=False) as pipeline:
             pipeline.set(self._task(task_id), said, px=PRESENCE)
-            # NX: what somebody orders at this moment is not overwritten.
+            # NX: what an operator orders at this moment is not overwritten.
             pipeline.set(self._key, known.value, nx=True, get=True)
             _, found = pipeline.execute()
         return self._state(found)

@@ -1,4 +1,4 @@
-"""Which topologies and queues there are, so that commands need not be told."""
+"""Registry of topologies and queues, so that commands need not be told."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tiercel.workers.errors import UsageError
 _QUEUES = "tiercel:queues"
 # A hash: topology name to what a command must know of it.
 _TOPOLOGIES = "tiercel:topologies"
-# What JSON and the look at it raise: RecursionError for brackets by the thousand, OverflowError for a timeout of aeons.
+# Raised when reading JSON written by others: RecursionError for brackets by the thousand,
+# OverflowError for a timeout of aeons.
 _STRANGE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopologyNote:
-    """What a command knows of a topology."""
+    """A topology, as far as commands know it."""
 
     name: str
     # Their ids are 1 .. this.
@@ -108,7 +109,10 @@ def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
 
 
 def topology_named(redis_url: str, name: str) -> TopologyNote:
-    """What is known about a topology that ran. Raises UsageError if there is none of this name, LedgerUnavailableError."""
+    """Return the note of a topology that ran.
+
+    Raises UsageError if there is none of this name, LedgerUnavailableError.
+    """
     known = known_topologies(redis_url)
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "none has run here yet"

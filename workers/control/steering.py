@@ -22,8 +22,8 @@ _NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
 _NOT_WANTED = (
     "begun a new run, but without these numbers of tasks: its driver has other code, or an older tiercel; start it again"
 )
-# Spout workers ask once a second, and those in reserve too, whom nobody counts: ``kill`` stands for
-# that long at least.
+# Spout workers ask once a second, and so do those in reserve, which are not counted: ``kill``
+# stands for that long at least.
 _STANDS_S = 2.5
 
 
@@ -80,7 +80,7 @@ class Steering:
         if left:
             self._say(f"{self._name} is killed, but not ended yet: {', '.join(left)}; does something start them again?")
             return False
-        self._control.order(State.ACTIVE)  # for whoever starts it next
+        self._control.order(State.ACTIVE)  # for the next start
         self._say(f"{self._name} has ended")
         return True
 
@@ -152,7 +152,7 @@ class Steering:
         return [task_id for task_id, presence in self._present().items() if presence.active is not active]
 
     def _remaining(self) -> list[str]:
-        """What still runs."""
+        """Return what still runs."""
         driver = ["the driver"] if self._lease.holder() is not None else []
         return driver + [f"spout task {task_id}" for task_id in self._present()]
 

@@ -1,4 +1,4 @@
-"""What the demo reads from the broker and from Redis while it runs and when it has ended."""
+"""The demo's measurements, from the broker and from Redis, while it runs and when it has ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What is there at the end, when no worker runs any more."""
+    """State at the end, when no worker runs any more."""
 
     published: int
     ready: int
@@ -70,7 +70,7 @@ class Observer:
         declare_queue(self._amqp, demo.WORK_QUEUE)
 
     def publish(self, text: Text, console: Console) -> None:
-        """Publish the text, a line a message, with a progress bar."""
+        """Publish the text, one line per message, with a progress bar."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=console) as progress, Publisher(self._amqp) as publisher:
             bar = progress.add_task("published", total=len(text.lines))
@@ -79,14 +79,16 @@ class Observer:
             )
 
     def sample(self, text: Text) -> Sample:
-        """How far it is."""
+        """Measure the progress."""
         counts = self._spout_counts()
         depth = self._depth()
         waiting = depth.ready + (depth.delayed or 0)
         return Sample(at=time.monotonic(), words=self._words(text, depth), failed=counts["failed"], ready=waiting)
 
     def settled(self, text: Text) -> bool:
-        """Whether the queue is empty and every word of every line that is not dead has been counted."""
+        """Return True if the queue is empty and every word of every line that is not dead
+        has been counted.
+        """
         depth = self._depth()
         return not (depth.ready or depth.delayed or depth.unacked) and self._words(text, depth) == text.words
 

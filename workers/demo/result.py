@@ -1,4 +1,4 @@
-"""What the demo found, as a table for people and one JSON object for scripts."""
+"""The demo's result, as a table for people and one JSON object for scripts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def show_result(console: Console, result: Result, depth: QueueDepth) -> None:
     table.add_row("lost", _alarm(result.lost))
     table.add_row("words undercounted", _alarm(result.undercounted))
     table.add_row("words counted twice somewhere", f"{result.overcounted:,}")
-    table.add_row("sentences a second", f"{result.sentences_per_s:,.0f}")
+    table.add_row("sentences per second", f"{result.sentences_per_s:,.0f}")
     table.add_row("complete latency p50", f"{result.p50_ms:,.0f} ms")
     table.add_row("complete latency p99", f"{result.p99_ms:,.0f} ms")
     table.add_row(f"queue {depth.name}", f"{depth.ready:,} ready, {depth.unacked or 0:,} unacked")

@@ -125,7 +125,9 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -
 
 
 def _rate(samples: list[Sample], text: Text) -> float:
-    """Sentences a second from the first counted word to 99 % of them: what comes after waits for retries."""
+    """Sentences per second from the first counted word to 99 % of them: what comes after
+    waits for retries.
+    """
     mark = samples[-1].words * 0.99
     end = next(sample for sample in samples if sample.words >= mark)
     start = [sample for sample in samples if sample.words == 0] or samples

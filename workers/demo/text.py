@@ -36,7 +36,7 @@ class Text:
         return cls(lines, first_word, total)
 
     def bodies(self) -> Iterator[bytes]:
-        """A JSON message a line: the sentence and the number of its first word."""
+        """One JSON message per line: the sentence and the number of its first word."""
         for line, first in zip(self.lines, self.first_word, strict=True):
             yield json.dumps({"first_word": first, "sentence": line}).encode()
 
@@ -52,7 +52,7 @@ class Text:
         return len(_WORD.findall(self.lines[line]))
 
     def counts(self, without: set[int]) -> Counter[str]:
-        """How often each word stands in the text, leaving out the lines with these indices."""
+        """Count each word of the text, leaving out the lines with these indices."""
         return Counter(word for i, line in enumerate(self.lines) if i not in without for word in _WORD.findall(line))
 
     def unseen_lines(self, seen: bytes, without: set[int]) -> list[int]:

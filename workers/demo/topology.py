@@ -78,7 +78,7 @@ class CountNumbered(BasicBolt):
 
 
 def calm() -> Topology:
-    """Nothing fails."""
+    """The topology without faults."""
     return _topology(SplitNumbered())
 
 

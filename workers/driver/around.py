@@ -1,4 +1,4 @@
-"""What a driver needs to know beside its topology and servers."""
+"""Context of a driver beside its topology and servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiercel.workers.heartbeat import Heartbeat
 
 @dataclass(frozen=True, kw_only=True)
 class DriverAround:
-    """Where the topology's code came from, and who watches the driver."""
+    """Origin of the topology's code, and the watchers of the driver."""
 
     # On a cluster it is sent to the executors, with what lies beside it. None: it is there.
     module: str | None = None

@@ -1,4 +1,4 @@
-"""What Spark's JVM and its Python workers write to stderr, as log records.
+"""Turns what Spark's JVM and its Python workers write to stderr into log records.
 
 So that a log of JSON lines is one, a terminal shows one format, and what a bolt prints is still seen.
 """

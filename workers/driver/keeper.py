@@ -36,7 +36,7 @@ class Keeper:
 
     @property
     def held(self) -> bool:
-        """Whether no other driver is known to have the lease."""
+        """True while no other driver is known to have the lease."""
         return self._held
 
     def take(self) -> bool:
@@ -99,5 +99,6 @@ class Keeper:
                 try:
                     self._take()
                 except AckerError as error:
-                    # What an operator must act on is raised where the driver's own thread meets it.
+                    # An error that an operator must act on is raised where the driver's own
+                    # thread meets it.
                     log.debug("the lease is not renewed: %s", error, extra={"event": "redis_away"})

@@ -83,7 +83,7 @@ class Driver:
                 return
             if not self._runs.wait_for_turn():
                 return
-            # What a killed driver left behind is released before Spark starts, which takes seconds.
+            # Release what a killed driver left behind before Spark starts, which takes seconds.
             self._runs.begin(slots=1)
             with SparkUnit(self._topology.name, self._master, self._topology.config.spark_options) as spark:
                 spark.ship(self._around.module, self._master)

@@ -43,7 +43,7 @@ _HOPELESS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What the runs of one topology stand on."""
+    """Servers and settings that the runs of one topology share."""
 
     topology: Topology
     lease: Lease
@@ -249,7 +249,10 @@ class Runs:
                 tasks.wait(grace_s)
 
     def _is_over(self) -> bool:
-        """Whether a signal or an operator ended the topology; a Redis that does not answer says nothing."""
+        """Return True if a signal or an operator ended the topology.
+
+        A Redis that does not answer says nothing.
+        """
         if self._stop.is_set():
             return True
         with suppress(LedgerUnavailableError):

@@ -22,7 +22,7 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class Ended(enum.Enum):
-    """Why a run ended."""
+    """Reason for the end of a run."""
 
     STOPPED = "stopped"
     # Its Spark job ended by itself.
@@ -37,7 +37,7 @@ class Ended(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staffing:
-    """Which bolt tasks nothing attends. Pure."""
+    """Finds the bolt tasks that no process attends. Pure."""
 
     never: tuple[int, ...]
     lost: tuple[int, ...]
@@ -67,7 +67,7 @@ class Absences:
 
 
 def healthy(ended: Ended, lasted_s: float) -> bool:
-    """Whether the pauses between runs begin anew after this one."""
+    """Return True if the pauses between runs begin anew after this one."""
     return ended is Ended.REBALANCED or (ended is not Ended.UNATTENDED and lasted_s > _HEALTHY_S)
 
 

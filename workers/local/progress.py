@@ -1,4 +1,4 @@
-"""What ``tiercel run`` says while it runs: how far the topology is, whenever that has changed."""
+"""Progress lines of ``tiercel run``, whenever something has changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Progress:
 
 
 def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | None:
-    """``1,234 acked (123 a second), 5 failed, 7 released, 100 in flight``; None if nothing was done.
+    """``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``; None if
+    nothing was done.
 
     In flight is what was emitted and has no outcome; tuples of a worker that was killed stay in it.
     """
@@ -48,6 +49,6 @@ def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | N
     if all(now[name] == before[name] for name in _NAMES):
         return None
     in_flight = now["emitted"] - now["acked"] - now["failed"] - now["released"]
-    parts = [f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} a second)", f"{now['failed']:,} failed"]
+    parts = [f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} per second)", f"{now['failed']:,} failed"]
     parts += [f"{now[name]:,} {name}" for name in ("timeout", "released", "rejected") if now[name]]
     return ", ".join([*parts, f"{max(in_flight, 0):,} in flight"])

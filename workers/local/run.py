@@ -1,4 +1,6 @@
-"""A whole topology on one machine: private servers where none are named, a process a spout task, and the driver."""
+"""A whole topology on one machine: private servers where none are named, one process per spout
+task, and the driver.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ class LocalRun:
 
     @property
     def refused(self) -> list[str]:
-        """Names of the processes that ended because a person must act."""
+        """Names of the processes that ended because an operator must act."""
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event) -> None:
@@ -104,5 +106,5 @@ class LocalRun:
 
 
 def spout_name(component: str, index: int) -> str:
-    """How a spout worker is called in logs."""
+    """Return the name of a spout worker in logs."""
     return f"spout-{component}-{index}"

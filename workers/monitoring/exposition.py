@@ -103,7 +103,7 @@ class TiercelCollector(Collector):
 
 
 def registry_of(watcher: Watcher) -> CollectorRegistry:
-    """What ``/metrics`` writes."""
+    """Return the registry that ``/metrics`` writes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(TiercelCollector(watcher))
     return registry

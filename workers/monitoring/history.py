@@ -1,4 +1,6 @@
-"""How deep everything was: the last ten minutes look by look, and three hours in steps of half a minute. Pure."""
+"""History of all depths: the last ten minutes look by look, and three hours in steps of
+half a minute. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ STEP = timedelta(seconds=30)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """How deep everything was at one moment; None where a server did not answer."""
+    """Depths of everything at one moment; None where a server did not answer."""
 
     at: datetime
     # By the name of the line in the chart.

@@ -85,14 +85,14 @@ class Own:
     topology: str
     # Tuples in the inboxes of bolt tasks.
     waiting: int
-    # How long the oldest of them waits.
+    # Age of the oldest of them.
     oldest_waiting_s: float
     # Roots in the ledger.
     pending: int
     oldest_pending_s: float
     # Entries of outcomes that no spout worker has taken yet.
     feed_entries: int
-    # How long the oldest of them waits.
+    # Age of the oldest of them.
     feed_lag_s: float
 
 
@@ -104,7 +104,7 @@ class Overview:
     # active, deactivated, killed, or not running.
     state: str
     driver: bool
-    # How long the window is.
+    # Length of the window.
     seconds: float
     # Complete trees, now.
     acked_a_second: float
@@ -154,7 +154,7 @@ def overview_of(name: str, raw: Raw) -> Overview:
 
 
 def state_of(raw: Raw) -> str:
-    """What the topology does: what it was told, if anything of it is there."""
+    """Return the state of the topology: the one ordered, if any of its processes is there."""
     if not raw.driver and not raw.present:
         return "not running"
     return (raw.state or State.ACTIVE).value

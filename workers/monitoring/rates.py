@@ -1,4 +1,7 @@
-"""What happens now: the difference between two looks at the counters some seconds apart. Pure."""
+"""Rates of the moment: the difference between two looks at the counters some seconds apart.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class RateMeter:
         self._looks: deque[tuple[float, Counts]] = deque()
 
     def look(self, now: float, totals: Counts) -> Counts:
-        """What is counted in a thousand seconds at this rate; nothing at the first look.
+        """Return the counts of a thousand seconds at this rate; nothing at the first look.
 
         Counters that go backwards were lost with their Redis: the look that follows is again a first one.
         """

@@ -1,4 +1,6 @@
-"""Looks at all topologies every two seconds, whoever watches, and remembers the depths of their queues."""
+"""Looks at all topologies every two seconds, watched or not, and remembers the depths
+of their queues.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ class Station:
         self._stopped.set()
 
     def look(self, name: str | None, window: Window) -> Look:
-        """What was seen within the last two seconds. Other windows than ten minutes are looked at when somebody asks."""
+        """Return a look that is at most two seconds old.
+
+        Other windows than ten minutes are looked at on request.
+        """
         seen_at, look = self._looks.get((name, window), (float("-inf"), None))
         if look is not None and (window is Window.TEN_MINUTES or time.monotonic() - seen_at < LOOK_S):
             return look
@@ -55,7 +60,7 @@ class Station:
                 self._round()
             except Exception:
                 # Whatever it was, the page must go on and try again.
-                log.exception("a look failed", extra={"event": "monitor_look_failed"})
+                log.exception("a look at the servers failed", extra={"event": "monitor_look_failed"})
             self._stopped.wait(LOOK_S)
 
     def _round(self) -> None:
@@ -70,7 +75,8 @@ class Station:
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)
-        # Of topologies that there are: anybody may ask for any name, and that must not fill the memory.
+        # Of topologies that there are: any client may ask for any name, and that must not
+        # fill the memory.
         if name is None or name in look.topologies:
             self._looks[name, window] = time.monotonic(), look
         return look

@@ -16,7 +16,7 @@ from tiercel.workers.monitoring.watcher import TopologyReader
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What ``tiercel depths`` shows."""
+    """Content of ``tiercel depths``."""
 
     queues: Sequence[QueueDepth]
     # Of the topologies that these queues belong to.
@@ -39,7 +39,7 @@ def take_survey(amqp_url: str, redis_urls: tuple[str, ...], names: Sequence[str]
 
 
 def _known(redis_urls: tuple[str, ...]) -> tuple[Mapping[str, str], Mapping[str, TopologyNote]]:
-    """Which topology each queue is of, and the topologies; none without a Redis."""
+    """Return the topology of each queue, and the topologies; none without a Redis."""
     if not redis_urls:
         return {}, {}
     with closing(Registry(redis_urls[0])) as registry:

@@ -1,4 +1,4 @@
-"""What the terminal shows: the same tables for ``tiercel depths`` and ``tiercel top``."""
+"""Tables of the terminal, the same for ``tiercel depths`` and ``tiercel top``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1
 
 
 def depth_table(found: Sequence[QueueDepth]) -> Table:
-    """Every queue; what nobody tells is a question mark."""
+    """Every queue; what is unknown is a question mark."""
     table = _table("queue", "ready", "unacked", "delayed", "consumers", "in/s", "out/s", "dead letters")
     for depth in found:
         numbers = [count(depth.ready), count(depth.unacked), count(depth.delayed), count(depth.consumers)]
@@ -42,7 +42,7 @@ def own_table(found: Sequence[Own]) -> Table:
 
 
 def survey_view(survey: Survey) -> RenderableType:
-    """What ``tiercel depths`` shows."""
+    """Content of ``tiercel depths``."""
     return Group(depth_table(survey.queues), *([own_table(survey.own)] if survey.own else []))
 
 

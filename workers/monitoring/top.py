@@ -27,7 +27,7 @@ def window_named(name: str) -> Window:
 
 
 def run_top(servers: Servers, topology: str, window: Window, stopped: threading.Event) -> None:
-    """Show it each second until ``stopped``; once if nobody sits at a terminal."""
+    """Show it each second until ``stopped``; once if the output is no terminal."""
     console = Console()
     with closing(Watcher(servers)) as watcher:
         if not console.is_terminal:
@@ -40,7 +40,7 @@ def run_top(servers: Servers, topology: str, window: Window, stopped: threading.
 
 
 def view_of(look: Look, window: Window) -> RenderableType:
-    """What is shown of one look."""
+    """Render one look."""
     if look.overview is None:
         return Group(*(cell(line, "bold red") for line in look.problems or ["no such topology any more"]))
     name = next(name for name, each in WINDOWS.items() if each is window)

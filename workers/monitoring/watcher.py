@@ -34,7 +34,7 @@ _CENSUS_SHARE = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """Where to look. The addresses may hold passwords."""
+    """Servers to look at. The addresses may hold passwords."""
 
     redis_urls: tuple[str, ...]
     amqp_url: str | None = None
@@ -43,7 +43,7 @@ class Servers:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What was found at one moment. Where a server did not answer, this is what it said last."""
+    """State at one moment. Where a server did not answer, this is what it said last."""
 
     at: datetime
     topologies: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Look:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the servers, for people."""
+        """Problems of the servers, for people."""
         return [problem for problem in (self.redis_problem, self.rabbitmq_problem) if problem]
 
 
@@ -99,7 +99,9 @@ class TopologyReader:
             each.close()
 
     def _look_at_ledger(self) -> Census:
-        """For a twentieth of the time at most: a census goes through all keys of the server, whoever they belong to."""
+        """For a twentieth of the time at most: a census goes through all keys of the server,
+        of all its users.
+        """
         began = time.monotonic()
         if self._census is None or began >= self._census_at:
             self._census = self._ledger.census()

@@ -64,13 +64,14 @@ def tasks_named(tasks: Sequence[int]) -> str:
 
 
 def body_text(body: bytes, whole: int) -> tuple[str, str]:
-    """What kind of body this is, "text" or "binary", and the body for people to read; ``whole`` is its size, in bytes.
+    """Return the kind of body, "text" or "binary", and the body for people to read; ``whole`` is
+    its size, in bytes.
 
     Text is UTF-8 without control characters; in it, what would not be seen, or change how the rest
     is seen, is escaped. Anything else is a hexadecimal dump. If this is not all of it, the end says so.
     """
     try:
-        # What was cut off may have cut a character.
+        # The cut may have gone through a character.
         text = codecs.getincrementaldecoder("utf-8")().decode(body, final=len(body) == whole)
     except UnicodeError:
         text = "\0"

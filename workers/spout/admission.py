@@ -29,11 +29,11 @@ _FORGOTTEN_S = 30.0
 class _Round:
     """Tuples that are judged together."""
 
-    # When the first and the last of them were emitted.
+    # Times at which the first and the last of them were emitted.
     began: float = 0.0
     until: float = 0.0
     size: int = 0
-    # Whether the bound kept one back.
+    # True if the bound kept one back.
     reached: bool = False
     done: int = 0
     # Sum of the latencies of those that are done.
@@ -103,7 +103,7 @@ class Admission:
 
     @property
     def changed_at(self) -> float:
-        """When the bound changed last."""
+        """Time of the last change of the bound."""
         return self._changed_at
 
     def emitted(self, count: int, now: float) -> None:
@@ -235,14 +235,19 @@ class Admission:
             self._change(max(bound, int(self._bound * before_s / latency_s)), now)
 
     def _is_in_vain(self, latency_s: float) -> bool:
-        """Whether the last growth made trees slower nearly in proportion: no task was free."""
+        """Return True if the last growth made trees slower nearly in proportion:
+        no task was free.
+        """
         if self._before is None or self._before[0] >= self._bound:
             return False
         bound, before_s = self._before
         return latency_s > before_s * (1 + _IN_VAIN * (self._bound / bound - 1))
 
     def _weigh(self, slow: int, emitted_at: float, now: float) -> None:
-        """So many tuples are slow, the oldest of them emitted at this time: shrink, unless they are so by themselves."""
+        """Shrink, for so many tuples are slow, the oldest of them emitted at this time.
+
+        Unless they are slow by themselves.
+        """
         overtaken = self._aside.youngest > (emitted_at + now) / 2
         if overtaken and (slow < 2 or 10 * slow < self.bound):
             return

@@ -8,7 +8,7 @@ from tiercel.workers.control.lease import Holder
 
 
 class Arrangement:
-    """What a spout worker emits by. One thread only.
+    """Arrangement that a spout worker emits by. One thread only.
 
     The lease says how many tasks each bolt has in the driver's run. With these numbers the worker's own
     topology must have the driver's shape; else the two are of different versions.

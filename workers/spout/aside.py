@@ -30,7 +30,7 @@ class Aside:
         # A spout that has just started had no room from the beginning.
         self._reached_at = float("inf")
         self._emitted_at = float("-inf")
-        # When the youngest tuple was emitted whose tree is complete.
+        # Time of the emit of the youngest tuple whose tree is complete.
         self._youngest = float("-inf")
         # When a tree completed and how long it took: those that no later one exceeds.
         self._slowest: deque[tuple[float, float]] = deque()
@@ -38,7 +38,7 @@ class Aside:
 
     @property
     def youngest(self) -> float:
-        """When the youngest tuple was emitted whose tree is complete."""
+        """Time of the emit of the youngest tuple whose tree is complete."""
         return self._youngest
 
     def emitted(self, now: float) -> None:

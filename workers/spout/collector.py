@@ -1,4 +1,4 @@
-"""What a spout emits with: gathers the tuples of the next batch. One thread only, the spout's."""
+"""The spout's collector: gathers the tuples of the next batch. One thread only, the spout's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOTS_DRAWN = 2_000
 
 
 class Emitted:
-    """What the spout emitted for one batch."""
+    """Tuples that the spout emitted for one batch."""
 
     def __init__(self) -> None:
         # (root, message id) each; without a root it is not tracked.
@@ -46,7 +46,7 @@ class TaskCollector:
 
     @property
     def tracks(self) -> bool:
-        """Whether any tuple is tracked."""
+        """True if any tuple is tracked."""
         return self._root_ids is not None
 
     @property

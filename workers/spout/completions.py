@@ -1,4 +1,4 @@
-"""How many trees complete per second."""
+"""Counts the trees that complete per second."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Completions:
         self._window_s = window_s
         self._seconds: deque[tuple[float, int]] = deque()
         self._first_at = float("inf")
-        # When the last tree completed.
+        # Time at which the last tree completed.
         self.last_at = float("-inf")
 
     def add(self, count: int, now: float) -> None:
-        """So many trees completed now."""
+        """Note that so many trees completed now."""
         self.last_at = now
         self._first_at = min(self._first_at, now)
         second = now - now % 1.0

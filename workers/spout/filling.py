@@ -19,7 +19,7 @@ _BATCH_SECONDS = 0.02
 
 
 class Filling:
-    """What a spout emits, until it is in flight. One thread, the spout's.
+    """Tuples that a spout emits, until they are in flight. One thread, the spout's.
 
     A spout may emit from ``ack``, ``fail`` and ``release`` too, at any time: that belongs to the next batch.
     """
@@ -116,7 +116,7 @@ class Filling:
         return True
 
     def give_back_unsent(self) -> None:
-        """The worker ends: give back what is not in flight.
+        """Give back what is not in flight, for the worker ends.
 
         What a spout then emits, because something was given back, goes nowhere, and is not given back in turn.
         """

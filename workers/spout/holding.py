@@ -1,4 +1,6 @@
-"""How many messages a spout may hold in the worker, as the bound and the driver come and go."""
+"""Bounds the messages that a spout may hold in the worker, as the bound and the
+driver come and go.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tiercel.workers.spout.outbox import Attendance
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a spout holds messages that cannot be emitted."""
+    """Time for which a spout holds messages that cannot be emitted."""
 
     without_driver: timedelta = timedelta(minutes=1)
     # Far below a broker's consumer timeout, half an hour, and above most outages.

@@ -14,7 +14,10 @@ log = logging.getLogger(__name__)
 
 
 class Orders:
-    """What the task was told last. It holds while Redis is away, and outlives a Redis that comes back empty. One thread."""
+    """Last orders of the task.
+
+    It holds while Redis is away, and outlives a Redis that comes back empty. One thread.
+    """
 
     def __init__(
         self,
@@ -23,7 +26,8 @@ class Orders:
         unheard_of: Callable[[], None] = lambda: None,
         attend: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``unheard_of`` is called when nobody had said anything: the topology is new to Redis, or Redis was emptied.
+        """``on_no_order`` is called when there was no order: the topology is new to Redis, or
+        Redis was emptied.
 
         It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether this worker still has the task.
         """
@@ -36,12 +40,12 @@ class Orders:
 
     @property
     def active(self) -> bool:
-        """Whether the spout may emit: not before the state is known."""
+        """True if the spout may emit: not before the state is known."""
         return self._active
 
     @property
     def dismissed(self) -> bool:
-        """Whether another worker has the task now."""
+        """True if another worker has the task now."""
         return self._dismissed
 
     def obey(self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0) -> None:

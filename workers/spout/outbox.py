@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.5
 
 
 class Attendance(enum.Enum):
-    """Whether anything takes what a spout worker sends."""
+    """Readiness of the other side to take what a spout worker sends."""
 
     DRIVER = "driver"
     # None, or one of another version of the topology.
@@ -34,7 +34,7 @@ class Attendance(enum.Enum):
 
 
 class Sent(enum.Enum):
-    """What became of the batch."""
+    """Result of sending the batch."""
 
     # Redis does not answer, or an inbox is full: the batch is held, try again.
     LATER = "later"
@@ -104,7 +104,7 @@ class Outbox:
         self._number += 1
 
     def register_again(self) -> None:
-        """The ledger lost its memory: what is held was perhaps in it."""
+        """Register what is held again, for the ledger lost its memory."""
         self._registered = False
 
     def due(self, now: float) -> bool:

@@ -23,7 +23,7 @@ class OutcomeReader:
         self._arrived: queue.SimpleQueue[Outcomes] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outcomes", daemon=True)
-        # What ended the thread, if it was not ``close``: the worker cannot go on without it.
+        # Error that ended the thread, if it was not ``close``: the worker cannot go on without it.
         self.error: BaseException | None = None
 
     def start(self) -> None:

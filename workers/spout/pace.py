@@ -1,10 +1,11 @@
-"""When a spout task sends its next batch, and how long it rests when there is nothing to do."""
+"""Pace of a spout task: the time of its next batch, and its rest when there is nothing to do."""
 
 from __future__ import annotations
 
 from tiercel.spark_jobs.running.spacing import Spacing
 
-# At a thousand messages a second each would else be a batch of its own, at ten times the price.
+# Otherwise, at a thousand messages per second, each would be a batch of its own, at ten
+# times the price.
 _BETWEEN_BATCHES_S, _LONGEST_BETWEEN_BATCHES_S = 0.01, 0.04
 # Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine
 # batches are larger.
@@ -22,7 +23,10 @@ class Pace:
         self._rest_s = _SHORTEST_REST_S
 
     def may_begin(self, now: float) -> bool:
-        """Whether the last batch began long enough ago. After a pause the first tuple leaves at once."""
+        """Return True if the last batch began long enough ago.
+
+        After a pause the first tuple leaves at once.
+        """
         return now >= self._next_batch
 
     def began(self, now: float) -> None:

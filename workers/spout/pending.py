@@ -29,7 +29,7 @@ class Pending:
         self._timeout = timeout.total_seconds() if timeout else None
         # Root to message id, when it was emitted, and when its timeout began.
         self._entries: dict[int, tuple[MsgId, float, float]] = {}
-        # When those were emitted whose timeout began again: the oldest may be one of them.
+        # Emit times of those whose timeout began again: the oldest may be one of them.
         self._reset: dict[int, float] = {}
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class Pending:
         return now if first is None else min([first[1], *self._reset.values()])
 
     def old(self, after: float, before: float) -> int:
-        """How many have a timeout that began between these times."""
+        """Count those whose timeout began between these times."""
         count = 0
         for _, _, since in self._entries.values():
             if since > before:
@@ -104,7 +104,7 @@ class Pending:
         return count
 
     def oldest_at(self, now: float) -> float:
-        """When the timeout began that ends next; now if nothing is in flight."""
+        """Return the start of the timeout that ends next; now if nothing is in flight."""
         first = next(iter(self._entries.values()), None)
         return now if first is None else first[2]
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class SpoutProcess:
-    """What ``tiercel spout`` runs."""
+    """The process of ``tiercel spout``."""
 
     def __init__(  # noqa: PLR0913 - which task, and what around it
         self,
@@ -58,7 +58,7 @@ class SpoutProcess:
 
     @property
     def dismissed(self) -> bool:
-        """Whether it ended because another worker has its task."""
+        """True if it ended because another worker has its task."""
         return self._orders.dismissed
 
     def run(self) -> None:

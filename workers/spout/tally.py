@@ -31,7 +31,7 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: list[ErrorReport] = []
-        # Whether the counters have kept something that is not sent.
+        # True if the counters have kept something that is not sent.
         self._owed = False
         self._flushed_at = clock()
         self._window: tuple[float, int] = (clock(), 0)

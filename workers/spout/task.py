@@ -45,7 +45,7 @@ class SpoutSettings:
     admission: Admission
     # False with ``ackers=0``: a tuple counts as acked as soon as it is in an inbox.
     tracked: bool
-    # How long the end may take: settle what finishes within it, give the rest back.
+    # Time for the shutdown: settle what finishes within it, give the rest back.
     grace: timedelta
     patience: Patience = field(default_factory=Patience)
 
@@ -126,7 +126,7 @@ class SpoutTask:
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
         self._follow(self._outbox.topology)
-        # What times out while no driver is there to execute it has done nothing wrong.
+        # A tuple that times out while no driver runs is not to blame.
         worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
@@ -164,7 +164,7 @@ class SpoutTask:
         self._orders.obey(self._spout, in_flight, self.stop, self._trees.oldest_s(now))
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
-        # What is not tracked is bounded by the inboxes, and leaves in full batches.
+        # Untracked tuples are bounded by the inboxes, and leave in full batches.
         bound = self._admission.bound if self._settings.tracked else BATCH_TUPLES
         expected = self._holding.look(now, bound=bound, active=self._orders.active, attendance=attendance)
         if expected is not None:
@@ -181,7 +181,7 @@ class SpoutTask:
             if outcomes.ledger_lost:
                 self._outbox.register_again()
                 self._trees.give_back_all("Redis lost the ledger")
-            # The outcomes of whoever has this task now are late here.
+            # The outcomes of the worker that has this task now are late here.
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)
         return bool(taken)

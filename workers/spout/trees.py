@@ -153,7 +153,7 @@ class Trees:
         if msg_ids:
             self.tell_acked(msg_ids)
             total = 0.0
-            # What was sent together has one latency here.
+            # Tuples that were sent together have one latency here.
             emitted = Counter(emitted_at)
             for then, count in emitted.items():
                 total += (now - then) * count

@@ -1,4 +1,4 @@
-"""What ``tiercel spout`` runs when it is not told which task: one that no other worker has.
+"""Run by ``tiercel spout`` when it is not told which task: one that no other worker has.
 
 So any number of equal workers may be started, stopped and started again: who finds all tasks taken waits in reserve.
 """
@@ -81,7 +81,7 @@ class SpoutWorker:
         said = False
         while not self._stopped.is_set():
             self._heartbeat.beat()
-            # Before it takes the task of one that obeyed: nobody counts those in reserve.
+            # Before it takes the task of one that obeyed: those in reserve are not counted.
             if patiently(self._stopped, self._control.state) is State.KILLED:
                 log.info("killed: ending", extra={"event": "killed"})
                 return None
@@ -101,7 +101,7 @@ class SpoutWorker:
         try:
             return self._claims.keep(task_id)
         except LedgerUnavailableError:
-            return True  # nobody else can take it now either
+            return True  # no other worker can take it now either
 
 
 def run_spouts(name: str, topology: Topology, settings: Settings, component: str | None, task_index: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What ``Metrics`` promises, held against both backends."""
+"""The contract of ``Metrics``, held against both backends."""
 
 from __future__ import annotations
 

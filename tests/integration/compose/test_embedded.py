@@ -26,7 +26,7 @@ pytestmark = pytest.mark.embedded
 
 
 def alive(pid: int) -> bool:
-    """A zombie that nobody has fetched yet is dead."""
+    """A zombie that has not been reaped yet is dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

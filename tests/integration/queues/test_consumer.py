@@ -118,7 +118,7 @@ def test_a_failed_message_waits_for_its_back_off(amqp_url):
         desk.consumer.fail(first.epoch, first.tag)
         desk.ack(second)
         desk.wait_for("acked_to_broker")
-        desk.consumer.ack(first.epoch, first.tag)  # nobody else may settle what is held
+        desk.consumer.ack(first.epoch, first.tag)  # no other thread may settle what is held
         desk.wait_for("stale")
         assert desk.counts["requeued"] == 0
         assert ready(amqp_url, queue.name) == 0

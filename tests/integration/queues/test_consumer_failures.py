@@ -1,4 +1,4 @@
-"""What a consumer survives: each thing that RabbitMQ or the network can do to it."""
+"""Faults that a consumer survives: each thing that RabbitMQ or the network can do to it."""
 
 import random
 import threading

@@ -32,7 +32,9 @@ def queue(amqp_url):
 
 @contextmanager
 def standing_still(broker, name):
-    """The leader of a quorum queue answers nobody meanwhile, or until the function that it yields is called."""
+    """The leader of a quorum queue does not answer meanwhile, or until the function that it
+    yields is called.
+    """
 
     def order(what):
         broker.control("eval", f"sys:{what}({{'%2F_{name}', node()}}).")

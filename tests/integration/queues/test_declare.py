@@ -1,4 +1,4 @@
-"""What queues are declared as, on a real broker."""
+"""Declarations of queues, on a real broker."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""What ``Inboxes`` promises, held against both backends."""
+"""The contract of ``Inboxes``, held against both backends."""
 
 from __future__ import annotations
 

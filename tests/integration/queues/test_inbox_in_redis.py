@@ -1,4 +1,6 @@
-"""How inboxes lie in a real server: what travels, what wakes whom, and servers that forget, fill up or leave."""
+"""Inboxes in a real server: what travels, what wakes which reader, and servers that forget,
+fill up or leave.
+"""
 
 from __future__ import annotations
 

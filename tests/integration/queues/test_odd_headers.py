@@ -21,7 +21,8 @@ from tiercel.queues.publishing import dead_letters
 from tiercel.queues.retry import NO_WAIT
 
 REFUSED = ("not a number", "infinite", "short of type U", "type unknown", "cut off")
-# What broke the connection, again and again, until all its messages were dead letters; or broke the commands.
+# Headers that broke the connection, again and again, until all its messages were dead letters; or
+# broke the commands.
 HARMFUL = ("timestamp in milliseconds", "array 2,000 deep", "array 600 deep", "name not UTF-8")
 PASSED = [name for name in ODD if name not in REFUSED]
 
@@ -117,5 +118,7 @@ def test_those_that_always_fail_are_dead_lettered_by_whoever_counts_first_and_pu
 
 
 def said(headers):
-    """What the sender wrote, for comparison: the broker sorts, and not a number is not itself."""
+    """Return what the sender wrote, for comparison: the broker sorts, and not a
+    number is not itself.
+    """
     return repr(sorted((name, value) for name, value in headers.items() if not name.startswith("x-")))

@@ -1,4 +1,6 @@
-"""What Spark says at the end of a run, when its threads and Python workers are cut off, is not for users."""
+"""Noise of Spark at the end of a run, when its threads and Python workers are cut off,
+is not for users.
+"""
 
 import subprocess
 import sys

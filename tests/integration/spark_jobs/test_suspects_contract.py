@@ -1,4 +1,4 @@
-"""What ``CaseBook`` promises, held against both backends."""
+"""The contract of ``CaseBook``, held against both backends."""
 
 import uuid
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What commands change is logged: what was done, to what, by whom."""
+"""Commands log what they change: what was done, to what, by which user."""
 
 import json
 import os

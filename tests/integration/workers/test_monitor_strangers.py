@@ -1,4 +1,4 @@
-"""What a stranger who reaches ``tiercel monitor`` can do: listening on every address, without the token."""
+"""Reach of a stranger at ``tiercel monitor``: listening on every address, without the token."""
 
 import asyncio
 import json

@@ -73,7 +73,7 @@ def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amq
 
 
 class Sleeper(BasicBolt):
-    """What it takes is up to the driver below."""
+    """The time it takes is up to the driver below."""
 
 
 class Stack:

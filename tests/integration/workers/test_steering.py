@@ -101,7 +101,7 @@ def test_kill_waits_until_nothing_is_in_flight_then_ends_everything(tiercel, nam
         threading.Timer(4, setattr, [running, "pending", 0]).start()
         code, said = tiercel("kill", name, "--wait", "60")
         assert running.states == [State.ACTIVE, State.DEACTIVATED, State.KILLED]
-        assert running.control.state() is State.ACTIVE, "for whoever starts it next"
+        assert running.control.state() is State.ACTIVE, "for the next start"
     assert code == 0
     first, *_, last = said.splitlines()
     assert first.startswith(f"{name}: 6 messages in flight, waiting for ")

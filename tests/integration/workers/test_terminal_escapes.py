@@ -50,7 +50,10 @@ def name(amqp_url, redis_url):
 
 @pytest.fixture
 def tiercel(amqp_url, redis_url):
-    """What a terminal is sent by a command; with a text to wait for, the command is ended then."""
+    """Return what a command sends to a terminal.
+
+    With a text to wait for, the command is ended then.
+    """
     environment = {**os.environ, "TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url, "TERM": "xterm-256color"}
 
     def run(*arguments, until=None, **variables):

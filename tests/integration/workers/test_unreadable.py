@@ -1,4 +1,6 @@
-"""What a newer tiercel or a stranger put into Redis is passed over with one line that names it, and stops nothing else."""
+"""Entries in Redis by a newer tiercel or a stranger are passed over with one line that names them,
+and stop nothing else.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tiercel.workers.spout.process import SpoutProcess
 
 TASKS, TUPLES = 3, 40
 TIMEOUT_S = 6.0
-# What becomes of tuple n at its first attempt: n % 4. At the second one it is acked.
+# Fate of tuple n at its first attempt: n % 4. At the second one it is acked.
 ACKED, FAILED, FORGOTTEN, RAISED = range(4)
 
 
@@ -94,7 +94,7 @@ def topology():
 
 
 def complete():
-    """Whether every tuple was acked at some attempt."""
+    """Return True if every tuple was acked at some attempt."""
     return len({msg_id[:2] for _, what, msg_id, *_ in Replaying.told if what == "ack"}) == TASKS * TUPLES
 
 
@@ -132,7 +132,7 @@ class HostThread:
 
 @contextmanager
 def bolts(topology, redis_url):
-    """What the driver does, without Spark; gives the driver's ledger."""
+    """Do what the driver does, without Spark; yields the driver's ledger."""
     driver = Driver(topology, (redis_url,), "local[1]")
     runs = driver._runs
 

@@ -1,4 +1,4 @@
-"""What only the twin can be asked; the contract suite has the rest."""
+"""Questions for the twin alone; the contract suite has the rest."""
 
 from datetime import timedelta
 

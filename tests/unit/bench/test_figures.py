@@ -1,4 +1,4 @@
-"""What the benchmark makes of its measurements, and how they get into the pages."""
+"""Figures that the benchmark makes of its measurements, and their way into the pages."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What ``bench.inbox`` and ``bench.steps`` do, on inboxes and a ledger in memory: the order of calls, not their price."""
+"""Calls of ``bench.inbox`` and ``bench.steps``, on inboxes and a ledger in memory: their order,
+not their price.
+"""
 
 import itertools
 

@@ -1,4 +1,6 @@
-"""When a topology of the benchmark is ready, has work left, and when its run counts for nothing."""
+"""Conditions of the benchmark: a topology is ready, has work left, or its run
+counts for nothing.
+"""
 
 from types import SimpleNamespace
 
@@ -18,7 +20,7 @@ from tiercel.workers.control.memory_lease import MemoryLease
 
 
 class Parts:
-    """What a running topology keeps in Redis, in memory."""
+    """In memory, what a running topology keeps in Redis."""
 
     def __init__(self):
         self.topology = basic()

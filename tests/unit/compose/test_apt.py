@@ -36,7 +36,7 @@ def installing(policy: Path, script: str = "read line") -> Iterator[subprocess.P
 
 
 def answer(policy: Path) -> int:
-    """What Debian is told when it asks whether a service may start."""
+    """Return what Debian is told when it asks whether a service may start."""
     return subprocess.run([str(policy), "some-server", "start"], check=False).returncode
 
 

@@ -1,4 +1,4 @@
-"""What compose/docker-compose.yml promises, read from the file."""
+"""Promises of compose/docker-compose.yml, read from the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the image installs: exactly what runs tiercel and its monitor."""
+"""Packages of the image: exactly what runs tiercel and its monitor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
-# What redis needs on Python before 3.11.3.
+# Needed by redis on Python before 3.11.3.
 ALSO = {"async-timeout"}
 
 

@@ -44,7 +44,10 @@ def container(name: str) -> dict[str, Any]:
 
 
 def environment(name: str) -> dict[str, str]:
-    """What `$(NAME)` in a command stands for, as far as the manifests say; what the cluster says is a 1 here."""
+    """Return what `$(NAME)` in a command stands for, as far as the manifests say.
+
+    What the cluster says is a 1 here.
+    """
     (shared,) = (each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == "tiercel")
     from_cluster = {each["name"]: each.get("value", "1") for each in container(name).get("env", ())}
     return {**(shared if "envFrom" in container(name) else {}), **from_cluster}

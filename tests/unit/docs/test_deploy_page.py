@@ -18,7 +18,9 @@ TEXT = (ROOT / "docs" / "deploy.md").read_text()
 
 
 def commands() -> list[str]:
-    """What follows the word tiercel in the indented blocks, each continued line joined, comments left out."""
+    """Return what follows the word tiercel in the indented blocks, continued lines joined,
+    comments left out.
+    """
     lines = "\n".join(line for line in TEXT.splitlines() if line.startswith("    ")).replace("\\\n", " ")
     found = re.findall(r"(?:^|exec (?:-T )?monitor |\S+=\S+ )\s*tiercel (?!spout\.)([a-z][^\n&<]*)", lines, re.MULTILINE)
     return [re.sub(r"\s#.*", "", command.replace("$(hostname -i)", "10.0.0.1")).strip() for command in found]

@@ -1,4 +1,4 @@
-"""What a queue spout can be given, before any broker is involved."""
+"""Settings of a queue spout, before any broker is involved."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What is done with a message that failed."""
+"""Decisions about messages that failed."""
 
 from datetime import timedelta
 

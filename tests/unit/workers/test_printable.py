@@ -1,4 +1,6 @@
-"""What a terminal would obey is escaped, in one place for everything that is shown or logged."""
+"""Characters that a terminal would obey are escaped, in one place for everything that is
+shown or logged.
+"""
 
 import ast
 import io
@@ -102,7 +104,7 @@ def test_what_a_command_says_holds_none(capsys):
 
 
 def test_there_is_one_way_to_the_terminal():
-    """Whoever makes a cell or writes a line by himself forgets the escaping."""
+    """Code that makes a cell or writes a line by itself forgets the escaping."""
     for path in (ROOT / "workers").rglob("*.py"):
         if path.name == "terminal.py":
             continue

@@ -1,4 +1,6 @@
-"""What the page can do with the token: activate, deactivate, look at dead letters and put them back."""
+"""Actions of the page that need the token: activate, deactivate, look at dead letters
+and put them back.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _ORDERS = {State.ACTIVE: "activate", State.DEACTIVATED: "deactivate"}
 
 
 class Actions:
-    """What is done, on a thread of its own, and what is said and logged of it."""
+    """Runs actions on a thread of their own, and reports and logs them."""
 
     def __init__(self, servers: Servers, guard: Guard) -> None:
         self._servers = servers
@@ -66,7 +68,10 @@ class Actions:
         await self._guard.let(action)
 
     async def look(self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Look at the oldest dead letters of a queue. Changes nothing, but their bodies are not for everybody."""
+        """Look at the oldest dead letters of a queue.
+
+        Changes nothing, but their bodies may be confidential.
+        """
 
         def letters() -> list[DeadLetter]:
             return dead_letters.show(self._servers.amqp_url or "", queue, limit)

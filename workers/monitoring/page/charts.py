@@ -67,7 +67,7 @@ def graph_size(overview: Overview) -> tuple[int, int]:
 
 
 def graph_options(overview: Overview) -> dict[str, Any]:
-    """Spouts and bolts, and on each edge what goes over it a second."""
+    """Spouts and bolts, and on each edge its tuples per second."""
     rows = layers(overview)
     half = max(map(len, rows)) / 2
     series = {

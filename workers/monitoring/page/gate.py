@@ -1,4 +1,6 @@
-"""What comes in: only for us, only from our own page, only where there is something, only so many."""
+"""Gate for requests: only for us, only from our own page, only for pages that
+exist, only so many.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tiercel.workers.monitoring.page.hosts import AllowedHosts
 SOCKETS = "/_nicegui_ws/"
 PAGE = "/"
 HEALTH = "/health"
-# Where there is something, or NiceGUI itself says that there is not: of all else it makes a page of
-# its own, and keeps that for a minute.
+# Paths that exist, or of which NiceGUI itself says that they do not: for all others it makes a page
+# of its own, and keeps that for a minute.
 _PLACES = re.compile(
     rf"/|/metrics|/favicon\.ico"
     rf"|/_nicegui/{re.escape(__version__)}/((static|libraries|components|resources/[^/]+|esm/[^/]+)/.*|dynamic_resources/[^/]+)"
@@ -70,7 +72,7 @@ class Gate:
         return None
 
     def _stranger(self, scope: Scope) -> PlainTextResponse | None:
-        """What is said to a request that names another host, or comes from another page."""
+        """Return the answer to a request that names another host, or comes from another page."""
         hosts = list(_headers(scope, b"host"))
         local = (scope.get("server") or ("",))[0]
         if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):

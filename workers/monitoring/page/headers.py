@@ -1,4 +1,4 @@
-"""What goes out: headers that keep the page out of frames, and foreign scripts out of the page."""
+"""Headers of responses, which keep the page out of frames, and foreign scripts out of the page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Answer:
 
     async def _send_page(self, start: Message) -> None:
         nonce = secrets.token_urlsafe(16)
-        # What is shown comes as JSON in which every < is escaped: these are the page's own scripts.
+        # All content comes as JSON in which every < is escaped: these are the page's own scripts.
         page = self._page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
         headers = MutableHeaders(scope=start)
         headers["Content-Security-Policy"] = _PAGE.format(nonce=nonce)

@@ -32,7 +32,10 @@ def table_of(kind: TableKind, selection: Literal["multiple"] | None = None) -> u
 
 
 class Letters:
-    """The section about the dead letters of one queue at a time. What is in it was there when somebody pressed "look"."""
+    """The section about the dead letters of one queue at a time.
+
+    Its content was there when the operator pressed "look".
+    """
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -52,7 +55,7 @@ class Letters:
             ui.button("close", on_click=self._dialog.close).props("dense no-caps")
 
     def offer(self, queues: Sequence[str]) -> None:
-        """These queues can be chosen."""
+        """Offer these queues for a choice."""
         if list(self._queue.options) != list(queues):
             self._queue.set_options(list(queues), value=queues[0] if queues else None)
 

@@ -1,4 +1,4 @@
-"""How much of the monitor strangers can use up: pages in memory, and lines in the log."""
+"""Limits on what strangers can use up of the monitor: pages in memory, and lines in the log."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ body { overflow-x: hidden; }
 
 
 class Page:
-    """What one browser shows."""
+    """The page of one browser."""
 
     def __init__(self, station: Station, servers: Servers, lock: Lock, topology: str | None) -> None:
         self._station = station
@@ -117,7 +117,8 @@ class Page:
     async def _refresh(self) -> None:
         asked = self._topology, self._window
         look = await run.io_bound(self._station.look, *asked)
-        # None: the server is ending. And a slow look may come after somebody has chosen another topology or window.
+        # None: the server is ending. And a slow look may come after the operator has chosen another
+        # topology or window.
         if look is not None and asked == (self._topology, self._window):
             self._show(look)
 

@@ -1,4 +1,4 @@
-"""What ``Ledger`` and ``OutcomeFeed`` promise, held against every backend."""
+"""The contract of ``Ledger`` and ``OutcomeFeed``, held against every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ledger lies in a real server: keys, expiry, encodings, memory, a cluster's rules."""
+"""The ledger in a real server: keys, expiry, encodings, memory, a cluster's rules."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(redis_ur
             slices = random.randint(1, len(attempt.roots) - 1)
             perform_all(ledger.applying(*attempt.arguments())[:slices])
             expected.deliver(attempt, slices)
-        # What survives is repeated until it got through.
+        # A surviving attempt is repeated until it got through.
         ledger.apply(*attempt.arguments())
         expected.deliver(attempt)
     check(ledger, feed, expected)

@@ -1,4 +1,4 @@
-"""What ``StateStore`` promises, held against every backend."""
+"""The contract of ``StateStore``, held against every backend."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_same_work_again_writes_nothing_however_often(store):
 
 
 def test_other_work_after_a_commit_is_told_so_and_the_first_stays(store):
-    """What the first attempt acked is gone from the queue: it must stay counted."""
+    """Messages that the first attempt acked are gone from the queue: they must stay counted."""
     commit(store, 0, add(a=1, b=1), digest="d1")
     assert commit(store, 0, add(a=1), digest="d2") is Applied.CONFLICTING
     assert commit(store, 0, Writes(), digest="d3") is Applied.CONFLICTING

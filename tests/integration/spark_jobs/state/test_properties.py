@@ -32,7 +32,7 @@ KEYS = [["a", 1, b"\xff", ("x", 1), "é"], ["b", 2, b"", ("x", 2), ""]]
 
 
 class PlainDict(dict[Any, Any]):
-    """What a ``KeyValueState`` should look like."""
+    """Model of a ``KeyValueState``."""
 
     def put(self, key, value):
         self[key] = value
@@ -49,7 +49,9 @@ class PlainDict(dict[Any, Any]):
 
 
 def handle(random: Random, state: Any, task: int) -> None:
-    """What one tuple does; the same for the same ``random``, as long as the state is the same too."""
+    """Do what one tuple does; the same for the same ``random``, as long as the state
+    is the same too.
+    """
     for _ in range(random.randint(1, 3)):
         key = random.choice(KEYS[task])
         found = state.get(key)
@@ -73,7 +75,7 @@ def handle(random: Random, state: Any, task: int) -> None:
 def work(seed: int, state: Any, task: int) -> None:
     """The tuples of one task's share of a step; some raise half way, and leave nothing."""
     random = Random(seed)
-    # What writes nothing commits nothing, and another attempt may then do as it likes.
+    # A step that writes nothing commits nothing, and another attempt may then do as it likes.
     state.put(("seed", task), seed)
     for _ in range(random.randint(0, 4)):
         own, raises = Random(random.random()), random.random() < 0.2
@@ -163,7 +165,9 @@ def entries(store) -> dict[Any, Any]:
 
 
 def without_nothing(found: dict[Any, Any]) -> dict[Any, Any]:
-    """Where a task's first count is taken back after another task's count came upon it, a 0 is left of both."""
+    """Drop zeros: one is left where a task's first count is taken back after another task's
+    count came upon it.
+    """
     return {key: value for key, value in found.items() if key != SHARED or value != 0}
 
 

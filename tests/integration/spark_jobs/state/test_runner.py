@@ -186,7 +186,9 @@ def test_a_repeated_step_that_does_other_work_loses_nothing_of_what_was_acked(ru
 
 
 def test_a_repeated_step_that_does_other_work_before_the_ledger_heard_fails_its_trees(run):
-    """Whether the first attempt's acks left cannot be known: its counts stay, and the messages are delivered again."""
+    """The first attempt's acks may or may not have left: its counts stay, and the messages are
+    delivered again.
+    """
     pump = Pump(word_count(Last(), counters=1), state=run(1))
     roots = fed(pump, 10)
     with killed_in(MemoryLedger, "_apply"):

@@ -1,4 +1,4 @@
-"""What RabbitMQ's and the network's errors are called here."""
+"""Translation of RabbitMQ's and the network's errors."""
 
 import socket
 import ssl

@@ -1,4 +1,6 @@
-"""What queues are declared with on each version of RabbitMQ, and how those that exist are read; a broker made of notes."""
+"""Arguments of queues on each version of RabbitMQ, and how those of existing queues are read; a
+broker made of notes.
+"""
 
 import logging
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""When acks leave: few at once, many together."""
+"""Timing of acks: few at once, many together."""
 
 from __future__ import annotations
 

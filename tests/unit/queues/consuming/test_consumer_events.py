@@ -318,7 +318,7 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
         assert not bench.undertaker.asked
         bench.queue[0].count = None
         message = bench.queue[0]
-        # What a classic queue tells: that it was delivered before, and not how often.
+        # A classic queue tells that a message was delivered before, and not how often.
         first, message.count = not getattr(message, "seen", False), 0
         message.seen = True
         if not first:

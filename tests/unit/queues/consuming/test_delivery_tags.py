@@ -1,4 +1,4 @@
-"""Which acknowledgements are sent."""
+"""Acknowledgements that are sent."""
 
 from hypothesis import given
 from hypothesis import strategies as st

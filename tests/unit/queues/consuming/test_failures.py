@@ -1,4 +1,4 @@
-"""Whose failures are counted, and for how long."""
+"""Counts of failures: of which messages, and for how long."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""How many messages a consumer asks for."""
+"""Prefetch: how many messages a consumer asks for."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,6 @@
-"""A chunk is read as it was written, or refused as a whole: whoever wrote the bytes, nothing beyond them is read."""
+"""A chunk is read as it was written, or refused as a whole: whatever the bytes are, nothing
+beyond them is read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy in the dead-letter queue carries."""
+"""Content of a copy in the dead-letter queue."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

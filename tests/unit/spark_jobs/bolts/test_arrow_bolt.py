@@ -1,4 +1,6 @@
-"""What an ArrowBolt is given and what its calls mean: which rows are acked, which fail and why, what leaves and what stays."""
+"""Input and calls of an ArrowBolt: which rows are acked, which fail and why, what
+leaves and what stays.
+"""
 
 from __future__ import annotations
 
@@ -441,7 +443,7 @@ def test_a_retry_in_another_process_does_the_same_work(effects: int) -> None:
 
 
 class Totals(ArrowBolt):
-    """How often each word came so far."""
+    """Count how often each word came so far."""
 
     output_fields = "word string, n long"
 

@@ -131,7 +131,7 @@ def topology(bolt: Any, groupings: tuple[str, str], between: bool) -> Topology:
 
 
 def content(chunks: Iterable[Chunk]) -> dict[Any, list]:
-    """What is in the chunks, however it is cut and ordered."""
+    """Return what is in the chunks, however it is cut and ordered."""
     found: dict[Any, list] = {}
     for chunk in chunks:
         lineage = chunk.lineage

@@ -1,4 +1,7 @@
-"""What an ArrowBolt emits becomes exactly the stream's columns, or a clear error; no value changes on the way."""
+"""Output of an ArrowBolt becomes exactly the stream's columns, or a clear error.
+
+No value changes on the way.
+"""
 
 from __future__ import annotations
 

@@ -170,7 +170,9 @@ def test_a_spout_shuffles_each_stream_in_turn() -> None:
 
 
 def sent_by(emission) -> list:
-    """What its chunks hold, in one order: tuples that came one by one follow those that came together."""
+    """Return what its chunks hold, in one order: tuples that came one by one follow those
+    that came together.
+    """
     return [(parcel.target, sum(parcel.tuples), sent(decode(one))) for parcel in emission.parcels for one in parcel.chunks]
 
 

@@ -1,4 +1,4 @@
-"""What numpy folds is what a naive loop over dictionaries folds."""
+"""The fold in numpy equals that of a naive loop over dictionaries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def naive_seed(tup: dict[int, int]) -> int:
 
 @st.composite
 def works(draw):
-    """Tuples, which of them are acked, and emissions to some targets: each a list of input rows, one an anchor."""
+    """Tuples, which of them are acked, and emissions to some targets: each a list of input
+    rows, one per anchor.
+    """
     tuples = draw(TUPLES)
     rows = st.integers(0, len(tuples) - 1) if tuples else st.nothing()
     acked = draw(st.lists(rows, unique=True)) if tuples else []

@@ -71,7 +71,7 @@ FIRST, LAST = 2, 3
 
 
 def words_in(cluster: InboxCluster, task: int) -> list[str]:
-    """What waits in an inbox, without taking it."""
+    """Return what waits in an inbox, without taking it."""
     found = dict(cluster.inboxes.drain(RUN))
     chunks = [decode(entry.payload) for entry in found.get(task, [])]
     return [word for chunk in chunks for word in chunk.values.column(0).to_pylist()]

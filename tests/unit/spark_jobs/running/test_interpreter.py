@@ -1,4 +1,4 @@
-"""What Python's collector walks, in a process of its own: a process cannot undo what is tried here."""
+"""Garbage collection, in a process of its own: a process cannot undo what is tried here."""
 
 import subprocess
 import sys

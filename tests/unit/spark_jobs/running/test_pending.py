@@ -1,4 +1,6 @@
-"""What a bolt task has taken and not committed: in order, cut anywhere, and forgotten exactly once."""
+"""Tuples that a bolt task has taken and not committed: in order, cut anywhere, and
+released exactly once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a step is: it follows what fits into some milliseconds."""
+"""Size of a step: it follows what fits into some milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a process died: what its successor notes, what is tried alone, and what a neighbour's death costs."""
+"""After a process died: what its successor notes, what is tried alone, and what a
+neighbour's death costs.
+"""
 
 from __future__ import annotations
 

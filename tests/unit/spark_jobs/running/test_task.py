@@ -1,4 +1,4 @@
-"""Bolt tasks at work on inboxes in memory: what is acked, what fails, what waits for whom."""
+"""Bolt tasks at work on inboxes in memory: what is acked, what fails, what waits for what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When ticks are due, and what bolts see of them; without Spark."""
+"""Times of ticks, and what bolts see of them; without Spark."""
 
 from typing import ClassVar
 

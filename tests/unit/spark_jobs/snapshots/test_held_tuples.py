@@ -36,7 +36,7 @@ class Join(Bolt):
 
 
 class Joined(BasicBolt):
-    """Notes what it saw, once an attempt."""
+    """Notes what it saw, once per attempt."""
 
     seen: list[tuple[Any, ...]]
 

@@ -57,7 +57,9 @@ for _ in range(3):
 
 
 def started(code: str, *folders: object) -> str:
-    """What a Python process prints that has these in front of its PYTHONPATH, and Spark's settings in its environment."""
+    """Return the output of a Python process with these in front of its PYTHONPATH, and Spark's
+    settings in its environment.
+    """
     settings = {key.removeprefix(PREFIX): value for key, value in EVERYWHERE.items() if key.startswith(PREFIX)}
     path = os.pathsep.join(map(str, [*folders, ROOT]))
     environment = {**os.environ, **settings, "PYTHONPATH": path}

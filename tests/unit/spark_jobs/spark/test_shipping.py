@@ -48,7 +48,9 @@ def names(archive: Path) -> set[str]:
 
 
 def in_archive(archive: Path, script: str, folder: Path) -> str:
-    """What a Python says that has the archive, third-party packages, and nothing else of ours."""
+    """Return the output of a Python that has the archive, third-party packages, and
+    nothing else of ours.
+    """
     paths = f"import sys; sys.path[:] = [{str(archive)!r}] + [p for p in sys.path if p not in ('', {str(ROOT)!r})]\n"
     done = subprocess.run([sys.executable, "-c", paths + script], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Who is blamed when Python processes die, decided from what the attempts at a task left behind."""
+"""Blame for Python processes that die, decided from what the attempts at a task left behind."""
 
 import pytest
 

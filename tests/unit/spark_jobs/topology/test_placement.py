@@ -1,4 +1,4 @@
-"""Which bolt tasks share a Spark task, and which must not wait for which."""
+"""Placement: which bolt tasks share a Spark task, and which must not wait for which."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def test_what_tuples_are_and_where_they_go_is_the_shape(change):
 
 
 def attended_by(driver):
-    """Whether a spout worker of ``topology()`` takes messages, beside a driver of this topology."""
+    """Return True if a spout worker of ``topology()`` takes messages, beside a driver
+    of this topology.
+    """
     lease = MemoryLease()
     lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
     outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, topology=topology())

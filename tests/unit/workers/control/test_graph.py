@@ -1,4 +1,4 @@
-"""What is published of a topology, so that a monitor needs none of its code."""
+"""Published graph of a topology, so that a monitor needs none of its code."""
 
 import json
 from dataclasses import replace

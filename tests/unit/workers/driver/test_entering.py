@@ -1,4 +1,6 @@
-"""A run takes over what the one before left: everything is released, whoever dies in between, and nothing stops it."""
+"""A run takes over what the one before left: everything is released, whichever process dies in
+between, and nothing stops it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def topology(tasks=2):
 
 
 class Left:
-    """What a first run left: messages in inboxes, and with bolts that hold them."""
+    """Remains of a first run: messages in inboxes, and with bolts that hold them."""
 
     def __init__(self):
         self.inboxes, self.ledger, self.book = MemoryInboxes(), MemoryLedger(SPEC), MemoryCaseBook()

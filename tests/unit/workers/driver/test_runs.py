@@ -102,7 +102,7 @@ class Away:
 
 
 class World:
-    """What two drivers share."""
+    """Everything that two drivers share."""
 
     slots = 2
     free = 0

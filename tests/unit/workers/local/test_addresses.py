@@ -1,4 +1,4 @@
-"""The notes of private servers: found by their user's commands, and by nobody's tricks."""
+"""The notes of private servers: found by their user's commands, and not by other users."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VICTIM, STRANGER = 12345, 65534
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch) -> Path:
-    """Where the notes are; the folder that tiercel makes in there."""
+    """Return the place of the notes; the folder that tiercel makes in there."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / f"tiercel-{os.getuid()}"
 
@@ -161,7 +161,10 @@ def as_user(user: int, command: list[str]) -> None:
 
 
 def announce_as_victim(temporary: Path) -> str:
-    """What another user's announcement says. It has imported all that it needs while it was still this one."""
+    """Return what another user's announcement says.
+
+    It has imported all that it needs while it was still this one.
+    """
     become = f"import os; os.setgroups([]); os.setresgid(*[{VICTIM}] * 3); os.setresuid(*[{VICTIM}] * 3)"
     script = f"import tiercel.workers.local.addresses\n{become}\n{ANNOUNCE}"
     environment = {**os.environ, "TMPDIR": str(temporary)}

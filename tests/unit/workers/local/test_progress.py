@@ -11,12 +11,12 @@ def test_nothing_is_said_when_nothing_happened():
 
 def test_the_rate_is_that_of_the_time_since_the_last_look():
     before, now = Counter(emitted=100, acked=100), Counter(emitted=1_400, acked=1_300, failed=20)
-    assert describe(before, now, 10) == "1,300 acked (120 a second), 20 failed, 80 in flight"
+    assert describe(before, now, 10) == "1,300 acked (120 per second), 20 failed, 80 in flight"
 
 
 def test_what_is_rare_is_said_only_when_it_happened():
     now = Counter(emitted=10, acked=1, failed=2, timeout=2, released=3, rejected=4)
-    assert describe(Counter(), now, 1) == "1 acked (1 a second), 2 failed, 2 timeout, 3 released, 4 rejected, 4 in flight"
+    assert describe(Counter(), now, 1) == "1 acked (1 per second), 2 failed, 2 timeout, 3 released, 4 rejected, 4 in flight"
 
 
 def test_the_tasks_of_all_spouts_are_added_up(caplog):
@@ -28,4 +28,4 @@ def test_the_tasks_of_all_spouts_are_added_up(caplog):
     metrics.add("bolt", 3, {"acked": 50})
     progress.look(now=3.0)
     progress.look(now=6.0)
-    assert caplog.messages == ["3 acked (1 a second), 0 failed, 0 in flight"]
+    assert caplog.messages == ["3 acked (1 per second), 0 failed, 0 in flight"]

@@ -1,4 +1,4 @@
-"""What the chart of depths remembers."""
+"""Memory of the chart of depths."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""How often a spout task sends, and how long it rests."""
+"""Pace of a spout task: how often it sends, and how long it rests."""
 
 import pytest
 

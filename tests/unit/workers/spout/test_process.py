@@ -1,4 +1,4 @@
-"""What a topology's settings become in a spout worker; nothing connects."""
+"""Settings of a topology in a spout worker; nothing connects."""
 
 from datetime import timedelta
 

@@ -111,7 +111,7 @@ class ManySpout(ListSpout):
 
 
 class OneByOneSpout(ManySpout):
-    """What it overrides last counts."""
+    """The method that it overrides last counts."""
 
     def next_tuple(self, collector):
         ListSpout.next_tuple(self, collector)
@@ -155,7 +155,7 @@ class Bench:
 
     @property
     def presence(self):
-        """What the task says about itself."""
+        """The task's report about itself."""
         return self.control.present(range(1, 2)).get(1)
 
     def received(self):
