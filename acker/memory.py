@@ -107,7 +107,8 @@ class MemoryLedger:
     def census(self) -> Census:
         pending = self.pending()
         with self._changed:
-            feeds, now = self._feeds.values(), self._clock()
+            feeds = self._feeds.values()
+            now = self._clock()
             return Census(
                 pending=pending,
                 memory_bytes=_ROOT_BYTES * pending,
@@ -205,7 +206,8 @@ class MemoryFeed:
     def read(self, timeout: timedelta) -> Outcomes:
         with self._changed:
             self._changed.wait_for(lambda: self.arrived or self._closed, timeout.total_seconds())
-            arrived, self.arrived = self.arrived, []
+            arrived = self.arrived
+            self.arrived = []
         return joined(arrived)
 
     def close(self) -> None:

@@ -39,9 +39,12 @@ def shard_census(client: redis.Redis, keys: ShardKeys) -> Census:
             pipeline.xrange(feed, count=1)
         pipeline.time()
         replies: list[Any] = pipeline.execute()
-    lengths, replies = replies[: len(buckets)], replies[len(buckets) :]
-    sizes, replies = replies[: len(buckets)], replies[len(buckets) :]
-    entries, replies = replies[: len(keys.feeds)], replies[len(keys.feeds) :]
+    lengths = replies[: len(buckets)]
+    replies = replies[len(buckets) :]
+    sizes = replies[: len(buckets)]
+    replies = replies[len(buckets) :]
+    entries = replies[: len(keys.feeds)]
+    replies = replies[len(keys.feeds) :]
     *oldest, (seconds, microseconds) = replies
     now_ms = seconds * 1000 + microseconds / 1000
     lags = [now_ms - int(found[0][0].partition(b"-")[0]) for found in oldest if found]

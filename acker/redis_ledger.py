@@ -175,7 +175,8 @@ def _of(roots: Sequence[int]) -> Work:
 
 def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, Ids, list[int]]:
     """Ascending roots with their values; and the roots that came a second time in this very call with another value."""
-    given, values = np.array(roots, np.uint64), np.array(ack_vals, np.uint64)
+    given = np.array(roots, np.uint64)
+    values = np.array(ack_vals, np.uint64)
     if given.shape != values.shape:
         raise ValueError(f"{given.size} roots and {values.size} ack-vals")
     if np.all(given[1:] > given[:-1]):

@@ -50,7 +50,8 @@ class Work:
 
 def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> Work:
     """Sort, fold entries of one root, and let failing win over updating. Raises ValueError for arrays of unequal length."""
-    roots, xors = np.asarray(updates.roots, np.uint64), np.asarray(updates.xors, np.uint64)
+    roots = np.asarray(updates.roots, np.uint64)
+    xors = np.asarray(updates.xors, np.uint64)
     if roots.shape != xors.shape or roots.ndim != 1:
         raise ValueError(f"updates need as many xors as roots, not {xors.shape} and {roots.shape}")
     failed = np.array([failure.root for failure in failures], np.uint64)

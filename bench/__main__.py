@@ -84,7 +84,8 @@ def table(figures: dict[str, Any], headlines: Sequence[Headline] = HEADLINES) ->
 
 def _measured(part: str, scale: Scale, peers: str | None) -> dict[str, Any]:
     _say(f"-- {part}")
-    began, about = time.monotonic(), {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": load()}
+    began = time.monotonic()
+    about = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": load()}
     try:
         found = PARTS[part](scale, peers, _say)
     except (BenchError, ServiceError) as error:

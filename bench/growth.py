@@ -89,7 +89,9 @@ CURVES = {
 
 def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, float]:
     """Median messages and tuples per second over ``runs`` full queues."""
-    shape, count, size = curve.shape(value), curve.messages(value), curve.size(value)
+    shape = curve.shape(value)
+    count = curve.messages(value)
+    size = curve.size(value)
     rates = []
     with environment(shape.environment()), running("shaped", settings) as topology:
         for run in range(runs + 1):

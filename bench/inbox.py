@@ -42,7 +42,8 @@ from tiercel.queues.inbox.records import Appended, Bounds, Covered, Parcel, Send
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 
 _RUN = "run"
-_TASK, _OTHER = 4, 5
+_TASK = 4
+_OTHER = 5
 _CHUNK = 2_000
 _LARGE = 32
 # A bound that nothing here comes near.

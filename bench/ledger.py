@@ -112,7 +112,8 @@ def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, fl
     # Each batch of roots is split over the tasks of a bolt, so that a writer finds a part of every bucket.
     registered = [register(ledger, _WRITERS * _TASK_ROOTS, 1) for _ in range(batches)]
     context = multiprocessing.get_context("spawn")
-    barrier, spans = context.Barrier(_WRITERS + 1), context.Queue()
+    barrier = context.Barrier(_WRITERS + 1)
+    spans = context.Queue()
     writers = [
         context.Process(target=_write, args=(spec, [roots[w::_WRITERS] for roots in registered], w, barrier, spans))
         for w in range(_WRITERS)

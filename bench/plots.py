@@ -29,7 +29,9 @@ _CURVES = {
     "shards": ("ledger shards", "messages_per_s", "messages per second"),
 }
 _FIGURE = (6.0, 3.4)
-_BLUE, _ORANGE, _GREEN = "#1f6fb2", "#d9742b", "#3a8f4d"
+_BLUE = "#1f6fb2"
+_ORANGE = "#d9742b"
+_GREEN = "#3a8f4d"
 
 
 def main(results: Path, folder: Path) -> None:

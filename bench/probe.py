@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-FOLDER, TIMED = "BENCH_PROBE", "BENCH_PROBE_TIMED"
+FOLDER = "BENCH_PROBE"
+TIMED = "BENCH_PROBE_TIMED"
 _EVERY_S = 0.025
 # Bytes that hold some of the last lines.
 _TAIL = 400
@@ -78,7 +79,10 @@ class Probe:
         """From now on, for all channels of this process."""
         from pika.channel import Channel  # noqa: PLC0415 - Celery's process has no pika
 
-        consume, ack, reject, nack = Channel.basic_consume, Channel.basic_ack, Channel.basic_reject, Channel.basic_nack
+        consume = Channel.basic_consume
+        ack = Channel.basic_ack
+        reject = Channel.basic_reject
+        nack = Channel.basic_nack
 
         def basic_consume(channel: Any, queue: str, on_message_callback: Callable[..., None], **options: Any) -> Any:
             tags = self._tags(channel)
@@ -103,8 +107,10 @@ class Probe:
             self._settle(channel, delivery_tag, multiple=multiple, acked=False)
             return nack(channel, delivery_tag, multiple, requeue)
 
-        Channel.basic_consume, Channel.basic_ack = basic_consume, basic_ack
-        Channel.basic_reject, Channel.basic_nack = basic_reject, basic_nack
+        Channel.basic_consume = basic_consume
+        Channel.basic_ack = basic_ack
+        Channel.basic_reject = basic_reject
+        Channel.basic_nack = basic_nack
 
     @staticmethod
     def _tags(channel: Any) -> Tags:
@@ -177,9 +183,14 @@ class Reading:
                 more = (now.delivered - before.delivered, now.acked - before.acked, now.returned - before.returned)
                 changes.append((now.at, *more))
                 before = now
-        together, delivered, acked, returned = [], 0, 0, 0
+        together = []
+        delivered = 0
+        acked = 0
+        returned = 0
         for at, *more_of in sorted(changes):
-            delivered, acked, returned = delivered + more_of[0], acked + more_of[1], returned + more_of[2]
+            delivered = delivered + more_of[0]
+            acked = acked + more_of[1]
+            returned = returned + more_of[2]
             together.append(Sample(at, delivered, acked, returned))
         return together
 

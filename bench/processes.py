@@ -50,7 +50,8 @@ def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
 
 
 def _family(parents: dict[int, int], ancestor: int) -> set[int]:
-    family, grown = {ancestor}, True
+    family = {ancestor}
+    grown = True
     while grown:
         children = {pid for pid, parent in parents.items() if parent in family} - family
         family |= children

@@ -71,7 +71,8 @@ def costs_of(inbox: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str
     """The costs in what ``bench.inbox`` measured, by their names in ``Costs``. Pure."""
     calls = inbox["calls"]
     take_us = calls["take 2 KB"]["server_us"]
-    small, large = calls["append 2 KB"]["server_us"], calls["append 64 KB"]["server_us"]
+    small = calls["append 2 KB"]["server_us"]
+    large = calls["append 64 KB"]["server_us"]
     # The cost of 62 KB more, beyond the rounding of the server's own count.
     per_byte_us = max(1e-6, (large - small) / (62 * 1_000))
     return {

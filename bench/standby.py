@@ -57,9 +57,11 @@ def measure(settings: Settings, seconds: float) -> Standby:
             until(lambda: reading.last().acked >= 1, _WITHIN_S, "the first ack")
             first_ack_s = reading.samples()[-1].at - began
             time.sleep(_SETTLE_S)
-            before, since = cpu_seconds(), time.monotonic()
+            before = cpu_seconds()
+            since = time.monotonic()
             time.sleep(seconds)
-            used, elapsed = spent(before, cpu_seconds()), time.monotonic() - since
+            used = spent(before, cpu_seconds())
+            elapsed = time.monotonic() - since
         finally:
             process.stop(_GRACE_S)
             clear(settings, [_QUEUE])

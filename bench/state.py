@@ -30,7 +30,9 @@ from tiercel.spark_jobs.state.store import StateTurn, Writes
 _TEN = [f"key {number}" for number in range(10)]
 _FILLED_AT_ONCE = 50_000
 # Steps of ten keys; of many; how many.
-_SMALL, _LARGE, _TOUCHED = 500, 20, 20_000
+_SMALL = 500
+_LARGE = 20
+_TOUCHED = 20_000
 
 
 class Bench:
@@ -102,7 +104,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the state costs.")
     parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
     with redis_server(parser.parse_args().redis) as url:
-        empty, million = small_batches(url, 0), small_batches(url, 1_000_000)
+        empty = small_batches(url, 0)
+        million = small_batches(url, 1_000_000)
         print(f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
         print(f"ratio: {million / empty:.2f}")
         updates, slowest = updates_a_second(url)

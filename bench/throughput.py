@@ -72,7 +72,9 @@ def drain(topology: Running, kind: str, count: int) -> Drained:
     """Empty a queue of ``count`` sentences with a topology that is warm."""
     topology.turn(State.DEACTIVATED)
     fill(topology.settings, topology.queue, sentences(count))
-    acked_before, words_before, counted_before = topology.reading.last().acked, topology.executed(), topology.counted()
+    acked_before = topology.reading.last().acked
+    words_before = topology.executed()
+    counted_before = topology.counted()
     cpu_before = cpu_seconds()
     executed = [(time.monotonic(), 0.0)]
     topology.turn(State.ACTIVE)

@@ -214,7 +214,8 @@ def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[
         "ArrowBolt": (SplitBatch(), CountBatch()),
     }
     found = {}
-    words, given = sentences * WORDS, sentences * (1 + WORDS)
+    words = sentences * WORDS
+    given = sentences * (1 + WORDS)
     for kind, (split, count) in kinds.items():
         seconds = measure(split, count, sentences, rounds)
         total = seconds["split"] + seconds["count"]

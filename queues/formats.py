@@ -160,7 +160,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _integer(bits: int) -> _Check:
-    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    low = -(1 << bits - 1)
+    high = (1 << bits - 1) - 1
 
     def check(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:

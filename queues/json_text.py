@@ -50,7 +50,8 @@ def _marks(text: bytes) -> int:
 def _marks_outside_strings(body: bytes) -> int:
     # Without escapes each quote begins or ends a string. In windows, for the pieces of all of it could be gigabytes.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    count, inside = 0, 0
+    count = 0
+    inside = 0
     for at in range(0, len(plain), _WINDOW_BYTES):
         pieces = plain[at : at + _WINDOW_BYTES].split(b'"')
         count += _marks(b"".join(pieces[inside::2]))

@@ -163,7 +163,9 @@ class QueueSpout(Spout):
 
     def _decoded(self, collector: SpoutCollector, limit: int) -> list[tuple[MessageId, list[Any]]]:
         """The next messages, as far as they can be decoded, but for an empty list at least one while there are any."""
-        consumer, decode, task = self._consumer, self._decode, self._task
+        consumer = self._consumer
+        decode = self._decode
+        task = self._task
         if consumer is None or decode is None:
             raise RuntimeError("open the spout first")
         decoded: list[tuple[MessageId, list[Any]]] = []

@@ -200,7 +200,8 @@ def _split(ddl: str) -> list[str]:
     """Cut at the commas outside of brackets."""
     if not ddl.strip():
         raise SchemaError('no fields; write Spark DDL such as "word string, n long"')
-    columns, depth = [""], 0
+    columns = [""]
+    depth = 0
     for character in ddl:
         depth += character in "(<"
         depth -= character in ")>"
@@ -215,7 +216,8 @@ def _field(column: str, ddl: str) -> Field:
     match = _COLUMN.fullmatch(column)
     if match is None:
         raise SchemaError(f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word string, n long"')
-    name, type_ = match[1].strip("`"), match[2].lower()
+    name = match[1].strip("`")
+    type_ = match[2].lower()
     if name.startswith("__"):
         raise SchemaError(f"the field name {name!r} is reserved; do not begin it with two underscores")
     return Field(name, type_, _arrow(type_, ddl))
@@ -225,7 +227,8 @@ def _arrow(type_: str, ddl: str) -> pa.DataType:
     if type_ in _FLAT:
         return _FLAT[type_]
     if match := _DECIMAL.fullmatch(type_):
-        precision, scale = int(match[1]), int(match[2])
+        precision = int(match[1])
+        scale = int(match[2])
         if 1 <= precision <= 38 and scale <= precision:
             return pa.decimal128(precision, scale)
     if match := _ARRAY.fullmatch(type_):

@@ -93,7 +93,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """A command that a test runs in this process has logs set up, on a stderr that is gone after the test."""
-    before, level = list(logging.root.handlers), logging.root.level
+    before = list(logging.root.handlers)
+    level = logging.root.level
     yield
     logging.root.setLevel(level)
     for handler in set(logging.root.handlers) - set(before):

@@ -20,7 +20,8 @@ from tiercel.acker.errors import LedgerRefusedError
 _FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(.*)", re.DOTALL | re.IGNORECASE)
 _AFTER_PLACE = re.compile(r"[/?#]")
 _BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
-_SENTINEL_PORT, _PORT = 26379, 6379
+_SENTINEL_PORT = 26379
+_PORT = 6379
 _SENTINEL_EXAMPLE = "redis+sentinel://:password@host:26379,other:26379/mymaster/0"
 _CLUSTER_EXAMPLE = "redis+cluster://:password@host:6379,other:6379"
 
@@ -54,7 +55,9 @@ class RedisAddress:
         found = _FORM.fullmatch(url)
         if found is None:
             return cls(form=Form.SERVER, url=url)
-        scheme, form, rest = found[1].lower(), Form(found[2].lower()), found[3]
+        scheme = found[1].lower()
+        form = Form(found[2].lower())
+        rest = found[3]
         # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
         place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
         parts = urlsplit(f"//{rest[len(place) :]}")
@@ -86,9 +89,11 @@ def split_urls(text: str) -> list[str]:
 def _host(form: Form, text: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:
-        host, port = None, None
+        host = None
+        port = None
     if not host or port == 0:
         raise _malformed(form)
     return host, port or (_SENTINEL_PORT if form is Form.SENTINEL else _PORT)

@@ -41,7 +41,9 @@ class _Script(Script):
     """
 
     def __call__(self, keys: Sequence[Any] | None = None, args: Iterable[Any] | None = None, client: Any = None) -> Any:
-        keys, args, client = keys or (), tuple(args or ()), client or self.registered_client
+        keys = keys or ()
+        args = tuple(args or ())
+        client = client or self.registered_client
         try:
             return client.evalsha(self.sha, len(keys), *keys, *args)
         except exceptions.NoScriptError:

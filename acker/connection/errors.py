@@ -98,7 +98,8 @@ def translated(verb: str) -> Iterator[None]:
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
-        said, tls = shown(error), _tls_advice(error)
+        said = shown(error)
+        tls = _tls_advice(error)
         if tls:
             raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
         meaning = _meaning(error)

@@ -31,7 +31,8 @@ class Finder:
 
     def __init__(self, hosts: Sequence[Host], ask: Callable[[Host], tuple[Host, Sequence[Host]]]) -> None:
         """``ask`` asks one host for the primary and for others that can be asked; it raises the client's errors."""
-        self._hosts, self._ask = list(hosts), ask
+        self._hosts = list(hosts)
+        self._ask = ask
         self._lock = threading.Lock()
         self.newest: Host | None = None
 
@@ -63,7 +64,8 @@ class _Following:
 
     def __init__(self, *, finder: Finder, **options: Any) -> None:
         super().__init__(**options)
-        self._finder, self._found = finder, None
+        self._finder = finder
+        self._found = None
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         # Another connection has learned of a failover; this one need not wait for a server that is gone.

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 PREFIX = "complete_ms_bucket:"
 _GROWTH = math.log(1.1)
-_SHORTEST_MS, _LONGEST_MS = 1e-3, 1e9
+_SHORTEST_MS = 1e-3
+_LONGEST_MS = 1e9
 
 
 def bucket_of(latency_ms: float) -> str:

@@ -47,7 +47,8 @@ class MemoryMetrics:
             for task, reported in by_task(errors).items():
                 began, count = self._windows.get(task, (now, 0))
                 if now - began >= ERRORS_WINDOW.total_seconds():
-                    began, count = now, 0
+                    began = now
+                    count = 0
                 kept = reported[: ERRORS_A_WINDOW - count]
                 self._windows[task] = (began, count + len(kept))
                 self._errors = [*self._errors, *kept][-ERRORS_KEPT:]

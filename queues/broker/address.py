@@ -99,9 +99,11 @@ class Address:
 def _host(text: str, default_port: int) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:
-        host, port = None, None
+        host = None
+        port = None
     if not host or port == 0:
         # Not shown: it may be a user and a password whose host was forgotten.
         raise AddressError(f"the AMQP URL needs host:port with a port from 1 to 65535; {_EXAMPLE}")

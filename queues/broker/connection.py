@@ -24,7 +24,9 @@ from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, Qu
 _BACKOFF = wait_exponential(multiplier=0.1, max=2) + wait_random(0, 0.1)
 _BLOCKED_TIMEOUT_S = 30
 
-_ACCESS_REFUSED, _NOT_FOUND, _NOT_ALLOWED = 403, 404, 530
+_ACCESS_REFUSED = 403
+_NOT_FOUND = 404
+_NOT_ALLOWED = 530
 # Reply codes that say nothing against us: no consumer just now, shutting down, channel
 # error, internal error.
 _TRANSIENT = (313, 320, 504, 541)

@@ -83,7 +83,8 @@ def _declared(address: Address, names: Sequence[str]) -> list[QueueDepth]:
     found = []
     with connected(address, "tiercel depths") as connection:
         for name in names:
-            work, dead = _look(connection, address, name), _look(connection, address, dead_letter_queue(name))
+            work = _look(connection, address, name)
+            dead = _look(connection, address, dead_letter_queue(name))
             if work is not None:
                 dead_lettered = None if dead is None else dead[0]
                 found.append(QueueDepth(name=name, ready=work[0], unacked=None, consumers=work[1], dead_lettered=dead_lettered))

@@ -65,7 +65,9 @@ class Link:
 
     def __init__(self, address: Address, user: LinkUser, name: str) -> None:
         """``name`` is shown in RabbitMQ's list of connections. Raises AddressError."""
-        self._address, self._user, self._name = address, user, name
+        self._address = address
+        self._user = user
+        self._name = name
         self._parameters = address.parameters(name)
         self._loop = IOLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -110,7 +112,8 @@ class Link:
 
     def restart(self, why: QueuesError) -> None:
         """Give up this connection and make a new one."""
-        connection, self._why = self._connection, self._why or why
+        connection = self._connection
+        self._why = self._why or why
         if connection is not None and not (connection.is_closing or connection.is_closed):
             connection.close()
 
@@ -239,7 +242,8 @@ class Link:
             self._down(self._why or translate(reason, self._address))
 
     def _down(self, error: QueuesError) -> None:
-        self._connection, self.blocked = None, False
+        self._connection = None
+        self.blocked = False
         if self._opened_at is not None and time.monotonic() - self._opened_at > _STABLE_S:
             self.healthy()
         self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0

@@ -68,7 +68,8 @@ class Consumer:
     """
 
     def __init__(self, address: Address, settings: ConsumerSettings) -> None:
-        self._address, self._settings = address, settings
+        self._address = address
+        self._settings = settings
         self._error: QueuesError | None = None
         self._epoch: Epoch | None = None
         self._number = 0
@@ -180,7 +181,8 @@ class Consumer:
 
     def lost(self, error: QueuesError) -> None:  # noqa: ARG002 - the link logs it
         """``LinkUser.lost``: the broker requeues what was open."""
-        epoch, self._epoch = self._epoch, None
+        epoch = self._epoch
+        self._epoch = None
         if epoch is not None:
             self._counts.update(epoch.counts)
             epoch.void()
@@ -196,7 +198,8 @@ class Consumer:
         # Cleared first: a thread that appends from here on either sees it cleared and asks again,
         # or is seen by this loop.
         self._asked = False
-        epoch, settlements = self._epoch, self._settlements
+        epoch = self._epoch
+        settlements = self._settlements
         while settlements:
             number, tags, verb, reason = settlements.popleft()
             # A channel that is closing takes nothing any more: its messages come again on the next.

@@ -96,7 +96,8 @@ class Batch:
     def take_confirmed(self) -> int:
         """Return how many more were confirmed since the last call."""
         with self._changed:
-            confirmed, self._confirmed = self._confirmed, 0
+            confirmed = self._confirmed
+            self._confirmed = 0
             return confirmed
 
     @property

@@ -46,7 +46,9 @@ class Undertaker:
     """
 
     def __init__(self, address: Address, queue: str, dead: str) -> None:
-        self._address, self._queue, self._dead = address, queue, dead
+        self._address = address
+        self._queue = queue
+        self._dead = dead
         self._outlet: Outlet | None = None
 
     def bury(self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]) -> None:

@@ -99,7 +99,8 @@ def requeue_chosen(
     them behind those that were looked at before and in front of the rest afterwards. One that is
     not found (another reader took it, or is looking at it) is passed over.
     """
-    wanted, moved = Counter(chosen), 0
+    wanted = Counter(chosen)
+    moved = 0
     with dead_letters_of(amqp_url, queue) as box:
         for tag, properties, body in box.oldest(SEARCHED if chosen else 0):
             letter = _id(properties, body)

@@ -128,7 +128,8 @@ class Outlet:
         channel.confirm_delivery(self._on_confirm, callback=lambda _frame: self._ready(channel))
 
     def lost(self, error: QueuesError) -> None:
-        self._channel, self.trouble = None, error
+        self._channel = None
+        self.trouble = error
         unconfirmed = list(self._unconfirmed.values())
         self._unconfirmed.clear()
         self._bytes = 0
@@ -147,7 +148,8 @@ class Outlet:
         self._fail_all(error)
 
     def _ready(self, channel: Any) -> None:
-        self._channel, self.trouble = channel, None
+        self._channel = channel
+        self.trouble = None
         self._pump()
 
     def _pump(self) -> None:
@@ -205,7 +207,8 @@ class Outlet:
                 return
 
     def _on_confirm(self, frame: Any) -> None:
-        self._moved_at, self._stall_s = time.monotonic(), _STALL_S
+        self._moved_at = time.monotonic()
+        self._stall_s = _STALL_S
         method = frame.method
         taken = isinstance(method, spec.Basic.Ack)
         first = self._confirmed + 1 if method.multiple else method.delivery_tag

@@ -120,10 +120,12 @@ class Publisher:
 
     def _await(self, fates: Fates) -> list[QueuesError | None]:
         """Wait until all are told, or none for as long as ``patience``."""
-        told, since = 0, time.monotonic()
+        told = 0
+        since = time.monotonic()
         while not fates.wait(_LOOK_S):
             if fates.told != told:
-                told, since = fates.told, time.monotonic()
+                told = fates.told
+                since = time.monotonic()
             elif time.monotonic() - since > self._patience_s:
                 why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
                 # Messages that still wait in the outlet have failed for the caller, who will
@@ -140,17 +142,20 @@ class Publisher:
         """Wait until at most so many messages and bytes are on their way, and offer again what was nacked."""
         down_since: float | None = None
         nacked_since: float | None = None
-        offered, moved = time.monotonic(), False
+        offered = time.monotonic()
+        moved = False
         while True:
             fits = batch.wait(count, size, _LOOK_S)
             if confirmed := batch.take_confirmed():
                 on_confirmed(confirmed)
-                nacked_since, moved = None, True
+                nacked_since = None
+                moved = True
             if batch.problem is not None:
                 raise _refused(batch, batch.problem)
             if fits:
                 return
-            now, nacked = time.monotonic(), batch.nacked
+            now = time.monotonic()
+            nacked = batch.nacked
             if nacked is not None:
                 nacked_since = nacked_since or now
                 if now - nacked_since > self._patience_s:
@@ -159,7 +164,8 @@ class Publisher:
                     # One, to see, until the queue takes something; else a full queue would be sent all of it for nothing.
                     for message in batch.take_nacked(None if moved else 1):
                         self._outlet.submit(message)
-                    offered, moved = now, False
+                    offered = now
+                    moved = False
             trouble = self._outlet.trouble
             down_since = None if trouble is None else down_since or now
             if down_since is not None and now - down_since > self._patience_s:

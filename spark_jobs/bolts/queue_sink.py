@@ -57,7 +57,8 @@ class QueueSink(Bolt):
             raise TopologyError(f"QueueSink takes a list of fields; for one body as it is write field={fields!r}")
         if not patience_secs > 0:
             raise TopologyError(f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}")
-        self._queue, self._queue_field = queue, queue_field
+        self._queue = queue
+        self._queue_field = queue_field
         self._field, self._fields = field, tuple(fields)
         self._declare, self._patience = declare, timedelta(seconds=patience_secs)
         self._amqp_url = ""
@@ -84,7 +85,8 @@ class QueueSink(Bolt):
 
     def flush(self, collector: OutputCollector) -> None:
         """Publish, wait for the confirms, and ack or fail each tuple."""
-        held, self._held = self._held, []
+        held = self._held
+        self._held = []
         if not held:
             return
         reported = set()

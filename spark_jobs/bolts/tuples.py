@@ -20,7 +20,10 @@ class Origin:
     __slots__ = ("component", "fields", "positions", "schema", "stream", "task")
 
     def __init__(self, component: str, stream: str, task: int, schema: pa.Schema) -> None:
-        self.component, self.stream, self.task, self.schema = component, stream, task, schema
+        self.component = component
+        self.stream = stream
+        self.task = task
+        self.schema = schema
         self.fields = tuple(schema.names)
         self.positions = {name: position for position, name in enumerate(self.fields)}
 

@@ -79,7 +79,8 @@ class ArrowCollector(_Collector):
         self.emitted = 0
         self.transferred = 0
         self.closed = False
-        self._outputs, self._portion = record.outputs, portion
+        self._outputs = record.outputs
+        self._portion = portion
         self._seeds = seeds[portion.rows]
         # Emissions anchored to each row so far.
         self._counts = np.zeros(len(portion.rows), np.int64)

@@ -38,7 +38,8 @@ class Record:
     """Record of what one bolt task did in one step."""
 
     def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int] = frozenset(), salt: int = 0) -> None:
-        self.component, self.outputs = component, outputs
+        self.component = component
+        self.outputs = outputs
         # Rows of tuples that are in no tree.
         self.untracked = untracked
         # Differs from step to step.
@@ -150,12 +151,15 @@ class BasicCollector(_Collector):
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         """Emit a tuple; returns the ids of the tasks that receive it. Raises BadValuesError, UnknownStreamError."""
-        record, tup, outlet = self._record, self.current, self._outlets.get(stream)
+        record = self._record
+        tup = self.current
+        outlet = self._outlets.get(stream)
         if outlet is None or outlet.direct is not None or type(values) not in _PLAIN or len(values) != outlet.width:
             outlet = record.outputs.outlet(stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
-        position, row = tup.emitted, tup.row
+        position = tup.emitted
+        row = tup.row
         tup.emitted = position + 1
         identity = ((tup.seed + position * STEP) * SPREAD) & _MASK if outlet.by_identity else 0
         values = outlet.keep(values) if outlet.mutable else tuple(values)
@@ -177,7 +181,8 @@ class BasicCollector(_Collector):
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         """Emit a tuple to one task, on a direct stream. Raises BadValuesError, UnknownStreamError, DirectStreamError."""
-        record, tup = self._record, self.current
+        record = self._record
+        tup = self.current
         outgoing = record.outputs.direct(task, stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
@@ -263,7 +268,8 @@ class OutputCollector(_Collector):
 
     def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:
         """Record the emission. One position per anchor: the same anchor twice gives two edges."""
-        rows, positions = [], []
+        rows = []
+        positions = []
         for anchor in anchored:
             rows.append(anchor.row)
             positions.append(anchor.emitted)

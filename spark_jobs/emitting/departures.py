@@ -70,10 +70,13 @@ def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
 
 def _departing(typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:
     for one in typed:
-        kept, values, total = one.kept, one.values, len(one.anchors.counts)
+        kept = one.kept
+        values = one.values
+        total = len(one.anchors.counts)
         if failed.size:  # of a BasicBolt: its emissions have one anchor each
             stay = np.isin(one.anchors.rows[kept], failed)
-            kept, values = kept[~stay], values.filter(pa.array(~stay))
+            kept = kept[~stay]
+            values = values.filter(pa.array(~stay))
         if kept.size:
             child = child_lineage(lineage, seeds, one.anchors, one.outgoing.target)
             if kept.size < total:

@@ -76,7 +76,8 @@ def merge_roots(lineage: Lineage) -> Lineage:
         return lineage
     owner = np.repeat(np.arange(len(counts)), counts)
     order = np.lexsort((lineage.roots, owner))
-    owner, roots = owner[order], lineage.roots[order]
+    owner = owner[order]
+    roots = lineage.roots[order]
     starts = np.flatnonzero(np.concatenate([[True], (roots[1:] != roots[:-1]) | (owner[1:] != owner[:-1])]))
     return Lineage(
         offsets=_offsets(np.bincount(owner[starts], minlength=len(counts))),
@@ -125,7 +126,8 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
     if not held and len(acked) == len(lineage.offsets) - 1:
         parts.append(_folded(lineage.roots, lineage.edges))
     else:
-        mine, fresh = _pairs(lineage, acked), lineage.roots[lineage.offsets[held] :]
+        mine = _pairs(lineage, acked)
+        fresh = lineage.roots[lineage.offsets[held] :]
         parts += [_folded(lineage.roots[mine], lineage.edges[mine]), _folded(fresh, np.zeros(len(fresh), np.uint64))]
     roots, xors = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(roots, kind="stable")

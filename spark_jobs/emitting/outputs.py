@@ -25,7 +25,9 @@ class Outgoing:
     __slots__ = ("anchor_counts", "numbers", "positions", "rows", "schema", "stream", "target", "values")
 
     def __init__(self, stream: str, schema: Schema, target: int) -> None:
-        self.stream, self.schema, self.target = stream, schema, target
+        self.stream = stream
+        self.schema = schema
+        self.target = target
         self.clear()
 
     def clear(self) -> None:

@@ -168,7 +168,8 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
         values = pa.concat_batches([sent.values for sent in together])
         if record.reasons:
             goes = _goes(anchors, failed)
-            values, anchors = values.filter(pa.array(goes)), anchors.select(np.flatnonzero(goes))
+            values = values.filter(pa.array(goes))
+            anchors = anchors.select(np.flatnonzero(goes))
             record.transferred -= int((~goes).sum())
         if values.num_rows:
             yield Departure(stream=stream, target=target, values=values, lineage=child_lineage(lineage, seeds, anchors, target))

@@ -42,7 +42,8 @@ class Attempt:
         """Take the task over: fence the older attempts off, at home last. Raises StaleAttemptError."""
         self._around = around
         self._stop = stop
-        topology, run = around.topology, around.run
+        topology = around.topology
+        run = around.run
         self.sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
         around.inboxes.fence(run, self.sender, sorted(behind(topology, task)))
         if around.ledger is not None and not around.ledger.fence(run, task, self.sender.attempt):
@@ -119,7 +120,8 @@ class Attempt:
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
         # Release what the last step covered, now at the latest: nothing else may follow soon.
-        wait, finishing = timedelta(seconds=wait_s), self._committer.unfinished
+        wait = timedelta(seconds=wait_s)
+        finishing = self._committer.unfinished
         entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing))
         self._committer.unfinished = None
         self._slices.took(len(entries))
@@ -201,7 +203,8 @@ class Attempt:
     # -- around it -------------------------------------------------------------------------------
 
     def _reset(self, done: Done) -> None:
-        ledger, rows = self._around.ledger, done.record.resets
+        ledger = self._around.ledger
+        rows = done.record.resets
         if ledger is not None and rows:
             ledger.reset_timeout([root for row in rows for root in done.roots(row)])
 

@@ -33,7 +33,8 @@ from tiercel.spark_jobs.state.store import StateTurn
 log = logging.getLogger(__name__)
 
 # Between two looks for room in an inbox.
-_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.05
+_SHORTEST_WAIT_S = 0.002
+_LONGEST_WAIT_S = 0.05
 
 
 class Committer:

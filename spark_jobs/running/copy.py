@@ -77,7 +77,8 @@ class WorkingCopy:
 
     def drop(self) -> None:
         """Throw the copy away; the next use begins with the newest snapshot that was kept."""
-        bolt, self._bolt = self._bolt, None
+        bolt = self._bolt
+        self._bolt = None
         if bolt is None:
             return
         try:

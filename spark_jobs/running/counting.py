@@ -75,8 +75,10 @@ class Counting:
         """Tell the metrics. Raises LedgerUnavailableError, and then keeps what it has."""
         with self._lock:
             self._look_at_calls()
-            counts, self._counts = self._counts, {}
-            errors, self._errors = self._errors, []
+            counts = self._counts
+            self._counts = {}
+            errors = self._errors
+            self._errors = []
         try:
             if counts:
                 # Counts that cannot be sent now are kept, and sent with the next call.

@@ -119,7 +119,8 @@ class Pending:
         tuples = sum(entry.tuples for entry in self._passed_over)
         size = sum(len(entry.payload) for entry in self._passed_over)
         for share in shares:
-            waiting, total = share.waiting, share.waiting.chunk.values.num_rows
+            waiting = share.waiting
+            total = share.waiting.chunk.values.num_rows
             if len(share.rows) == len(waiting.rows):
                 whole.append(waiting.position)
                 tuples += total

@@ -16,7 +16,8 @@ _FIRST = 64
 _LARGEST = 8_000
 # Steps of a task to which several chunks come at a time begin no sooner: what comes meanwhile
 # shares one commit. Where each comes alone it would wait for nothing.
-_BETWEEN_S, _LONGEST_BETWEEN_S = 0.01, 0.05
+_BETWEEN_S = 0.01
+_LONGEST_BETWEEN_S = 0.05
 _ALONE = 1
 # Commits take one part in so many of a task's time, where nothing waits: on a busy machine
 # steps are larger.

@@ -75,7 +75,8 @@ class TaskStates:
         what ``KeyValueState.writing`` raises.
         """
         digest = canonical(updates, failures).digest.hex()
-        begun, self._begun = list(self._begun.values()), {}
+        begun = list(self._begun.values())
+        self._begun = {}
         if any(state.sealed not in (None, digest) for state in begun):
             return None
         return [effect for state in begun for effect in state.writing(digest)]

@@ -192,8 +192,11 @@ class Step:
         record = Record(bench.component, bench.outputs, no_tree, salt)
         row = len(self._held.tuples)
         for at, tup in enumerate(self._held.tuples):
-            tup.row, tup.seed, tup.record = at, identities[at], record
-        record.tuples, record.held = list(self._held.tuples), row
+            tup.row = at
+            tup.seed = identities[at]
+            tup.record = record
+        record.tuples = list(self._held.tuples)
+        record.held = row
         for chunk in self._chunks:
             record.tuples += tuples_of(chunk, row, identities, record)
             row += chunk.values.num_rows
@@ -208,7 +211,8 @@ class Step:
         return record
 
     def _done(self) -> Done:
-        record, lineage = self.record, self.lineage
+        record = self.record
+        lineage = self.lineage
         parcels, children = self._parcels()
         snapshot = self._bench.copy.snapshot(record, lineage)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)

@@ -15,7 +15,8 @@ from tiercel.spark_jobs.reasons import RAISED
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 
-_BYTES, _DICT = "$bytes", "$dict"
+_BYTES = "$bytes"
+_DICT = "$dict"
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _loads = json.JSONDecoder().decode
 

@@ -80,9 +80,11 @@ class KeyValueState:
         write = self._writes.get(field)
         if type(write) is tuple:
             amount, total = write
-            amount, total = amount + by, total + by
+            amount = amount + by
+            total = total + by
         else:
-            amount, total = by, self._number(field, key) + by
+            amount = by
+            total = self._number(field, key) + by
         if not (-_LIMIT <= total < _LIMIT and -_LIMIT < amount < _LIMIT):
             raise BadStateError(f"{key!r:.60} cannot be incremented by {by}: the number would need more than 64 bits")
         self._write(field, write, (amount, total) if write is None or type(write) is tuple else b"%d" % total)
@@ -158,7 +160,8 @@ class KeyValueState:
         """
         if self._error is not None:
             raise self._error
-        turn, self._turn = self._opened(), None
+        turn = self._opened()
+        self._turn = None
         return turn.writing(self._bulk(), digest)
 
     def _bulk(self) -> Writes:

@@ -55,7 +55,8 @@ class MemoryStateStore:
         if self._epoch < known.epoch or (self._epoch, step) < (epoch, newest):
             raise StaleTurnError(f"a later run or step than {step} has begun with the state of {component!r}")
         if (epoch, newest) != (self._epoch, step):
-            mine.sealed, mine.undo = None, {}
+            mine.sealed = None
+            mine.undo = {}
         known.epoch = self._epoch
         mine.turn = self._epoch, step, attempt + 1
         turn = MemoryStateTurn(known, mine)
@@ -74,7 +75,8 @@ class MemoryStateTurn:
     """``StateTurn`` in this process; a commit is atomic, so none is ever left half done."""
 
     def __init__(self, component: _Component, task: _Task) -> None:
-        self._component, self._task = component, task
+        self._component = component
+        self._task = task
         self._turn = task.turn
         self.sealed = task.sealed
         # A copy: a later attempt's commit is not what this one reads through.
@@ -100,7 +102,8 @@ class MemoryStateTurn:
             raise StaleTurnError("a later attempt or run has taken the bolt task over: nothing was written")
         if self._task.sealed is not None:
             return True  # a repeat of this very call
-        entries, undo = self._component.entries, self._task.undo
+        entries = self._component.entries
+        undo = self._task.undo
         sums = {one: _sum(entries.get(one), by) for one, by in writes.increments.items()}
         for one, by in writes.increments.items():
             undo[one] = b"%c%d" % (b"+" if one in entries else b"*", by)

@@ -27,7 +27,8 @@ class StateKeys:
     """The key names of one component in one shard."""
 
     def __init__(self, topology: str, shard: int, component: str) -> None:
-        prefix, name = shard_prefix(topology, shard), quote(component, safe="")
+        prefix = shard_prefix(topology, shard)
+        name = quote(component, safe="")
         self.component = component
         self.entries = f"{prefix}state:{name}"
         self.run = f"{prefix}state-run:{name}"

@@ -173,7 +173,9 @@ def _slices(writes: Writes) -> list[Writes]:
     size = redis_shard.SLICE
     if len(writes) <= size:
         return [writes]
-    puts, deletes, increments = list(writes.puts.items()), list(writes.deletes), list(writes.increments.items())
+    puts = list(writes.puts.items())
+    deletes = list(writes.deletes)
+    increments = list(writes.increments.items())
     return [
         *(Writes(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
         *(Writes(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),

@@ -14,7 +14,8 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
     """The entry before the commit that left ``record``; None for nothing."""
     if record is None:
         return current
-    kind, rest = record[:1], record[1:]
+    kind = record[:1]
+    rest = record[1:]
     if kind == b"=":
         return rest
     if kind == b"-":

@@ -135,12 +135,14 @@ class CopyingInboxes:
         copies = [copy for chunk in parcel.chunks for copy in self._copies(chunk)]
         if not copies:
             return None
-        chunks, counts = [chunk for chunk, _ in copies], [count for _, count in copies]
+        chunks = [chunk for chunk, _ in copies]
+        counts = [count for _, count in copies]
         return Parcel(target=parcel.target, chunks=chunks, tuples=counts, bounded=False)
 
     def _copies(self, payload: bytes) -> list[tuple[bytes, int]]:
         chunk = decode(payload)
-        route, count = chunk.route, chunk.values.num_rows
+        route = chunk.route
+        count = chunk.values.num_rows
         if is_system(route.component) or route.stream not in self._topology.spec(route.component).direct:
             return []
         none = np.empty(0, np.uint64)

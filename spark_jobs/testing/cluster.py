@@ -69,7 +69,9 @@ class LocalCluster:
         self._topology = topology if config is None else replace(topology, config=config)
         self._seen = Seen()
         self._watched = watched(self._topology, self._seen)
-        self._engine_name, self._redis_url, self._slots = engine, redis_url, slots
+        self._engine_name = engine
+        self._redis_url = redis_url
+        self._slots = slots
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
         self._last_states: dict[str, dict[Key, Any]] = {}

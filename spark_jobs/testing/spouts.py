@@ -51,7 +51,8 @@ class SpoutTask:
         """``settled`` is appended to in the order in which spouts are told."""
         topology = shared.topology
         config = topology.config_of(component)
-        self.component, self.spout = component, spout
+        self.component = component
+        self.spout = spout
         self._settled = settled
         self._shared = shared
         self._task_id = topology.task_ids(component)[task_index]
@@ -168,7 +169,8 @@ class SpoutTask:
     def send(self) -> list[Parcel]:
         """Register the roots of what was emitted; returns its parcels. The timeouts begin now."""
         emission = self._emitter.take()
-        emitted, self._emitted = self._emitted, []
+        emitted = self._emitted
+        self._emitted = []
         self._shared.ledger.register(self._task_id, emission.roots, emission.ack_vals)
         for root, msg_id in emitted:
             if root is not None:

@@ -212,7 +212,9 @@ def _check_subscriptions(topology: Topology, id_: str, spec: BoltSpec) -> None:
 
 
 def _check_subscription(topology: Topology, id_: str, subscription: Subscription) -> None:
-    component, stream, grouping = subscription.component, subscription.stream, subscription.grouping
+    component = subscription.component
+    stream = subscription.stream
+    grouping = subscription.grouping
     try:
         source = topology.spec(component)
     except KeyError:

@@ -43,13 +43,15 @@ class Config:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        positive, natural = "a number of seconds, more than 0", "a number of seconds, not negative"
+        positive = "a number of seconds, more than 0"
+        natural = "a number of seconds, not negative"
         self._require(
             "message_timeout_secs", positive, good=_is_number(self.message_timeout_secs) and self.message_timeout_secs > 0
         )
         self._require("enable_message_timeouts", "True or False", good=isinstance(self.enable_message_timeouts, bool))
         self._require("ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0))
-        pending, tick = self.max_spout_pending, self.tick_tuple_freq_secs
+        pending = self.max_spout_pending
+        tick = self.tick_tuple_freq_secs
         self._require("max_spout_pending", "at least 1, or None", good=pending is None or _is_whole(pending, least=1))
         self._require("tick_tuple_freq_secs", f"{positive}, or None", good=tick is None or (_is_number(tick) and tick > 0))
         self._require(

@@ -60,7 +60,8 @@ class Topology:
 
     @cached_property
     def _first_task(self) -> dict[str, int]:
-        first, next_task = {}, 1
+        first = {}
+        next_task = 1
         for component in (*self.spouts, *self.bolts):
             first[component] = next_task
             next_task += self.spec(component).parallelism

@@ -32,7 +32,8 @@ from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 pytestmark = pytest.mark.timeout(1800)
 
 PARTS = 5
-CALM, UNDER_FAULTS = 3_000, 6_000
+CALM = 3_000
+UNDER_FAULTS = 6_000
 WORKERS = ("driver", "spout")
 SECRETS_OF = {
     "rabbitmq": {"cookie"},  # its users' passwords only as hashes

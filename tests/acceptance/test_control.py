@@ -52,7 +52,9 @@ def topology():
 
 class Stage:
     def __init__(self, services, folder):
-        self.name, self.folder, self.services = unique("controlled"), folder, services
+        self.name = unique("controlled")
+        self.folder = folder
+        self.services = services
         (folder / "controlled.py").write_text(TOPOLOGY.replace("NAME", self.name))
         servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url}
         self.environment = {**os.environ, **servers, "PYTHONPATH": str(ROOT)}
@@ -94,7 +96,8 @@ def errors_in(log):
 
 
 def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
-    log, again = tmp_path / "log", tmp_path / "again"
+    log = tmp_path / "log"
+    again = tmp_path / "again"
     with stage.running(log) as process:
         says(log, "first bolt ticks", 180)
         says(log, "second bolt ticks")

@@ -28,7 +28,8 @@ class Example:
 
     def __init__(self, name: str, services, log: Path) -> None:
         self.topology = name.replace("_", "-")
-        self.services, self.log = services, log
+        self.services = services
+        self.log = log
 
     def printed(self) -> list[str]:
         """The lines that are no log records."""
@@ -46,7 +47,8 @@ class Example:
 
 @contextmanager
 def running(name: str, services, log: Path):
-    topology, master = f"examples.{name}:topology", ("--master", "local[2]")
+    topology = f"examples.{name}:topology"
+    master = ("--master", "local[2]")
     servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url}
     environment = {**os.environ, **servers, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with tiercel_run(topology, *master, folder=log.parent, log=log, environment=environment) as process:

@@ -235,7 +235,8 @@ def test_each_window_shows_what_was_counted_in_it(services, browser, tmp_path):
 
 
 def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_back(rabbitmq, redis, browser, tmp_path):
-    broker, store = rabbitmq(), redis()
+    broker = rabbitmq()
+    store = redis()
     name = "away"
     announce(store.url, name)
     declare_queue(broker.url, WorkQueue(name=name))
@@ -276,7 +277,8 @@ def test_a_page_of_another_name_is_refused(services, tmp_path):
 
 def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     install_missing("prometheus")
-    promtool, prometheus = find_system_program("promtool"), find_system_program("prometheus")
+    promtool = find_system_program("promtool")
+    prometheus = find_system_program("prometheus")
     name = unique("scraped")
     announce(services.redis_url, name)
     declare_queue(services.amqp_url, WorkQueue(name=name))

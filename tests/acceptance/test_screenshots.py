@@ -30,7 +30,8 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.screenshots]
 
 ROOT = Path(__file__).parents[2]
 WORK = WorkQueue(name="sentences", delivery_limit=3, retry=NO_WAIT)
-COLUMNS, LINES = 100, 50
+COLUMNS = 100
+LINES = 50
 TOPOLOGY = """
 from tiercel import QueueSpout
 from tiercel.queues.retry import NO_WAIT
@@ -79,11 +80,13 @@ def pictures(pytestconfig):
 @pytest.fixture
 def shop(rabbitmq, redis, tmp_path):
     """The servers of a topology that runs and gets sentences, one in fifty of them bad."""
-    broker, store = rabbitmq(), redis()
+    broker = rabbitmq()
+    store = redis()
     (tmp_path / "shop.py").write_text(TOPOLOGY)
     declare_queue(broker.url, WORK)
     servers = {"TIERCEL_AMQP": broker.url, "TIERCEL_REDIS": store.url, "PYTHONPATH": str(ROOT)}
-    log, ended = tmp_path / "run.log", threading.Event()
+    log = tmp_path / "run.log"
+    ended = threading.Event()
     feeder = threading.Thread(target=feed, args=(broker.url, ended))
     with tiercel_run("shop:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}) as process:
         wait_until(lambda: "run_started" in log.read_text(), 400, "the topology to run")

@@ -70,7 +70,8 @@ class Deployment:
     """The processes of the topology, each of one version or the other."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self._folder, self._settings = folder, settings
+        self._folder = folder
+        self._settings = settings
         self.effects = folder / "effects"
         self.effects.mkdir()
         for version in (1, 2):
@@ -123,7 +124,8 @@ def deployed(folder: Path, settings: Settings) -> Iterator[Deployment]:
 
 
 def test_another_version_takes_over_without_a_loss_or_a_repetition(tmp_path, rabbitmq, redis) -> None:
-    broker, server = rabbitmq(), redis()
+    broker = rabbitmq()
+    server = redis()
     settings = Settings.load(master="local[2]").with_services(broker.url, server.url, broker.management_url)
     # As the spouts would, who come to it a moment after they said that they are there.
     declare_queue(broker.url, WorkQueue(name=QUEUE))

@@ -51,7 +51,8 @@ class FanOut(BasicBolt):
 
 class Record(BasicBolt):
     def prepare(self, config, context):
-        self.lines, self.deadly = [], False
+        self.lines = []
+        self.deadly = False
 
     def execute(self, tup, collector):
         if tup["death"] == "flush":

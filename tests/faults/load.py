@@ -20,7 +20,9 @@ class Load:
 
     def __init__(self, amqp_url: str, queue: str, rate: int, first: int) -> None:
         """``rate`` in messages per second, numbered from ``first`` on."""
-        self._url, self._queue, self._rate = amqp_url, queue, rate
+        self._url = amqp_url
+        self._queue = queue
+        self._rate = rate
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
@@ -51,7 +53,8 @@ class Load:
             self._error = error
 
     def _bodies(self, first: int) -> Iterator[bytes]:
-        began, count = time.monotonic(), 0
+        began = time.monotonic()
+        count = 0
         while not self._stop.wait(_TICK_S):
             # Messages that could not be published in time are not made up for: the rate is what the
             # broker is offered from now on.

@@ -14,7 +14,8 @@ from tests.support.jvm_memory import needed_bytes
 from tests.support.memory_bound import resident_bytes
 
 _SERVERS = ("RabbitMQ", "Redis")
-_JVM, _WORKER = "Spark's JVM, after a collection", "Spark: Python worker"
+_JVM = "Spark's JVM, after a collection"
+_WORKER = "Spark: Python worker"
 # All that a topology consists of.
 ROLES = frozenset({*_SERVERS, "driver", _JVM, _WORKER, "spout worker 0", "spout worker 1"})
 _LOOK_S = 2.0
@@ -39,7 +40,8 @@ class Grown:
         return self.last <= self.first * (1 + share) + _NOISE_BYTES
 
     def __str__(self) -> str:
-        first, last = self.first / 2**20, self.last / 2**20
+        first = self.first / 2**20
+        last = self.last / 2**20
         return f"| {self.role} | {self.lived_s / 60:.1f} min | {first:.0f} MiB | {last:.0f} MiB | {last / first - 1:+.0%} |"
 
 
@@ -60,7 +62,8 @@ class Memory(Looking):
         """Of each role the process that lived longest, if it had its first minute, a second one and a last one."""
         longest: dict[str, Grown] = {}
         for (role, _), samples in self._samples.items():
-            began, ended = samples[0][0], samples[-1][0]
+            began = samples[0][0]
+            ended = samples[-1][0]
             if ended - began < 3 * _MINUTE_S:
                 continue
             grown = Grown(

@@ -24,7 +24,8 @@ PREFETCH = 1_000
 # processed again.
 IN_FLIGHT = SPOUTS * PREFETCH
 # Processes that an order may kill.
-EXECUTOR, PYTHON_WORKER = "executor", "Python worker"
+EXECUTOR = "executor"
+PYTHON_WORKER = "Python worker"
 _LATE_S = 2
 # An executor's Python processes end when its JVM is gone, some milliseconds later.
 _UNTIL_THE_DAEMON_S = 60

@@ -50,7 +50,8 @@ class Stack(Wired):
 
         ``faults`` tells how many there were: each may have what is in flight processed again, and no more than that.
         """
-        dead_before, rate = self.dead_lettered(), self.rate
+        dead_before = self.dead_lettered()
+        rate = self.rate
         with self._load(rate) as load:
             wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * rate, 300, "the load")
             # At first it may be catching up, faster than the load.
@@ -115,5 +116,6 @@ class Stack(Wired):
         return float((numbered.Order.place(self.folder) / numbered.Order.STRUCK).read_text())
 
     def _load(self, rate: int) -> Load:
-        first, self._next = self._next, self._next + 10_000_000
+        first = self._next
+        self._next = self._next + 10_000_000
         return Load(self.rabbitmq.url, numbered.QUEUE, rate, first)

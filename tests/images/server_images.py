@@ -155,7 +155,8 @@ def _build(client: docker.DockerClient, tag: str, dockerfile: str, files: Mappin
     with tarfile.open(fileobj=context, mode="w") as archive:
         for name, text in {"Dockerfile": dockerfile, **files}.items():
             member = tarfile.TarInfo(name)
-            member.size, member.mode = len(text.encode()), 0o644
+            member.size = len(text.encode())
+            member.mode = 0o644
             archive.addfile(member, io.BytesIO(text.encode()))
     context.seek(0)
     try:

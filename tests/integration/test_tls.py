@@ -68,7 +68,8 @@ def assert_tells(error: BaseException, url: str, *words: str) -> None:
 
 
 def test_messages_come_and_go_over_tls(amqps, certificate, no_password):
-    url, queue = f"{amqps}?cafile={certificate.ca}", unique()
+    url = f"{amqps}?cafile={certificate.ca}"
+    queue = unique()
     declare_queue(url, WorkQueue(name=queue))
     with Publisher(url) as publisher:
         publisher.publish(queue, [b"a", bytes(1_000_000)])

@@ -132,7 +132,8 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_worker_goes_on
     words = [f"bad{number}" if number % 3 == 0 else f"good{number}" for number in range(30)]
     cluster = cluster_of(chain(feeding(*words, fields="word string"), Careless(), Split()))
     cluster.settle()
-    good, bad = [word for word in words if word[0] == "g"], [word for word in words if word[0] == "b"]
+    good = [word for word in words if word[0] == "g"]
+    bad = [word for word in words if word[0] == "b"]
     assert outcome(cluster) == (good, bad, 0)
     assert cluster.fail_reasons("s") == [f"b1[2]: RuntimeError: {word} is bad" for word in bad]
     assert sorted(cluster.read_tuples("b1")) == sorted([word] for word in good), "what the failed ones had emitted is dropped"
@@ -179,7 +180,8 @@ class Unflushed(BasicBolt):
         collector.emit([tup[0]])
 
     def flush(self, collector):
-        buffer, self.buffer = self.buffer, []
+        buffer = self.buffer
+        self.buffer = []
         if any(number % 2 == 0 for number in buffer):
             raise ConnectionError("gone")
 

@@ -25,7 +25,8 @@ class Join(Bolt):
 
 
 def test_a_join_over_two_spouts_and_many_steps(cluster_of):
-    left, right = feeding(0, 1, 2, 3), feeding(9)
+    left = feeding(0, 1, 2, 3)
+    right = feeding(9)
     builder = TopologyBuilder("join")
     builder.set_spout("left", left)
     builder.set_spout("right", right)
@@ -91,7 +92,8 @@ class Holding(Bolt):
     """Holds everything, and lets go of it at the second tick after its message was given up."""
 
     def prepare(self, config, context):
-        self.held, self.ticks = [], 0
+        self.held = []
+        self.ticks = 0
 
     def execute(self, tup, collector):
         if tup.is_tick:
@@ -150,7 +152,8 @@ class Aborting(Bolt):
     output_fields = "total long"
 
     def prepare(self, config, context):
-        self.held, self.unlucky = [], False
+        self.held = []
+        self.unlucky = False
 
     def execute(self, tup, collector):
         self.unlucky = tup["x"] == 13

@@ -69,7 +69,8 @@ class Ticking(Bolt):
     output_fields = "task int, held int"
 
     def prepare(self, config, context):
-        self.task, self.held = context.task_id, []
+        self.task = context.task_id
+        self.held = []
 
     def execute(self, tup, collector):
         if not tup.is_tick:
@@ -96,7 +97,8 @@ def test_each_task_has_a_tick_each_period_also_while_no_message_flows(cluster_of
     feeder.feed([4], 4)
     cluster.advance_time(50)
     assert cluster.acked("s") == [1, 2, 3, 4]
-    first, second = 2, 3
+    first = 2
+    second = 3
     assert [held for task, held in cluster.read_tuples("ticking") if task == first] == [3, 1, 0, 0, 0, 0]
     assert [held for task, held in cluster.read_tuples("ticking") if task == second] == [0] * 6
     assert len(cluster.read_tuples("other")) == 4

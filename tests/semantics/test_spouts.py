@@ -16,7 +16,8 @@ class ReliableSentenceSpout(Spout):
 
     def open(self, config, context):
         self.task = context.task_id
-        self.pending, self.index = {}, 0
+        self.pending = {}
+        self.index = 0
         self.told, self.threads = [], set()
 
     def next_tuple(self, collector):

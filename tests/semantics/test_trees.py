@@ -91,7 +91,8 @@ class Counting(Bolt):
     output_fields = "task int, n long"
 
     def prepare(self, config, context):
-        self.task, self.count = context.task_id, 0
+        self.task = context.task_id
+        self.count = 0
 
     def execute(self, tup, collector):
         self.count += 1
@@ -106,7 +107,8 @@ class Counting(Bolt):
 
 
 def test_a_tree_may_have_a_hundred_thousand_tuples_and_one_that_fails_is_enough(cluster_of):
-    good, bad = " ".join(map(str, range(100_000))), " ".join([*map(str, range(99_999)), "bad"])
+    good = " ".join(map(str, range(100_000)))
+    bad = " ".join([*map(str, range(99_999)), "bad"])
     builder = TopologyBuilder("wide")
     builder.set_spout("s", feeding(good, bad, fields="line string"))
     builder.set_bolt("split", Split()).shuffle_grouping("s")

@@ -80,9 +80,11 @@ BODIES = LARGE | HARD
 
 def cost(name: str) -> dict[str, object]:
     """Seconds of CPU, the peak of memory above that before, and what was said."""
-    decode, body = decoder_for(SCHEMA), BODIES[name]()
+    decode = decoder_for(SCHEMA)
+    body = BODIES[name]()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before, begun = _memory("VmRSS"), time.process_time()
+    before = _memory("VmRSS")
+    begun = time.process_time()
     try:
         values = decode(body)
         SCHEMA.batch([values])

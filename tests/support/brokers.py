@@ -23,7 +23,10 @@ class _Node(EmbeddedRabbitMQ):
 
     def __init__(self, host: str, password: str, cookie: str, shared_port: int) -> None:
         super().__init__()
-        self._host, self._password, self._cookie, self._shared_port = host, password, cookie, shared_port
+        self._host = host
+        self._password = password
+        self._cookie = cookie
+        self._shared_port = shared_port
 
     def _configure(self) -> None:
         super()._configure()

@@ -55,7 +55,8 @@ def make_ca(folder: Path) -> Path:
 
 def make_certificate(ca: Path) -> Certificate:
     """A certificate for ``HOST`` from this authority."""
-    key, certificate = ca.with_name("server.key"), ca.with_name("server.pem")
+    key = ca.with_name("server.key")
+    certificate = ca.with_name("server.pem")
     words = ("-subj", "/CN=server", "-addext", f"subjectAltName=DNS:{HOST}", "-addext", "basicConstraints=critical,CA:FALSE")
     issuer = ("-CA", ca, "-CAkey", ca.with_name("ca.key"))
     _openssl("req", "-x509", *_KEY, *words, *issuer, "-keyout", key, "-out", certificate)

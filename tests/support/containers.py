@@ -47,9 +47,11 @@ class ContainerServer(ABC):
 
     def __init__(self, server: Server, image: str, *, extra: str = "", files: dict[str, bytes] | None = None) -> None:
         """``extra`` is added to its configuration, ``files`` are put beside it, in ``/tiercel``."""
-        self.server, self._image = server, image
+        self.server = server
+        self._image = image
         self.password = secrets.token_urlsafe(24)
-        self._extra, self._files = extra, files or {}
+        self._extra = extra
+        self._files = files or {}
         self._published = {port: free_port(OF_CONTAINERS) for port in self.ports}
         self._container: DockerContainer | None = None
 
@@ -146,7 +148,8 @@ class ContainerServer(ABC):
         return json.dumps(self._wrapped.attrs)
 
     def close(self) -> None:
-        container, self._container = self._container, None
+        container = self._container
+        self._container = None
         if container is not None:
             container.stop()
 

@@ -23,7 +23,8 @@ QUEUE = WorkQueue(name="q", retry=RetryPolicy(first=timedelta(seconds=1), longes
 
 class Message:
     def __init__(self, body):
-        self.body, self.count = body, 0
+        self.body = body
+        self.count = 0
 
 
 class FakeChannel:
@@ -35,8 +36,13 @@ class FakeChannel:
 
     def __init__(self, queue):
         self.is_open, self.consumer_tags, self._cancelled = True, [], set()
-        self.queue, self.unacked, self.closing = queue, {}, False
-        self._tag, self._consumer, self._cancel_ok, self._on_cancel = 0, None, None, None
+        self.queue = queue
+        self.unacked = {}
+        self.closing = False
+        self._tag = 0
+        self._consumer = None
+        self._cancel_ok = None
+        self._on_cancel = None
 
     def add_on_cancel_callback(self, callback):
         self._on_cancel = callback
@@ -56,7 +62,8 @@ class FakeChannel:
     def basic_cancel(self, _tag, callback):
         self._must_be_open()
         self.endangered += min(self._consumer.prefetch - len(self._consumer.open), len(self.queue))
-        self._cancel_ok, self.consumer_tags = callback, []
+        self._cancel_ok = callback
+        self.consumer_tags = []
 
     def basic_ack(self, tag, multiple):
         self._must_be_open()
@@ -80,7 +87,9 @@ class FakeChannel:
         """Up to as many as the prefetch allows; also between a cancel and its answer."""
         done = 0
         while done < most and self.queue and self._consumer and len(self._consumer.open) < self._consumer.prefetch:
-            message, self._tag, done = self.queue.popleft(), self._tag + 1, done + 1
+            message = self.queue.popleft()
+            self._tag = self._tag + 1
+            done = done + 1
             self.unacked[self._tag] = message
             self._consumer.open.add(self._tag)
             method = SimpleNamespace(delivery_tag=self._tag, redelivered=message.count > 0)
@@ -90,12 +99,15 @@ class FakeChannel:
 
     def answer_cancel(self):
         if self._cancel_ok is not None and self.is_open:
-            callback, self._cancel_ok, self._consumer = self._cancel_ok, None, None
+            callback = self._cancel_ok
+            self._cancel_ok = None
+            self._consumer = None
             callback(None)
 
     def cancel_by_broker(self):
         if self._consumer is not None and self.is_open:
-            self._consumer, self.consumer_tags = None, []
+            self._consumer = None
+            self.consumer_tags = []
             self._on_cancel(None)
 
     def close(self):
@@ -123,7 +135,8 @@ class FakeLink:
     """Calls at once; timers when they are told."""
 
     def __init__(self, *_):
-        self.channel, self.timers = None, {}
+        self.channel = None
+        self.timers = {}
 
     def call(self, function):
         function()
@@ -149,14 +162,16 @@ class FakeLink:
         return True
 
     def run_timers(self):
-        due, self.timers = self.timers, {}
+        due = self.timers
+        self.timers = {}
         for function in due.values():
             function()
 
 
 class FakeUndertaker:
     def __init__(self):
-        self.asked, self.dead = deque(), []
+        self.asked = deque()
+        self.dead = []
 
     def bury(self, body, _properties, reason, done):
         self.asked.append((body, reason, done))
@@ -215,7 +230,8 @@ class Bench:
         for message in self.channel.unacked.values():
             message.count += 1
             self.queue.append(message)
-        self.channel.unacked, self.channel._consumer = {}, None
+        self.channel.unacked = {}
+        self.channel._consumer = None
 
     def settle_down(self):
         """Until the broker has nothing to say any more, and the consumer saw that for a second."""

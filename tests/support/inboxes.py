@@ -10,8 +10,11 @@ NOW = timedelta(0)
 SOON = timedelta(seconds=30)
 RUN = "run"
 # Tasks with inboxes: on two servers they lie on different ones.
-ONE, TWO, GONE = 4, 7, 9
-FIRST, SECOND = Sender(task=2, attempt=1), Sender(task=2, attempt=2)
+ONE = 4
+TWO = 7
+GONE = 9
+FIRST = Sender(task=2, attempt=1)
+SECOND = Sender(task=2, attempt=2)
 OTHER = Sender(task=3, attempt=1)
 
 

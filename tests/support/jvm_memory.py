@@ -38,7 +38,8 @@ def needed_bytes(pid: int) -> int:
 
 def _resident_outside(pid: int, places: list[tuple[int, int]]) -> int:
     """Return what a process has in memory at other addresses than these."""
-    size, counts = 0, True
+    size = 0
+    counts = True
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if found := re.match(r"([0-9a-f]+)-[0-9a-f]+ ", line):
             address = int(found[1], 16)

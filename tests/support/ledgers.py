@@ -11,8 +11,12 @@ from tiercel.acker.ledger import Failure, Outcomes, Token, Updates
 NOW = timedelta(0)
 # Three edge ids; the high bits are set because a 64-bit id must never pass through a signed or a
 # floating number.
-A, B, C = 0xA111_0000_0000_0001, 0xB222_0000_0000_0002, 0x0C33_0000_0000_0003
-ROOT, OTHER, THIRD = 0xFFEE_DDCC_BBAA_9988, 0x0102_0304_0506_0708, 0x8000_0000_0000_0001
+A = 0xA111_0000_0000_0001
+B = 0xB222_0000_0000_0002
+C = 0x0C33_0000_0000_0003
+ROOT = 0xFFEE_DDCC_BBAA_9988
+OTHER = 0x0102_0304_0506_0708
+THIRD = 0x8000_0000_0000_0001
 
 
 def token(task: int = 0, *, step: int = 0, attempt: int = 0, run: str = "run") -> Token:

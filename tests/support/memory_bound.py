@@ -29,7 +29,8 @@ class MemoryBound:
     """
 
     def __init__(self, find: Callable[[], Iterable[int]], limit: int) -> None:
-        self._find, self._limit = find, limit
+        self._find = find
+        self._limit = limit
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 

@@ -100,7 +100,9 @@ class _Link:
     """
 
     def __init__(self, proxy: Proxy, near: socket.socket, far: socket.socket) -> None:
-        self._proxy, self._near, self._far = proxy, near, far
+        self._proxy = proxy
+        self._near = near
+        self._far = far
         self.muted = False
 
     def start(self) -> None:

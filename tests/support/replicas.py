@@ -31,7 +31,8 @@ class _Member(EmbeddedRedis):
 
     def __init__(self, password: str, *lines: str) -> None:
         super().__init__()
-        self._password, self._lines = password, lines
+        self._password = password
+        self._lines = lines
 
     @property
     def port(self) -> int:

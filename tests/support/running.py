@@ -51,7 +51,8 @@ def running(
     module, _, function = topology.partition(":")
     with ExitStack() as exits:
         exits.enter_context(pytest.MonkeyPatch.context()).setenv(variable, str(folder))
-        rabbitmq, redis = exits.enter_context(servers.rabbitmq()), exits.enter_context(servers.redis())
+        rabbitmq = exits.enter_context(servers.rabbitmq())
+        redis = exits.enter_context(servers.redis())
         for queue in queues:
             declare_queue(rabbitmq.url, WorkQueue(name=queue))
         settings = Settings.load(master="local[2]").with_services(rabbitmq.url, redis.url, rabbitmq.management_url)

@@ -66,7 +66,8 @@ class _WithTls:
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__()
-        self._certificate, self._tls_port = certificate, 0
+        self._certificate = certificate
+        self._tls_port = 0
 
     def _configure(self) -> None:
         super()._configure()

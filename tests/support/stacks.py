@@ -23,7 +23,8 @@ class Stack:
 
     def __init__(self, client, command: str, **settings: str) -> None:
         """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the file's variables."""
-        self._client, self._command = client, command
+        self._client = client
+        self._command = command
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
         ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
         # The settings of this shell for tiercel are not for the stack.
@@ -104,7 +105,8 @@ class Stack:
     def leftovers(self) -> list[str]:
         """Return what of the project is still there."""
         label = {"label": f"com.docker.compose.project={self.project}"}
-        networks, volumes = self._client.networks.list(filters=label), self._client.volumes.list(filters=label)
+        networks = self._client.networks.list(filters=label)
+        volumes = self._client.volumes.list(filters=label)
         return [each.name for each in (*self.containers(), *networks, *volumes)]
 
     def __enter__(self) -> Self:

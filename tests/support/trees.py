@@ -15,7 +15,8 @@ from tests.support.ledgers import token, updates
 from tiercel.acker.ids import edge, mix, seed
 from tiercel.acker.ledger import Failure, Token
 
-BOLTS, PARTITIONS = 3, 2
+BOLTS = 3
+PARTITIONS = 2
 Name = int
 
 
@@ -135,7 +136,8 @@ def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attemp
 def _emit(attempt: Attempt, anchors: list[Copy], what: int) -> None:
     """One new edge per anchor and root; those of one root XOR together."""
     name = name_of(what, *(anchor.name for anchor in anchors))
-    target, position = name & 7, name >> 3 & 0xFFFFFFFF
+    target = name & 7
+    position = name >> 3 & 0xFFFFFFFF
     edges: dict[int, int] = {}
     for anchor in anchors:
         for root, own in anchor.edges.items():

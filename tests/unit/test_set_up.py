@@ -76,7 +76,8 @@ def slow_index():
 
 
 def test_a_long_download_shows_how_far_it_is_and_nothing_else_is_printed(install, tmp_path):
-    out, log = io.StringIO(), tmp_path / "pip.log"
+    out = io.StringIO()
+    log = tmp_path / "pip.log"
     with slow_index() as url:
         where = ["--isolated", "--no-cache-dir", "--index-url", url, "--target", str(tmp_path / "there")]
         assert install.run(log, [*PIP, *where, "weighty"], out) == 0, log.read_text()
@@ -107,7 +108,8 @@ def test_a_terminal_sees_one_line_that_is_written_again(install, tmp_path, monke
 
 
 def test_a_failure_shows_the_last_lines_and_where_the_others_are(install, tmp_path):
-    out, log = io.StringIO(), tmp_path / "pip.log"
+    out = io.StringIO()
+    log = tmp_path / "pip.log"
     many = ["import sys", "for n in range(100): print('line', n)", "sys.exit(3)"]
     assert install.run(log, [sys.executable, "-c", "\n".join(many)], out) == 3
     first, *last = out.getvalue().splitlines()

@@ -107,7 +107,8 @@ def kill(
     """End all processes of a topology: deactivate it, wait for what is in flight, give the rest back to the broker."""
     from tiercel.acker.errors import LedgerUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
 
-    settings, stopped = _settings(redis), threading.Event()
+    settings = _settings(redis)
+    stopped = threading.Event()
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
     log_action("kill", topology, "ordered", this_user())

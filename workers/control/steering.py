@@ -33,8 +33,12 @@ class Steering:
     def __init__(
         self, note: TopologyNote, control: Control, lease: Lease, say: Callable[[str], None], stopped: threading.Event
     ) -> None:
-        self._name, self._note, self._control, self._lease = note.name, note, control, lease
-        self._say, self._stopped = say, stopped
+        self._name = note.name
+        self._note = note
+        self._control = control
+        self._lease = lease
+        self._say = say
+        self._stopped = stopped
 
     @classmethod
     def open(cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event) -> Steering:
@@ -129,9 +133,11 @@ class Steering:
         """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if it was broken off."""
         began = time.monotonic()
         deadline = began + wait_s
-        say_at, said = 0.0, ""
+        say_at = 0.0
+        said = ""
         while not self._stopped.is_set():
-            now, there = time.monotonic(), self._present().values()
+            now = time.monotonic()
+            there = self._present().values()
             pending = sum(presence.pending for presence in there)
             active = any(presence.active for presence in there)
             if (not pending and not active) or now >= deadline:
@@ -139,7 +145,8 @@ class Steering:
             line = f"{self._name}: {pending:,} messages in flight"
             # While one still emits, its last report is up to a second old, and says little.
             if now >= say_at and line != said and (not active or now > began + _ANSWER_S):
-                say_at, said = now + _SAY_S, line
+                say_at = now + _SAY_S
+                said = line
                 self._say(f"{line}, waiting for {deadline - now:.0f} s at most")
             self._stopped.wait(min(_LOOK_S, deadline - now))
         return False

@@ -29,7 +29,8 @@ class Text:
     @classmethod
     def of(cls, lines: Sequence[str]) -> Text:
         """Number the words of the lines."""
-        first_word, total = [], 0
+        first_word = []
+        total = 0
         for line in lines:
             first_word.append(total)
             total += len(_WORD.findall(line))

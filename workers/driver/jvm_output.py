@@ -45,7 +45,8 @@ class Reading:
         return (logging.DEBUG if _JAVA_FRAME.match(text) else logging.INFO), text
 
     def _end_of_traceback(self) -> tuple[int, str] | None:
-        lines, self._traceback = self._traceback, []
+        lines = self._traceback
+        self._traceback = []
         # Spark ends Python workers that are idle, or left over at its end, by closing their sockets.
         if lines[-1].startswith(("BrokenPipeError", "ConnectionResetError")) and any("daemon.py" in line for line in lines):
             return None

@@ -34,7 +34,8 @@ class Progress:
             for task in totals.get(spout, {}).values():
                 counts.update(task)
         line = describe(self._before, counts, now - self._looked_at)
-        self._before, self._looked_at = counts, now
+        self._before = counts
+        self._looked_at = now
         if line is not None:
             log.info("%s", line, extra={"event": "progress"})
 

@@ -52,7 +52,9 @@ class LocalRun:
 
     def __init__(self, name: str, topology: Topology, settings: Settings) -> None:
         """``name`` is what ``load_topology`` understands; ``settings`` name both servers."""
-        self._name, self._topology, self._settings = name, topology, settings
+        self._name = name
+        self._topology = topology
+        self._settings = settings
         self._supervisor = Supervisor(timedelta(seconds=topology.config.shutdown_grace_secs) + _EXTRA_GRACE)
 
     def start(self) -> None:

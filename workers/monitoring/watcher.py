@@ -148,7 +148,9 @@ class Watcher:
                 reader.close()
 
     def _look(self, name: str | None, window: Window) -> Look:
-        problem, found, unreadable = self._refresh(), None, False
+        problem = self._refresh()
+        found = None
+        unreadable = False
         chosen = name if name is not None else next(iter(self._known), None)
         if chosen is not None and chosen in self._known:
             if problem is None:

@@ -77,9 +77,11 @@ def body_text(body: bytes, whole: int) -> tuple[str, str]:
         text = "\0"
     text = text.replace("\r\n", "\n")
     if any(ord(each) < 32 and each not in _WHITE + "\r" for each in text):
-        kind, shown = "binary", "\n".join(_dumped(body, start) for start in range(0, len(body), _DUMPED))
+        kind = "binary"
+        shown = "\n".join(_dumped(body, start) for start in range(0, len(body), _DUMPED))
     else:
-        kind, shown = "text", printable(text, kept=_WHITE)
+        kind = "text"
+        shown = printable(text, kept=_WHITE)
     rest = whole - len(body)
     return kind, f"{shown}\n… and {count(rest)} bytes more" if rest else shown
 

@@ -190,7 +190,8 @@ class Admission:
 
     def _judge(self, now: float) -> None:
         """Draw the conclusion if the round is over."""
-        round_, quick_s = self._round, self._limits.quick_s(self._bound)
+        round_ = self._round
+        quick_s = self._limits.quick_s(self._bound)
         missing = round_.size - round_.done
         latency_s = (round_.latency_s + missing * (now - round_.began)) / round_.size
         largest_step = _LARGEST_STEP

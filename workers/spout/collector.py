@@ -36,7 +36,9 @@ class TaskCollector:
 
     def __init__(self, emitter: SpoutEmitter, tally: Tally, root_ids: RootIds | None) -> None:
         """Without ``root_ids`` nothing is tracked."""
-        self._emitter, self._tally, self._root_ids = emitter, tally, root_ids
+        self._emitter = emitter
+        self._tally = tally
+        self._root_ids = root_ids
         self._fresh_roots: list[int] = []
         self._emitted = Emitted()
 

@@ -99,7 +99,8 @@ class Filling:
         emitted = self._outgoing
         self._outgoing = Emitted()
         # The timeout begins here: whatever waited for Redis until now had not been emitted.
-        began, now = now, time.monotonic()
+        began = now
+        now = time.monotonic()
         self._pace.sent(now - began)
         wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
         if sent is Sent.REFUSED:

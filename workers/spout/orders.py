@@ -31,7 +31,9 @@ class Orders:
 
         It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether this worker still has the task.
         """
-        self._control, self._task_id, self._unheard_of = control, task_id, unheard_of
+        self._control = control
+        self._task_id = task_id
+        self._unheard_of = unheard_of
         self._attend = attend
         self._dismissed = False
         self._state: State | None = None

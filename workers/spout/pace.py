@@ -6,12 +6,14 @@ from tiercel.spark_jobs.running.spacing import Spacing
 
 # Otherwise, at a thousand messages per second, each would be a batch of its own, at ten
 # times the price.
-_BETWEEN_BATCHES_S, _LONGEST_BETWEEN_BATCHES_S = 0.01, 0.04
+_BETWEEN_BATCHES_S = 0.01
+_LONGEST_BETWEEN_BATCHES_S = 0.04
 # Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine
 # batches are larger.
 _OF_THE_TIME = 4
 # Spouts that wake their worker do not depend on it.
-_SHORTEST_REST_S, _LONGEST_REST_S = 0.02, 0.1
+_SHORTEST_REST_S = 0.02
+_LONGEST_REST_S = 0.1
 
 
 class Pace:

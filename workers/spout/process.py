@@ -46,7 +46,8 @@ class SpoutProcess:
         Raises UsageError if the topology has no such spout task.
         """
         self._spec = spout_spec(topology, component, task_index)
-        self._topology, self._component = topology, component
+        self._topology = topology
+        self._component = component
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = Registry(redis_urls[0])

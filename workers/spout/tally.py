@@ -50,7 +50,8 @@ class Tally:
             self._counts["errors"] += 1
             since, kept = self._window
             if now - since >= _ERRORS_WINDOW_S:
-                since, kept = now, 0
+                since = now
+                kept = 0
             if kept < _ERRORS_KEPT:
                 self._errors.append(report)
             self._window = (since, kept + 1)

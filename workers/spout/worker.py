@@ -40,7 +40,9 @@ class SpoutWorker:
     def __init__(self, topology: Topology, component: str, settings: Settings) -> None:
         """Raises UsageError if the topology has no such spout."""
         spout_spec(topology, component)
-        self._topology, self._component, self._settings = topology, component, settings
+        self._topology = topology
+        self._component = component
+        self._settings = settings
         self._claims: Claims = RedisClaims(settings.redis_urls[0], topology.name)
         self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)

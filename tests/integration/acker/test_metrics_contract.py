@@ -107,7 +107,8 @@ def test_a_window_is_as_long_as_counting_goes_on(metrics, clock):
 
 def test_what_is_kept_for_the_windows_is_bounded_and_expires(redis_url, clock):
     name = f"metrics-{uuid.uuid4().hex}"
-    metrics, client = RedisMetrics(redis_url, name, clock), connect(redis_url)
+    metrics = RedisMetrics(redis_url, name, clock)
+    client = connect(redis_url)
     metrics.add("split", 1, {"executed": 1})
     lifetimes = sorted(client.pttl(key) // 1000 for key in client.keys(f"tiercel:{{{name}}}:metrics:*:*"))
     assert [seconds - left < 60 for seconds, left in zip((690, 12_420, 99_360), lifetimes, strict=True)] == [True] * 3
@@ -187,7 +188,8 @@ def test_of_one_task_the_first_five_errors_of_a_window_are_kept_and_others_do_no
 
 def test_two_processes_of_one_task_share_its_window(redis_url):
     name = f"metrics-{uuid.uuid4().hex}"
-    one, two = RedisMetrics(redis_url, name), RedisMetrics(redis_url, name)
+    one = RedisMetrics(redis_url, name)
+    two = RedisMetrics(redis_url, name)
     for number in range(4):
         for metrics in (one, two):
             metrics.report([error(number)])

@@ -21,7 +21,8 @@ def test_the_last_client_closes_what_all_of_them_shared(redis):
         return len(observer.client_list())
 
     alone = connections()
-    first, second = connect(server.url), connect(server.url)
+    first = connect(server.url)
+    second = connect(server.url)
     assert first.ping()
     assert second.ping()
     assert connections() == alone + 1

@@ -211,7 +211,8 @@ class Expected:
     advice: str
 
 
-RETRY, REFUSE = LedgerUnavailableError, LedgerRefusedError
+RETRY = LedgerUnavailableError
+REFUSE = LedgerRefusedError
 SENT = [
     Expected("LOADING Redis is loading the dataset in memory", RETRY, "reads its data"),
     Expected("BUSY Redis is busy running a script. You can only call SCRIPT KILL", RETRY, "SCRIPT KILL"),
@@ -384,7 +385,8 @@ def test_without_enough_replicas_no_store_writes(redis):
 
 def test_a_server_that_is_busy_with_a_script_makes_every_store_wait(redis):
     server = redis()
-    observer, stuck = connect(server.url), redis_py.Redis.from_url(server.url, socket_timeout=60, retry=None)
+    observer = connect(server.url)
+    stuck = redis_py.Redis.from_url(server.url, socket_timeout=60, retry=None)
     with closing(observer), closing(stuck):
         observer.config_set("busy-reply-threshold", 1)
 
@@ -438,7 +440,8 @@ def test_a_key_of_another_kind_is_refused_with_what_to_do(redis_url):
 @pytest.mark.embedded  # a container's replica does not reach its primary at the published port
 def test_a_server_that_is_loading_makes_every_store_wait(redis):
     """A replica loads what its primary has when it begins to follow it; here slowly."""
-    primary, server = redis(), redis()
+    primary = redis()
+    server = redis()
     login, _, where = primary.url.removeprefix("redis://:").partition("@")
     host, _, port = where.partition("/")[0].partition(":")
     with closing(connect(primary.url)) as source, closing(connect(server.url)) as client:

@@ -264,7 +264,8 @@ def test_a_subscription_that_ended_for_its_bytes_begins_again_when_back_offs_hav
 
 def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
     queue = filled(amqp_url, *[b"%03d" % number + bytes(1000) for number in range(100)])
-    most, seen = 0, set()
+    most = 0
+    seen = set()
     with Desk(amqp_url, queue.name, bytes_held=5_000) as desk:
         while len(seen) < 100:
             delivery = desk.next()
@@ -332,7 +333,8 @@ def test_the_poison_of_a_classic_queue_ends_in_the_dead_letters_too(amqp_url):
 
 @pytest.mark.parametrize("declare", [True, False])
 def test_a_foreign_queue_that_would_delete_what_fails_too_often_loses_nothing(amqp_url, declare):
-    name, bodies = unique(), numbers(10)
+    name = unique()
+    bodies = numbers(10)
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
     put(amqp_url, name, *bodies)
@@ -347,7 +349,8 @@ def test_a_foreign_queue_that_would_delete_what_fails_too_often_loses_nothing(am
 
 
 def test_a_foreign_queue_that_would_delete_what_comes_back_too_often_loses_nothing(amqp_url):
-    name, bodies = unique(), numbers(10)
+    name = unique()
+    bodies = numbers(10)
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
     put(amqp_url, name, *bodies)

@@ -232,7 +232,8 @@ def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_ri
     queue = WorkQueue(name=unique(), retry=retry)
     declare_queue(amqp_url, queue)
     put(amqp_url, queue.name, *[b"%03d" % number + bytes(chance.randrange(5_000)) for number in range(200)])
-    acked, handed = set(), []
+    acked = set()
+    handed = []
     with Proxy(amqp_url) as wire, Desk(wire.url, queue.name, retry=retry, prefetch=60, bytes_held=60_000) as desk:
         consumer = desk.consumer
 

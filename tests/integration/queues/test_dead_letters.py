@@ -259,7 +259,8 @@ def test_from_4_3_on_looking_does_not_even_count(amqp_url, queue):
 @pytest.mark.parametrize("by", ["argument", "policy"])
 def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(shared_rabbitmq, limit, by):
     """None: as declared by tiercel under RabbitMQ 3.10, which has a limit of 20 after the upgrade to 4."""
-    url, name = shared_rabbitmq.url, unique()
+    url = shared_rabbitmq.url
+    name = unique()
     arguments = {"x-queue-type": "quorum"}
     if limit is not None and by == "argument":
         arguments["x-delivery-limit"] = limit

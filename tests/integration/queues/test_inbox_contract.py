@@ -156,7 +156,8 @@ def test_seal_and_finish_may_be_repeated_and_come_late(inboxes):
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))
     covered = covering(1, take(inbox), ticks=3)
-    seal, finish = inbox.seal(covered), inbox.finish(1)
+    seal = inbox.seal(covered)
+    finish = inbox.finish(1)
     assert [seal.perform(), seal.perform()] == [True, True]
     assert [finish.perform(), finish.perform()] == [True, True]
     assert seal.perform(), "a seal whose reply was lost, sent again after its step was finished"
@@ -241,7 +242,9 @@ def test_room_is_whole_again_when_nothing_is_left_whatever_the_steps_said(inboxe
 
 def test_a_run_with_a_lower_number_takes_no_inbox_from_its_successor(inboxes):
     number = 1763800000000000
-    first, ended, second = str(number), f"{number}-ended", str(number + 1)
+    first = str(number)
+    ended = f"{number}-ended"
+    second = str(number + 1)
     inboxes.adopt(first, [ONE, TWO])
     inboxes.adopt(ended, [ONE, TWO])
     inboxes.adopt(second, [ONE, TWO])

@@ -103,7 +103,8 @@ def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on,
 
 def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(inboxes_on, redis_url):
     inboxes = inboxes_on(redis_url)
-    older, newer = opened(inboxes), opened(inboxes)
+    older = opened(inboxes)
+    newer = opened(inboxes)
     # As if the older one had looked before it was replaced, and waits only now, in front of the newer one.
     stolen = []
     thief = threading.Thread(target=lambda: stolen.append(older._box.wait(timedelta(seconds=4))))
@@ -170,7 +171,8 @@ def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, mo
     send = RedisServer._send
     monkeypatch.setattr(RedisServer, "_send", lambda server, commands: sent.append(len(commands)) or send(server, commands))
     appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b"), parcel(b"c", target=TWO)])
-    seal, finish = inbox.seal(covering(1, taken)), inbox.finish(1)
+    seal = inbox.seal(covering(1, taken))
+    finish = inbox.finish(1)
     assert perform_all([seal, *appends, finish]) == [True, Appended.DONE, Appended.DONE, True]
     assert sent == [4]
     assert perform_all([seal, *appends, finish]) == [True, Appended.REPEATED, Appended.REPEATED, True]

@@ -128,7 +128,8 @@ class Twins(RuleBasedStateMachine):
         attempt = self.attempts[-1 - which % len(self.attempts)]
         known = attempt.taken or sorted(self.positions[attempt.task])
         own = st.lists(st.sampled_from(known), unique=True) if known else st.just([])
-        whole, part = data.draw(own), data.draw(own)
+        whole = data.draw(own)
+        part = data.draw(own)
         covered = Covered(
             step=attempt.inboxes[0].opened.step + data.draw(st.integers(1, 4)),
             whole=tuple(whole),

@@ -66,7 +66,8 @@ def full_at(amqp_url, count):
 
 
 def test_a_queue_that_stays_full_refuses_and_says_from_which_message_on(amqp_url):
-    name, patience = full_at(amqp_url, 3), timedelta(seconds=1)
+    name = full_at(amqp_url, 3)
+    patience = timedelta(seconds=1)
     with Publisher(amqp_url, patience) as publisher, pytest.raises(PublishRefusedError, match=r"message 4 .*full") as caught:
         publisher.publish(name, [b"%d" % number for number in range(100)])
     assert caught.value.index == 3
@@ -74,8 +75,10 @@ def test_a_queue_that_stays_full_refuses_and_says_from_which_message_on(amqp_url
 
 
 def test_a_queue_that_is_full_for_a_while_gets_everything_once_in_the_end(amqp_url):
-    name, bodies = full_at(amqp_url, 100), [b"%d" % number for number in range(3000)]
-    confirmed, taken = [], []
+    name = full_at(amqp_url, 100)
+    bodies = [b"%d" % number for number in range(3000)]
+    confirmed = []
+    taken = []
     with Publisher(amqp_url) as publisher, ThreadPoolExecutor() as threads:
         counted = threads.submit(publisher.publish, name, iter(bodies), on_confirmed=confirmed.append)
         wait_until(lambda: sum(confirmed) == 100, timeout=30)

@@ -21,7 +21,8 @@ class Stage:
     def __init__(self, amqp_url, spout, *, activated=True):
         self.spout, self.counts, self.emitted, self.errors = spout, Counter(), [], []
         self.woken = threading.Event()
-        self._url, self._activated = amqp_url, activated
+        self._url = amqp_url
+        self._activated = activated
 
     def __enter__(self):
         context = SpoutContext(
@@ -58,7 +59,8 @@ class Stage:
             return len(self.emitted) >= count
 
         wait_until(enough)
-        taken, self.emitted = self.emitted, []
+        taken = self.emitted
+        self.emitted = []
         return taken
 
     def poll(self, condition):

@@ -109,7 +109,8 @@ def test_a_body_as_it_is_may_be_binary(amqp_url, queue):
 
 
 def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, queue):
-    other, fallback = unique("other"), unique("fallback")
+    other = unique("other")
+    fallback = unique("fallback")
     with Running(QueueSink(fallback, queue_field="to"), amqp_url, fields="to string, n long") as running:
         running.publish([queue, 1], [other, 2], [None, 3], [queue, 4])
         assert running.acked == [0, 1, 2, 3]

@@ -86,7 +86,8 @@ def test_a_driver_takes_out_all_cases(book):
 
 def test_nothing_to_blame_can_be_noted_on_a_server_out_of_memory(redis):
     server = redis()
-    book, client = RedisCaseBook(connect(server.url), "full"), connect(server.url)
+    book = RedisCaseBook(connect(server.url), "full")
+    client = connect(server.url)
     book.note(token(), SOME)
     client.config_set("maxmemory", 1)
     with pytest.raises(LedgerUnavailableError, match="maxmemory"):

@@ -16,7 +16,8 @@ TASKS = range(3, 6)
 
 class Memory:
     def __init__(self):
-        self.now, self.claimed = 0.0, {}
+        self.now = 0.0
+        self.claimed = {}
 
     def worker(self, name):
         return MemoryClaims(name, self.claimed, lambda: self.now)
@@ -51,7 +52,9 @@ def test_each_worker_gets_a_task_of_its_own_until_there_are_none_left(place):
 
 
 def test_a_claim_that_is_kept_stays_and_one_that_is_not_lapses(place):
-    kept, forgotten, late = place.worker("a"), place.worker("b"), place.worker("c")
+    kept = place.worker("a")
+    forgotten = place.worker("b")
+    late = place.worker("c")
     assert (kept.take(TASKS), forgotten.take(TASKS)) == (3, 4)
     place.expire(CLAIM.total_seconds() - 2)
     assert kept.keep(3)
@@ -70,7 +73,8 @@ def test_a_claim_that_lapsed_is_claimed_again_if_nobody_else_has_it(place):
 
 
 def test_a_task_that_was_left_is_free(place):
-    worker, other = place.worker("a"), place.worker("b")
+    worker = place.worker("a")
+    other = place.worker("b")
     worker.take(TASKS)
     worker.leave(3)
     worker.leave(3)
@@ -78,7 +82,8 @@ def test_a_task_that_was_left_is_free(place):
 
 
 def test_nobody_gives_another_ones_task_free(place):
-    worker, other = place.worker("a"), place.worker("b")
+    worker = place.worker("a")
+    other = place.worker("b")
     worker.take(TASKS)
     other.leave(3)
     assert other.take(TASKS) == 4

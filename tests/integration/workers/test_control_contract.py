@@ -9,7 +9,8 @@ from tiercel.acker.connection.client import connect
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Presence, Rebalance, State
 from tiercel.workers.control.redis_control import RedisControl
 
-WORKING, RESTING = Presence(active=True, pending=7, oldest_s=1.25), Presence(active=False, pending=0)
+WORKING = Presence(active=True, pending=7, oldest_s=1.25)
+RESTING = Presence(active=False, pending=0)
 
 
 @pytest.fixture

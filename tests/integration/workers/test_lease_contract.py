@@ -11,7 +11,8 @@ from tiercel.workers.control.lease import LASTS, Holder
 from tiercel.workers.control.memory_lease import MemoryLease
 from tiercel.workers.control.redis_lease import RedisLease
 
-A, B = Holder(driver="a", run="17", shape="abc", parallelism={"count": 4, "split words, all=": 2}), Holder(driver="b")
+A = Holder(driver="a", run="17", shape="abc", parallelism={"count": 4, "split words, all=": 2})
+B = Holder(driver="b")
 
 
 class Memory:

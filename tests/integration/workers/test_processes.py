@@ -62,7 +62,8 @@ def test_a_child_that_refuses_to_work_is_not_started_again_and_is_known(supervis
 
 
 def test_stopping_lets_children_end_in_order(supervisor: Supervisor, tmp_path: Path) -> None:
-    started, ended = tmp_path / "started", tmp_path / "ended"
+    started = tmp_path / "started"
+    ended = tmp_path / "ended"
     script = 'trap "touch $1; exit 0" TERM; touch $0; while :; do sleep 0.01; done'
     child = supervisor.start(Child("a", ["sh", "-c", script, str(started), str(ended)]))
     wait_until(started.exists)

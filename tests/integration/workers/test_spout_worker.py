@@ -88,7 +88,8 @@ def start(tmp_path, amqp_url, redis_url):
 def test_equal_workers_take_different_tasks_and_the_one_too_many_waits_until_one_ends(start):
     first = start("first")
     assert first.task() == "lines-0"
-    second, third = start("second"), start("third")
+    second = start("second")
+    third = start("third")
     wait_until(lambda: sum("task_claimed" in each.log.read_text() for each in (second, third)) == 1, 60, "a second worker")
     working, waiting = (second, third) if "task_claimed" in second.log.read_text() else (third, second)
     assert working.task() == "lines-1"

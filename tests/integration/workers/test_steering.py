@@ -43,7 +43,9 @@ class Workers:
     """Two spout tasks and a driver that obey, as real ones do."""
 
     def __init__(self, redis_url, name, pending):
-        self.control, self.pending, self.states = RedisControl(redis_url, name), pending, []
+        self.control = RedisControl(redis_url, name)
+        self.pending = pending
+        self.states = []
         self.lease = RedisLease(redis_url, name)
         self.stopped = threading.Event()
         self.stubborn = False

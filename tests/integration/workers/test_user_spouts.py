@@ -17,7 +17,8 @@ from tiercel.testing import LocalCluster
 from tiercel.workers.driver.process import Driver
 from tiercel.workers.spout.process import SpoutProcess
 
-TASKS, TUPLES = 3, 40
+TASKS = 3
+TUPLES = 40
 TIMEOUT_S = 6.0
 # Fate of tuple n at its first attempt: n % 4. At the second one it is acked.
 ACKED, FAILED, FORGOTTEN, RAISED = range(4)
@@ -154,7 +155,8 @@ def bolts(topology, redis_url):
 
 def on_spout_workers(request):
     """Three workers on a real Redis, each on a thread of its own."""
-    redis_url, replaying = request.getfixturevalue("redis_url"), topology()
+    redis_url = request.getfixturevalue("redis_url")
+    replaying = topology()
     workers = [SpoutProcess(replaying, "spout", index, amqp_url="", redis_urls=(redis_url,)) for index in range(TASKS)]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     with ExitStack() as exits, bolts(replaying, redis_url) as ledger:

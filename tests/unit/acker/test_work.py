@@ -10,7 +10,8 @@ IDS = st.integers(0, 2**64 - 1)
 
 
 def work_of(pairs, failed=()):
-    roots, xors = [root for root, _ in pairs], [xor for _, xor in pairs]
+    roots = [root for root, _ in pairs]
+    xors = [xor for _, xor in pairs]
     failures = [Failure(root=root, component="bolt", task=1, reason=reason) for root, reason in failed]
     return canonical(Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64)), failures)
 
@@ -35,7 +36,8 @@ def test_nothing_is_nothing():
 
 @given(st.lists(st.tuples(IDS, IDS), min_size=1), st.lists(IDS), st.randoms())
 def test_the_digest_does_not_know_the_order(pairs, failed, random):
-    shuffled, failed_shuffled = random.sample(pairs, len(pairs)), random.sample(failed, len(failed))
+    shuffled = random.sample(pairs, len(pairs))
+    failed_shuffled = random.sample(failed, len(failed))
     first = work_of(pairs, [(root, "a") for root in failed])
     second = work_of(shuffled, [(root, "b") for root in failed_shuffled])
     assert first.digest == second.digest

@@ -210,7 +210,8 @@ def test_a_moment_between_two_looks_is_in_proportion():
 
 @given(st.permutations(range(1, 30)), st.lists(st.integers(0, 29), max_size=5))
 def test_every_tag_is_settled_once_whatever_is_acked_with_multiple(order, prefixes):
-    tags, settled = Tags(), []
+    tags = Tags()
+    settled = []
     for tag in [*order[:15], *prefixes, *order[15:], 29]:
         if tag in settled:
             continue

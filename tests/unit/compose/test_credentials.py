@@ -44,7 +44,8 @@ def test_they_are_drawn_once_and_then_stay(drawn: Path):
 def test_two_stacks_have_none_in_common(tmp_path: Path):
     draw_credentials(tmp_path / "one")
     draw_credentials(tmp_path / "two")
-    one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
+    one = contents(tmp_path / "one")
+    two = contents(tmp_path / "two")
     drawn_by_nobody = {"rabbitmq/rabbitmq.conf"}
     for name, text in one.items():
         assert name.endswith("/complete") or name in drawn_by_nobody or text != two[name], name

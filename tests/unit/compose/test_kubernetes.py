@@ -112,7 +112,8 @@ def test_a_spout_worker_has_time_to_give_back_what_is_in_flight() -> None:
 
 @pytest.mark.parametrize("name", pods())
 def test_a_pod_is_no_more_than_an_ordinary_user(name: str) -> None:
-    spec, found = pods()[name]["spec"], container(name)
+    spec = pods()[name]["spec"]
+    found = container(name)
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["runAsUser"] > 1000
     assert not spec["automountServiceAccountToken"]

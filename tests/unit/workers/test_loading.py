@@ -88,7 +88,8 @@ def test_spouts_that_read_a_queue_get_more_tasks_and_no_others(module) -> None:
         "    builder.set_bolt('sink', BasicBolt()).shuffle_grouping('own')\n"
         "    return builder.build()\n"
     )
-    raised, plain = load_topology(f"{name}:topology", 3), load_topology(f"{name}:topology")
+    raised = load_topology(f"{name}:topology", 3)
+    plain = load_topology(f"{name}:topology")
     assert {spout: spec.parallelism for spout, spec in raised.spouts.items()} == {"few": 3, "many": 5, "own": 2}
     assert {spout: spec.parallelism for spout, spec in plain.spouts.items()} == {"few": 1, "many": 5, "own": 2}
     assert raised.task_ids("sink") == range(11, 12)

@@ -17,7 +17,8 @@ from tiercel.workers.redaction import redact
 @pytest.fixture(autouse=True)
 def unchanged_logging():
     root = logging.getLogger()
-    before, level = root.handlers[:], root.level
+    before = root.handlers[:]
+    level = root.level
     yield
     root.handlers[:] = before
     root.setLevel(level)

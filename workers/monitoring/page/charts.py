@@ -16,7 +16,8 @@ from tiercel.workers.monitoring.wording import per_second
 Rows = list[list[str]]
 ROW_PX = 110
 COLUMN_PX = 150
-_SPOUT, _BOLT = "#00897b", "#3f6fb5"
+_SPOUT = "#00897b"
+_BOLT = "#3f6fb5"
 _GRID = "rgba(128, 128, 128, 0.25)"
 # Each to be seen on white and on black.
 _LINES = ["#3f7fd0", "#e07b39", "#c2405b", "#2fa07a", "#8e6bbf", "#b59a2c", "#4aa3b8", "#d06fa5"]

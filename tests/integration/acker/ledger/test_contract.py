@@ -48,7 +48,8 @@ def test_an_outcome_is_returned_once(ledger, feed):
 
 
 def test_outcomes_go_to_the_owner_and_to_nobody_else(ledger):
-    first, second = ledger.feed(1), ledger.feed(2)
+    first = ledger.feed(1)
+    second = ledger.feed(2)
     ledger.register(1, [ROOT], [A])
     ledger.register(2, [OTHER], [B])
     ledger.apply(token(), updates({ROOT: A, OTHER: B}))

@@ -280,7 +280,8 @@ def test_a_reader_goes_on_deleting_after_a_loss_unless_a_later_one_is_there(mort
 
 def test_a_worker_that_follows_another_does_not_take_a_pending_root_for_its_own(make_spec):
     spec = make_spec()
-    before, after = RedisLedger(spec), RedisLedger(spec)
+    before = RedisLedger(spec)
+    after = RedisLedger(spec)
     assert before.register(1, [ROOT], [A]) == []
     assert before.register(1, [ROOT], [A]) == [], "a repeat"
     assert after.register(1, [ROOT], [A]) == [ROOT]

@@ -141,7 +141,8 @@ def test_a_topology_may_have_any_name(client, open_one):
 
 
 def test_ledgers_of_two_topologies_do_not_meet(open_one):
-    first, second = open_one(topology="first"), open_one(topology="first:0}")
+    first = open_one(topology="first")
+    second = open_one(topology="first:0}")
     first.register(1, [ROOT], [A])
     assert second.apply(token(), updates({ROOT: A})).late == 1
     assert (first.release([ROOT]), second.pending()) == (1, 0)
@@ -238,7 +239,8 @@ def test_roots_spread_evenly_over_the_shards(open_one, client):
 @pytest.fixture
 def cluster_url(tmp_path):
     """One server in cluster mode with all slots: it refuses scripts that touch a key outside their KEYS' slot."""
-    port, bus_port = free_port(), free_port()
+    port = free_port()
+    bus_port = free_port()
     arguments = ["--port", port, "--cluster-port", bus_port, "--bind", "127.0.0.1", "--dir", tmp_path, "--save", ""]
     server = subprocess.Popen(
         ["redis-server", *map(str, arguments), "--cluster-enabled", "yes", "--loglevel", "warning"], stdout=subprocess.DEVNULL

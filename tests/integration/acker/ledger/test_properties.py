@@ -74,7 +74,8 @@ def check(ledger, feed, expected: Expectation) -> None:
 def test_in_memory_a_root_is_acked_if_and_only_if_its_tree_is_processed(seed, temper):
     random = Random(seed)
     run = make_run(random, roots=random.randint(1, 4), temper=temper)
-    ledger, expected = MemoryLedger(spec_of("", 1)), Expectation(run)
+    ledger = MemoryLedger(spec_of("", 1))
+    expected = Expectation(run)
     feed = begin(ledger, run)
     for attempt in deliveries(random, expected):
         ledger.apply(*attempt.arguments())
@@ -90,13 +91,17 @@ def test_redis_answers_as_memory_does(redis_url, seed, temper):
     random = Random(seed)
     run = make_run(random, roots=random.randint(1, 6), temper=temper)
     spec = spec_of(redis_url, 1)
-    memory, redis, expected = MemoryLedger(spec), RedisLedger(spec), Expectation(run)
-    memory_feed, redis_feed = begin(memory, run), begin(redis, run)
+    memory = MemoryLedger(spec)
+    redis = RedisLedger(spec)
+    expected = Expectation(run)
+    memory_feed = begin(memory, run)
+    redis_feed = begin(redis, run)
     for attempt in deliveries(random, expected):
         if random.random() < 0.05:
             root = random.choice(run.roots)
             assert memory.release([root]) == redis.release([root])
-        memory_reply, redis_reply = memory.apply(*attempt.arguments()), redis.apply(*attempt.arguments())
+        memory_reply = memory.apply(*attempt.arguments())
+        redis_reply = redis.apply(*attempt.arguments())
         assert memory_reply == redis_reply
         assert memory.pending() == redis.pending()
     assert outcomes_of(memory_feed) == outcomes_of(redis_feed)
@@ -128,7 +133,8 @@ def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(redis_ur
     monkeypatch.setattr(tiercel.acker.layout, "SLICE", 1)
     random = Random(seed)
     run = make_run(random, roots=random.randint(2, 6), temper=temper)
-    ledger, expected = RedisLedger(spec_of(redis_url, 1)), Expectation(run)
+    ledger = RedisLedger(spec_of(redis_url, 1))
+    expected = Expectation(run)
     feed = begin(ledger, run)
     for attempt in deliveries(random, expected):
         if len(attempt.roots) > 1 and random.random() < 0.4:
@@ -157,7 +163,8 @@ class Steps:
 
     def deliver(self, attempt: Attempt) -> bool:
         """Tell the expectation; whether the reply should be that the call is stale."""
-        task, step = attempt.token.task, attempt.token.step
+        task = attempt.token.task
+        step = attempt.token.step
         last = {root: self._last.get((task, self._shard_of(root)), 0) for root in attempt.roots}
         for root in sorted(attempt.roots):
             if last[root] <= step:
@@ -199,7 +206,8 @@ def test_zombies_of_earlier_steps_change_nothing(redis_url, seed, temper, shards
     ledger.close()
 
 
-RUNS, TASKS = st.sampled_from("abc"), st.integers(0, 1)
+RUNS = st.sampled_from("abc")
+TASKS = st.integers(0, 1)
 APPLY = st.tuples(
     st.just("apply"), RUNS, TASKS, st.integers(0, 3), st.integers(0, 2), st.dictionaries(st.integers(1, 3), st.integers(0, 3))
 )
@@ -211,7 +219,8 @@ BEGIN = st.tuples(st.just("begin"), RUNS)
 @given(calls=st.lists(st.one_of(APPLY, APPLY, FENCE, BEGIN), max_size=30))
 def test_whatever_is_begun_fenced_and_applied_redis_answers_as_memory_does(redis_url, calls):
     spec = spec_of(redis_url, 1)
-    memory, redis = MemoryLedger(spec), RedisLedger(spec)
+    memory = MemoryLedger(spec)
+    redis = RedisLedger(spec)
     feeds = [memory.feed(1), redis.feed(1)]
     for ledger in (memory, redis):
         ledger.register(1, [1, 2, 3], [1, 2, 3])

@@ -10,7 +10,9 @@ from tiercel.acker.ledger import Applied
 ACK = {"acked": [ROOT]}
 OTHER_WORK = {"failed": [(ROOT, "__acker", 0, "a repeated step did other work")]}
 FAIL = {"failed": [(ROOT, "bolt", 7, "boom")]}
-RUN_A, RUN_B, RUN_AGAIN = token(0), token(1), token(2)
+RUN_A = token(0)
+RUN_B = token(1)
+RUN_AGAIN = token(2)
 
 
 def init(ledger):

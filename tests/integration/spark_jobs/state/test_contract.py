@@ -10,7 +10,9 @@ from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError
 from tiercel.spark_jobs.state.store import Writes
 
-A, B, C = b'"a"', b'"b"', b"[1,2]"
+A = b'"a"'
+B = b'"b"'
+C = b"[1,2]"
 LIMIT = 2**63 - 1
 
 
@@ -196,7 +198,8 @@ def test_a_later_run_goes_on_with_the_entries_and_its_own_numbers(run):
 @pytest.mark.parametrize("task", [0, 1, 7])
 def test_nothing_of_an_earlier_run_is_written_any_more_by_any_task_of_the_component(run, task):
     """Also by a task that the later run, with fewer of them, does not have."""
-    earlier, later = run(1000), run(2000)
+    earlier = run(1000)
+    later = run(2000)
     zombie = begin(earlier, "count", task, 12)
     begin(later, "count", 0, 0)
     with pytest.raises(StaleTurnError):

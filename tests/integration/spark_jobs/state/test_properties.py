@@ -78,7 +78,8 @@ def work(seed: int, state: Any, task: int) -> None:
     # A step that writes nothing commits nothing, and another attempt may then do as it likes.
     state.put(("seed", task), seed)
     for _ in range(random.randint(0, 4)):
-        own, raises = Random(random.random()), random.random() < 0.2
+        own = Random(random.random())
+        raises = random.random() < 0.2
         if isinstance(state, PlainDict):
             if not raises:
                 handle(own, state, task)

@@ -29,7 +29,8 @@ from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 
-FIRST, LAST = 2, 3
+FIRST = 2
+LAST = 3
 
 
 class Count(StatefulBolt):

@@ -34,7 +34,9 @@ class Broker:
 
     def __init__(self, version, code=406, **existing):
         self._impl = SimpleNamespace(server_properties={"product": "RabbitMQ", "version": version})
-        self._code, self.declared, self.existing = code, {}, existing
+        self._code = code
+        self.declared = {}
+        self.existing = existing
 
     def channel(self):
         return self
@@ -165,7 +167,8 @@ def test_reading_the_arguments_of_a_queue_that_was_just_deleted_leaves_none_behi
 
 
 def test_dead_letters_may_be_looked_at_any_number_of_times():
-    old, new = Broker("3.13.7"), Broker("4.0.0")
+    old = Broker("3.13.7")
+    new = Broker("4.0.0")
     for broker in (old, new):
         declare_work_queue(broker, ADDRESS, WorkQueue(name="q"))
     assert old.declared["q.dead"] == {"x-queue-type": "quorum"}

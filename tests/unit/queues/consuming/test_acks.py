@@ -28,7 +28,8 @@ class Wire:
         self.timers.remove(handle)
 
     def pass_time(self) -> None:
-        timers, self.timers = self.timers, []
+        timers = self.timers
+        self.timers = []
         for timer in timers:
             timer()
 

@@ -319,7 +319,8 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
         bench.queue[0].count = None
         message = bench.queue[0]
         # A classic queue tells that a message was delivered before, and not how often.
-        first, message.count = not getattr(message, "seen", False), 0
+        first = not getattr(message, "seen", False)
+        message.count = 0
         message.seen = True
         if not first:
             message.count = _Uncounted()

@@ -37,7 +37,12 @@ ACTIONS = ["open", "skip", "finish", "finish", "close", "take", "take prefix", "
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 50)), max_size=200))
 def test_no_unfinished_tag_is_ever_acked_and_every_finished_one_once(steps):
-    book, wire, opened, finished, last, mark = SettleBook(), Wire(), [], [], 0, 0
+    book = SettleBook()
+    wire = Wire()
+    opened = []
+    finished = []
+    last = 0
+    mark = 0
 
     def take(*, singles=True):
         for ack in book.take(singles=singles):

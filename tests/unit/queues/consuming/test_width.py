@@ -18,14 +18,16 @@ def returns_after(width, hosts, began=0.0, until=200.0):
 
 
 def test_a_run_with_all_the_slots_it_ever_had_is_left_alone():
-    width, hosts = Width(), Hosts()
+    width = Width()
+    hosts = Hosts()
     width.began(2, of=8)
     hosts.free = 4
     assert returns_after(width, hosts) is None, "new executors are the operator's decision"
 
 
 def test_slots_that_were_lost_are_used_again_when_they_are_surely_there():
-    width, hosts = Width(), Hosts()
+    width = Width()
+    hosts = Hosts()
     width.began(2, of=8)
     width.began(1, of=8)
     assert returns_after(width, hosts) is None
@@ -36,7 +38,8 @@ def test_slots_that_were_lost_are_used_again_when_they_are_surely_there():
 
 
 def test_an_executor_that_comes_and_goes_is_not_worth_a_new_run():
-    width, hosts = Width(), Hosts()
+    width = Width()
+    hosts = Hosts()
     width.began(2, of=8)
     width.began(1, of=8)
     for now in range(200):
@@ -45,7 +48,8 @@ def test_an_executor_that_comes_and_goes_is_not_worth_a_new_run():
 
 
 def test_fewer_bolt_tasks_need_fewer_slots():
-    width, hosts = Width(), Hosts()
+    width = Width()
+    hosts = Hosts()
     width.began(4, of=8)
     width.began(2, of=2)
     hosts.free = 2

@@ -126,7 +126,9 @@ def test_bytes_that_are_no_chunk_are_one_error_in_one_line(payload):
 
 def test_numbers_of_values_beyond_the_bytes_are_refused():
     payload = written([["MARK"], ["MARK"]], 1, 1, schema=Schema.parse("a string"))
-    node, at, tried = struct.pack("<qq", 2, 0), -1, 0
+    node = struct.pack("<qq", 2, 0)
+    at = -1
+    tried = 0
     while (at := payload.find(node, at + 1)) >= 0:
         for count in (3, 1 << 33, -1, (1 << 63) - 1):
             tried += 1

@@ -507,7 +507,8 @@ class Gather(Bolt):
             self.flush(collector)
 
     def flush(self, collector):
-        held, self.held = self.held, []
+        held = self.held
+        self.held = []
         if held:
             collector.emit([[tup["word"] for tup in held]], held)
         for tup in held:

@@ -62,7 +62,8 @@ class FoldTuples(Bolt):
         self.held.append(tup)
 
     def flush(self, collector):
-        held, self.held = self.held, []
+        held = self.held
+        self.held = []
         for word in sorted({tup["word"] for tup in held}):
             tuples = [tup for tup in held if tup["word"] == word]
             if not all(tup["action"] for tup in tuples):

@@ -56,7 +56,8 @@ class Calling(BasicBolt):
     """Calls a function for the word "bad", or in the call that is named."""
 
     def __init__(self, call, step: str = "execute") -> None:
-        self.call, self.step = call, step
+        self.call = call
+        self.step = step
 
     def prepare(self, config, context):
         if self.step == "prepare":
@@ -300,7 +301,8 @@ class ReusingDirectly(BasicBolt):
 class ReusingDirectlyByHand(Bolt):
     output_streams = ReusingDirectly.output_streams
     direct_streams = ReusingDirectly.direct_streams
-    prepare, execute = ReusingDirectly.prepare, ReusingDirectly.execute
+    prepare = ReusingDirectly.prepare
+    execute = ReusingDirectly.execute
 
     def send(self, tup, collector):
         collector.emit_direct(3, [self.numbers], tup, stream="named")
@@ -321,7 +323,8 @@ def test_what_is_emitted_directly_is_what_it_was_then_too(kind: Any) -> None:
 
 def test_what_a_spout_emits_is_what_it_was_then_too() -> None:
     pump = Pump(topology(Keeping(), fields="numbers array<long>, raw binary"))
-    numbers, raw = [1], bytearray(b"a")
+    numbers = [1]
+    raw = bytearray(b"a")
     pump.feed([numbers, raw])
     numbers.append(2)
     raw[0] = 0

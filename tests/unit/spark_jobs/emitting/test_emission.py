@@ -132,7 +132,8 @@ rows = st.lists(st.tuples(st.text(max_size=3) | st.none(), st.integers(-3, 3) | 
 
 @given(st.lists(st.tuples(st.booleans(), rows), max_size=4), st.booleans())
 def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked: bool) -> None:
-    together, apart = every_way(), every_way()
+    together = every_way()
+    apart = every_way()
     roots = iter(range(10**18, 0, -1))
     for whole, given_rows in calls:
         mine = [next(roots) for _ in given_rows] if tracked else None
@@ -142,7 +143,8 @@ def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked:
         else:
             for row, root in zip(given_rows, mine or [None] * 20, strict=False):
                 together.emit(row, root, "default")
-    ours, theirs = together.take(), apart.take()
+    ours = together.take()
+    theirs = apart.take()
     assert (ours.roots, ours.ack_vals) == (theirs.roots, theirs.ack_vals)
     assert sent_by(ours) == sent_by(theirs)
 

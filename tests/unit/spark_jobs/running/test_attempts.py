@@ -67,7 +67,8 @@ def topology(bolt: Any = None, **config: Any) -> Topology:
     return builder.build()
 
 
-FIRST, LAST = 2, 3
+FIRST = 2
+LAST = 3
 
 
 def words_in(cluster: InboxCluster, task: int) -> list[str]:
@@ -141,7 +142,8 @@ def test_a_held_tuple_outlives_its_process() -> None:
 def test_a_full_inbox_holds_its_sender_up_and_nothing_is_lost(monkeypatch) -> None:
     cluster = InboxCluster(topology(), Bounds(tuples=4, bytes=1 << 20))
     roots = cluster.emit([["a b c"]])
-    first, last = cluster.attempt(FIRST), cluster.attempt(LAST)
+    first = cluster.attempt(FIRST)
+    last = cluster.attempt(LAST)
     first.turn()
     roots += cluster.emit([["d e f"]])
     waits = []

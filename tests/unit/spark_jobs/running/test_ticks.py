@@ -25,7 +25,8 @@ class Windows(Bolt):
     output_fields = "task long, count long"
 
     def prepare(self, config, context):
-        self.task, self.count = context.task_id, 0
+        self.task = context.task_id
+        self.count = 0
 
     def execute(self, tup, collector):
         if tup.is_tick:

@@ -113,7 +113,8 @@ class Join(Bolt):
         self.held.append(tup)
 
     def flush(self, collector):
-        held, self.held = self.held, []
+        held = self.held
+        self.held = []
         collector.emit(["+".join(sorted(tup[0] for tup in held))], held * self.times)
         for tup in held:
             collector.ack(tup)
@@ -155,7 +156,8 @@ class Raising(BasicBolt):
     output_fields = "word string"
 
     def __init__(self, message: str, *words: str) -> None:
-        self.message, self.words = message, words
+        self.message = message
+        self.words = words
 
     def execute(self, tup, collector):
         collector.emit([tup[0]])

@@ -218,7 +218,8 @@ def test_a_flush_that_fails_undoes_the_step_and_only_that() -> None:
 class Careless(Bolt):
     def execute(self, tup, collector):
         if tup[0] == "local":
-            self.lock, self.kept = threading.Lock(), tup
+            self.lock = threading.Lock()
+            self.kept = tup
         elif tup[0] == "deep":
             self.deep = [threading.Lock(), tup]
 

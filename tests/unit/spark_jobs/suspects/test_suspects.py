@@ -60,12 +60,14 @@ class ByHand(Bolt):
         Deadly.live(self, tup["word"])
         collector.ack(tup)
 
-    deaths, diary = Deadly.deaths, Deadly.diary
+    deaths = Deadly.deaths
+    diary = Deadly.diary
 
 
 class InBatches(ArrowBolt):
     output_fields = ""
-    deaths, diary = Deadly.deaths, Deadly.diary
+    deaths = Deadly.deaths
+    diary = Deadly.diary
 
     def execute(self, batch, collector):
         for word in batch.column("word").to_pylist():
@@ -130,7 +132,8 @@ def test_what_waits_behind_a_tuple_that_lasts_has_its_timeout_anew_once(deaths):
     """Its own would end with the tuple's, and be blamed on it: three such, and it is dead-lettered."""
     deaths["slow"] = 1
     one = pump("a", "slow", "b")
-    inboxes, run = one.around.inboxes, one.around.run
+    inboxes = one.around.inboxes
+    run = one.around.run
     lookout = one.around.suspicion.lookout(2, lambda: one.attempts[2].doing, lambda: waiting_roots(inboxes, run, 2))
 
     def half_of_the_limit_and_again():

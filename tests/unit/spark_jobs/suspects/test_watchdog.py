@@ -26,9 +26,13 @@ class Process:
     """One task, and a neighbour that is idle."""
 
     def __init__(self):
-        self.codes, self.told, self.looks, self.parted = [], [], 0, []
+        self.codes = []
+        self.told = []
+        self.looks = 0
+        self.parted = []
         self.lasting = []
-        self.put_off, self.cancelled = [], []
+        self.put_off = []
+        self.cancelled = []
         putting = Putting(self.put_off.append, lambda: self.cancelled.append(True))
         self.watchdog = Watchdog(LIMIT, [Idle(), self], self.parted.append, self.codes.append, putting)
 
@@ -52,7 +56,8 @@ class Process:
 
 
 def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
-    process, same = Process(), Doing(3, tup())
+    process = Process()
+    same = Doing(3, tup())
     with process.over(lambda _: same):
         wait_until(lambda: process.codes, 10)
     assert process.told == [(same, LIMIT.total_seconds())]
@@ -66,7 +71,8 @@ def test_the_process_ends_even_if_redis_is_away_and_the_neighbours_do_not_finish
         def hung(self, doing, limit_s):
             raise LedgerUnavailableError
 
-    process, same = Lonely(), Doing(3, None)
+    process = Lonely()
+    same = Doing(3, None)
     process.watchdog._part = lambda task: 1 / 0
     with process.over(lambda _: same):
         wait_until(lambda: process.codes, 10)

@@ -265,7 +265,8 @@ def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cl
         def execute(self, tup, collector):
             pass
 
-    own, other = Asked("x long"), Asked("x long")
+    own = Asked("x long")
+    other = Asked("x long")
     builder = TopologyBuilder("own", Config(max_spout_pending=9))
     builder.set_spout("own", own, config={"max_spout_pending": 2, "colour": "red"})
     builder.set_spout("other", other)

@@ -64,7 +64,9 @@ def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
 
 def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_another():
     """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right one never see it."""
-    lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
+    lease = MemoryLease()
+    inboxes = MemoryInboxes()
+    ledger = MemoryLedger(SPEC)
     inboxes.adopt("1", [2])
     lease.take(Holder(driver="old", run="1", shape=shape_of(topology())))
     outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=topology())
@@ -84,7 +86,9 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
 
 def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():
     """Its task 2 is another one's there, though the worker understands both."""
-    lease, inboxes, ledger = MemoryLease(), MemoryInboxes(), MemoryLedger(SPEC)
+    lease = MemoryLease()
+    inboxes = MemoryInboxes()
+    ledger = MemoryLedger(SPEC)
     mine = topology()
     more = mine.with_parallelism({"sink": 3, "gone": 7})
     inboxes.adopt("1", [2])

@@ -22,7 +22,8 @@ from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.workers.driver.entering import enter
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
-FIRST, SECOND = "1", "2"
+FIRST = "1"
+SECOND = "2"
 BOLTS = (2, 3)
 SIGNATURE = b"\0" * 32
 
@@ -119,7 +120,10 @@ class Mortal:
     """Passes calls on, and dies before or after the one with this number."""
 
     def __init__(self, inner, counter, at, after):
-        self.inner, self.counter, self.at, self.after = inner, counter, at, after
+        self.inner = inner
+        self.counter = counter
+        self.at = at
+        self.after = after
 
     def __getattr__(self, name):
         call = getattr(self.inner, name)

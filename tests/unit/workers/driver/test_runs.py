@@ -59,7 +59,9 @@ class Job:
     """Stands for the Spark job of a run: its bolt tasks say that they live, until another run has their inboxes."""
 
     def __init__(self, world, run, fault=None):
-        self.world, self.run, self.fault = world, run, fault
+        self.world = world
+        self.run = run
+        self.fault = fault
         self.cancelled = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work)
@@ -93,7 +95,8 @@ class Away:
     """Another object, or nothing but LedgerUnavailableError while ``away``."""
 
     def __init__(self, inner):
-        self.inner, self.away = inner, False
+        self.inner = inner
+        self.away = False
 
     def __getattr__(self, name):
         if self.away:
@@ -261,7 +264,8 @@ def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve
 
 def test_what_an_older_driver_still_does_is_refused(world, drive, caplog):
     """It sleeps between drawing its run and entering it."""
-    asleep, woken = threading.Event(), threading.Event()
+    asleep = threading.Event()
+    woken = threading.Event()
 
     def sleep(run):
         asleep.set()

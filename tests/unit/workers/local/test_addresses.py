@@ -30,7 +30,8 @@ try:
 except ConfigError as error:
     print(error)
 """
-VICTIM, STRANGER = 12345, 65534
+VICTIM = 12345
+STRANGER = 65534
 
 
 @pytest.fixture(autouse=True)

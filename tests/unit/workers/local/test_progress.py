@@ -10,7 +10,8 @@ def test_nothing_is_said_when_nothing_happened():
 
 
 def test_the_rate_is_that_of_the_time_since_the_last_look():
-    before, now = Counter(emitted=100, acked=100), Counter(emitted=1_400, acked=1_300, failed=20)
+    before = Counter(emitted=100, acked=100)
+    now = Counter(emitted=1_400, acked=1_300, failed=20)
     assert describe(before, now, 10) == "1,300 acked (120 per second), 20 failed, 80 in flight"
 
 

@@ -28,7 +28,8 @@ GRAPH = Graph(
     shards=1,
 )
 NOTHING = Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
-S, MS = 1_000_000_000, 1_000_000
+S = 1_000_000_000
+MS = 1_000_000
 
 
 def error(component, message):
@@ -62,7 +63,8 @@ def test_a_topology_that_never_ran_is_all_zeros():
 
 
 def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acked():
-    slow, fast = bucket_of(900), bucket_of(100)
+    slow = bucket_of(900)
+    fast = bucket_of(100)
     counts = {
         "lines": {
             1: {"emitted": 10, "transferred": 20, "acked": 1, "complete_us": 900_000, slow: 1},

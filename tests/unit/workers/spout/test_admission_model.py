@@ -93,7 +93,8 @@ class Model:
             self.admission.reached(self.now, next(iter(self.pending.values())))
 
     def emit(self) -> None:
-        number, server = next(self.numbers), next(self.turn)
+        number = next(self.numbers)
+        server = next(self.turn)
         needed_s = self.work_s(number, self.now)
         began = max(self.now + OVERHEAD_S, self.free_at[server])
         self.free_at[server] = began + needed_s

@@ -3,7 +3,9 @@ from datetime import timedelta
 from tiercel.workers.spout.holding import Holding, Patience
 from tiercel.workers.spout.outbox import Attendance
 
-DRIVER, NO_DRIVER, REDIS_AWAY = Attendance.DRIVER, Attendance.NO_DRIVER, Attendance.REDIS_AWAY
+DRIVER = Attendance.DRIVER
+NO_DRIVER = Attendance.NO_DRIVER
+REDIS_AWAY = Attendance.REDIS_AWAY
 
 
 class Told:

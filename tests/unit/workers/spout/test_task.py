@@ -102,7 +102,8 @@ class ManySpout(ListSpout):
 
     def next_tuples(self, collector, limit):
         self.limits.append(limit)
-        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        taken = self.waiting[:limit]
+        self.waiting = self.waiting[limit:]
         if taken:
             collector.emit_all([[n] for n in taken], [f"message {n}" for n in taken])
 
@@ -164,7 +165,8 @@ class Bench:
         for _, entry in list(self.inboxes._boxes[SINK].entries.values()):
             chunk = decode(entry.payload)
             values = chunk.values.column(0).to_pylist()
-            roots, edges = chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist()
+            roots = chunk.lineage.roots.tolist()
+            edges = chunk.lineage.edges.tolist()
             tuples += zip(values, roots, edges, strict=True) if roots else [(value, None, None) for value in values]
         return tuples
 
@@ -571,7 +573,8 @@ class Away(MemoryInboxes):
 
 
 def test_what_is_emitted_again_while_redis_is_away_belongs_to_the_next_batch():
-    inboxes, spout = Away(), KeepingSpout(1)
+    inboxes = Away()
+    spout = KeepingSpout(1)
     with running(spout, inboxes=inboxes) as bench:
         [(_, root, _)] = received(bench, 1)
         inboxes.away = True
@@ -690,7 +693,8 @@ def test_a_worker_that_starts_while_deactivated_starts_deactivated():
 def test_while_redis_is_away_the_state_is_what_it_was_last():
     control = MemoryControl()
     bench = Bench(ListSpout(1), SETTINGS, control=control)
-    orders, spout = bench.orders, bench.spout
+    orders = bench.orders
+    spout = bench.spout
     never = pytest.fail
     control.report, report = unavailable, control.report
     orders.obey(spout, 0, never)
