@@ -43,7 +43,7 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
-from tiercel.spark_jobs.running.interpreter import spare_the_collector
+from tiercel.spark_jobs.running.interpreter import freeze_startup_objects
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks
@@ -207,7 +207,7 @@ def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[
 
     The tuples are those that the two bolts were given: a sentence and its ten words are eleven.
     """
-    spare_the_collector()  # as a Spark worker does once it has its imports
+    freeze_startup_objects()  # as a Spark worker does once it has its imports
     kinds: dict[str, tuple[AnyBolt, AnyBolt]] = {
         "BasicBolt": (Split(), Count()),
         "Bolt": (SplitByHand(), Count()),

@@ -35,8 +35,8 @@ class EpochSettings:
     failures: FailureBook
     # Called when there begins to be something to ``take``.
     wake: Callable[[], None]
-    # Moves a copy to the dead-letter queue; ``buried`` or ``not_buried`` is called some time later.
-    bury: Callable[[Delivery, str], None]
+    # Moves a copy to the dead-letter queue; ``dead_lettered`` or ``not_dead_lettered`` is called some time later.
+    dead_letter: Callable[[Delivery, str], None]
     clock: Callable[[], float]
 
 
@@ -167,12 +167,12 @@ class Epoch:
         self.counts["redelivered"] += bool(method.redelivered)
         if self._limit.deletes and self._limit.is_last_delivery(count):
             self.counts["rejected"] += 1
-            self.bury(delivery, _LAST_DELIVERY.format(count))
+            self.dead_letter(delivery, _LAST_DELIVERY.format(count))
         elif not self._taking:
             self.give_back(delivery)
         elif len(body) > MAX_BODY_BYTES:
             self.counts["rejected"] += 1
-            self.bury(delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}")
+            self.dead_letter(delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}")
         else:
             self._open[tag] = delivery
             if self._waiting.add(delivery):
@@ -205,7 +205,7 @@ class Epoch:
         if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
             here = f"failed {failures + 1} times here, at last"
             times = here if count is None else f"delivered {count + 1} times, failed at last"
-            self.bury(delivery, f"{times}: {reason or 'no reason given'}")
+            self.dead_letter(delivery, f"{times}: {reason or 'no reason given'}")
         else:
             self._hold(delivery, action.after_s)
 
@@ -226,12 +226,12 @@ class Epoch:
         self._channel.basic_nack(delivery.tag, requeue=True)
         self._settled(delivery, "given_back")
 
-    def bury(self, delivery: Delivery, reason: str) -> None:
+    def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Dead-letter a message that can never be processed."""
         self._busy[delivery.tag] = delivery
-        self._settings.bury(delivery, reason)
+        self._settings.dead_letter(delivery, reason)
 
-    def buried(self, tag: int) -> None:
+    def dead_lettered(self, tag: int) -> None:
         """The dead-letter queue has the copy: now the original may go."""
         if (delivery := self._busy.pop(tag, None)) is not None:
             self._book.finish(tag)
@@ -239,7 +239,7 @@ class Epoch:
             self._forget_failures(delivery)
             self.counts["dead_lettered"] += 1
 
-    def not_buried(self, tag: int) -> None:
+    def not_dead_lettered(self, tag: int) -> None:
         """The dead-letter queue did not take it: keep it in its own queue, and try again after the longest wait."""
         delivery = self._busy.pop(tag, None)
         if delivery is not None:
@@ -271,7 +271,7 @@ class Epoch:
         if (delivery := self._busy.pop(tag, None)) is None:
             return
         if self._limit.is_last_delivery(delivery.delivery_count):
-            self.bury(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
+            self.dead_letter(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
             return
         # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the broker delays retries.
         self._channel.basic_reject(delivery.tag, requeue=True)

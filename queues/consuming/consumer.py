@@ -24,7 +24,7 @@ from tiercel.queues.consuming.intake import Intake
 from tiercel.queues.consuming.waiting import Delivery
 from tiercel.queues.errors import PublishRefusedError, QueuesError
 from tiercel.queues.limits import BYTES_HELD, PREFETCH
-from tiercel.queues.publishing.dead_letter_copy import Undertaker
+from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 log = logging.getLogger(__name__)
@@ -54,9 +54,9 @@ class _Verb(Enum):
     ACK = auto()
     FAIL = auto()
     RELEASE = auto()
-    BURY = auto()
-    BURIED = auto()
-    NOT_BURIED = auto()
+    DEAD_LETTER = auto()
+    DEAD_LETTERED = auto()
+    NOT_DEAD_LETTERED = auto()
 
 
 class Consumer:
@@ -81,7 +81,7 @@ class Consumer:
         self._settlements: deque[tuple[int, Sequence[int], _Verb, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
-        self._undertaker = Undertaker(address, settings.queue.name, settings.queue.dead)
+        self._dead_letter_writer = DeadLetterWriter(address, settings.queue.name, settings.queue.dead)
         self._link = Link(address, self, settings.name)
 
     # -- from any thread ---------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Consumer:
 
     def dead_letter(self, epoch: int, tag: int, reason: str) -> None:
         """Dead-letter a message that can never be processed, without further deliveries."""
-        self._settle(epoch, [tag], _Verb.BURY, reason)
+        self._settle(epoch, [tag], _Verb.DEAD_LETTER, reason)
 
     def pause(self) -> None:
         """Take no more messages, and give back those that ``get`` has not handed out. What is open can still be settled."""
@@ -141,7 +141,7 @@ class Consumer:
         """
         deadline = time.monotonic() + grace.total_seconds()
         self.pause()
-        self._undertaker.close(max(0.0, deadline - time.monotonic()) / 2)
+        self._dead_letter_writer.close(max(0.0, deadline - time.monotonic()) / 2)
         self._link.call(self._finish)
         return self._link.join(max(0.1, deadline - time.monotonic()))
 
@@ -173,7 +173,7 @@ class Consumer:
             broker_limit=self._limit,
             failures=self._failures,
             wake=self._settings.wake,
-            bury=self._bury,
+            dead_letter=self._copy_to_dead_letters,
             clock=self._settings.clock,
         )
         self._epoch = Epoch(self._number, channel, self._link, self._intake, settings)
@@ -213,10 +213,10 @@ class Consumer:
             epoch.flush()
 
     def _apply(self, epoch: Epoch, tag: int, verb: _Verb, reason: str) -> None:
-        if verb is _Verb.BURIED:
-            epoch.buried(tag)
-        elif verb is _Verb.NOT_BURIED:
-            epoch.not_buried(tag)
+        if verb is _Verb.DEAD_LETTERED:
+            epoch.dead_lettered(tag)
+        elif verb is _Verb.NOT_DEAD_LETTERED:
+            epoch.not_dead_lettered(tag)
         elif (delivery := epoch.claim(tag)) is None:
             self._counts["stale"] += 1
         elif verb is _Verb.FAIL:
@@ -224,18 +224,18 @@ class Consumer:
         elif verb is _Verb.RELEASE:
             epoch.release(delivery)
         else:
-            epoch.bury(delivery, reason)
+            epoch.dead_letter(delivery, reason)
 
-    def _bury(self, delivery: Delivery, reason: str) -> None:
+    def _copy_to_dead_letters(self, delivery: Delivery, reason: str) -> None:
         def done(error: QueuesError | None) -> None:
             if error is None:
-                self._settle(delivery.epoch, [delivery.tag], _Verb.BURIED)
+                self._settle(delivery.epoch, [delivery.tag], _Verb.DEAD_LETTERED)
                 return
             log.warning("a message stays in its queue for now: %s", error, extra={"event": "dead_letter_refused"})
-            self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_BURIED)
+            self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_DEAD_LETTERED)
 
         try:
-            self._undertaker.bury(delivery.body, delivery.properties, reason, done)
+            self._dead_letter_writer.copy(delivery.body, delivery.properties, reason, done)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its neighbours are not
             done(PublishRefusedError(f"it cannot be copied: {error!r}"))
 

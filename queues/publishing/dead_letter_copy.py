@@ -38,7 +38,7 @@ _BROKER_HEADERS = frozenset(
 )
 
 
-class Undertaker:
+class DeadLetterWriter:
     """Copies messages of one queue to its dead-letter queue; connects when the first one comes.
 
     It has a connection of its own: RabbitMQ stops reading from a connection that publishes during a memory or disk alarm, and
@@ -51,7 +51,7 @@ class Undertaker:
         self._dead = dead
         self._outlet: Outlet | None = None
 
-    def bury(self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]) -> None:
+    def copy(self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]) -> None:
         """Copy it; ``done`` is called once, on another thread, with None when the dead-letter queue has the copy."""
         if self._outlet is None or self._outlet.error is not None:
             self._outlet = Outlet(self._address, f"tiercel dead letters of {self._queue}", self._prepare)

@@ -13,7 +13,7 @@ _THRESHOLD = 100_000
 _TURN_S = 0.0005
 
 
-def spare_the_collector() -> None:
+def freeze_startup_objects() -> None:
     """Take what there is now, imports above all, out of the collector's sight, and have it look for the rest less often.
 
     Each look walks all of pandas and pyarrow, and the thousands of tuples that are in work: a quarter of the time of a bolt

@@ -19,7 +19,7 @@ from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.host import Host
-from tiercel.spark_jobs.running.interpreter import spare_the_collector, take_turns_often
+from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.snapshots.sealing import new_key
 from tiercel.spark_jobs.spark.stores import open_inboxes
@@ -78,7 +78,7 @@ class Run:
     def host(self, number: int) -> None:
         """Run the bolt tasks of one Spark task until the run is over."""
         with self.opened() as around:
-            spare_the_collector()
+            freeze_startup_objects()
             take_turns_often()
             try:
                 Host(around, self.hosts[number]).run()

@@ -32,7 +32,7 @@ class Living(BasicBolt):
             file.write(f"{word} ")
 
 
-def test_each_task_is_a_copy_that_is_prepared_first_flushed_after_its_input_and_cleaned_up_at_the_end(cluster_of, tmp_path):
+def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_up_last(cluster_of, tmp_path):
     feeder = feeding(*range(20))
     cluster = cluster_of(chain(feeder, Living(tmp_path), parallelism=2))
     cluster.settle()

@@ -168,12 +168,12 @@ class FakeLink:
             function()
 
 
-class FakeUndertaker:
+class FakeDeadLetterWriter:
     def __init__(self):
         self.asked = deque()
         self.dead = []
 
-    def bury(self, body, _properties, reason, done):
+    def copy(self, body, _properties, reason, done):
         self.asked.append((body, reason, done))
 
     def answer(self, *, taken):
@@ -204,7 +204,7 @@ class Bench:
         with patch("tiercel.queues.consuming.consumer.Link", FakeLink):
             self.consumer = Consumer(Address.parse("amqp://host"), settings)
         self.link = self.consumer._link
-        self.undertaker = self.consumer._undertaker = FakeUndertaker()
+        self.dead_letter_writer = self.consumer._dead_letter_writer = FakeDeadLetterWriter()
         if limit is not None:
             self.consumer._limit = limit
         self.channel = None

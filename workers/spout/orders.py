@@ -23,7 +23,7 @@ class Orders:
         self,
         control: Control,
         task_id: int,
-        unheard_of: Callable[[], None] = lambda: None,
+        on_no_order: Callable[[], None] = lambda: None,
         attend: Callable[[], bool] = lambda: True,
     ) -> None:
         """``on_no_order`` is called when there was no order: the topology is new to Redis, or
@@ -33,7 +33,7 @@ class Orders:
         """
         self._control = control
         self._task_id = task_id
-        self._unheard_of = unheard_of
+        self._on_no_order = on_no_order
         self._attend = attend
         self._dismissed = False
         self._state: State | None = None
@@ -86,7 +86,7 @@ class Orders:
             found = self._control.report(self._task_id, presence, known)
             self._state = found or known
             if found is None:
-                self._unheard_of()
+                self._on_no_order()
         except LedgerUnavailableError as error:
             log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
 

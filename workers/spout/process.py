@@ -11,7 +11,7 @@ from tiercel.acker.errors import LedgerUnavailableError
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.spark_jobs.running.interpreter import spare_the_collector, take_turns_often
+from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
@@ -69,7 +69,7 @@ class SpoutProcess:
         except LedgerUnavailableError as error:
             log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
         context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
-        spare_the_collector()
+        freeze_startup_objects()
         take_turns_often()
         self.task.run(self._config, context)
 

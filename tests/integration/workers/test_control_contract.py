@@ -129,7 +129,7 @@ def test_a_number_of_tasks_that_was_ordered_stays_until_it_is_ordered_otherwise(
     assert control.rebalanced(NO_REBALANCE) == Rebalance(number=5)
 
 
-def test_a_redis_that_was_emptied_learns_the_order_from_the_driver_and_from_no_driver_that_knows_of_none(control):
+def test_an_emptied_redis_learns_the_order_from_a_driver_but_not_from_one_that_knows_none(control):
     control.rebalance({"count": 4})
     known = control.rebalanced(NO_REBALANCE)
     control.lose()

@@ -177,7 +177,7 @@ def test_a_number_of_tasks_is_ordered_and_seen_obeyed(tiercel, name, workers):
     assert said.splitlines()[-1] == f"{name} has begun a new run with sink=4"
 
 
-def test_a_topology_that_does_not_run_starts_with_the_number_that_was_ordered_and_it_can_be_taken_back(
+def test_a_stopped_topology_starts_with_the_number_ordered_which_can_be_taken_back(
     tiercel, name, redis_url
 ):
     control = RedisControl(redis_url, name)

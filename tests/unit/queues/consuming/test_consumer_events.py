@@ -250,7 +250,7 @@ def test_a_message_that_waits_too_long_for_its_turn_comes_again_as_a_young_one()
 
 def test_a_message_that_cannot_be_copied_stays_in_its_queue_and_harms_no_other():
     bench = Bench()
-    bench.undertaker.bury = lambda *_: 1 / 0
+    bench.dead_letter_writer.copy = lambda *_: 1 / 0
     bench.put(b"odd", b"good")
     bench.settle_down()
     odd, good = bench.consumer.get(2)
@@ -271,8 +271,8 @@ def failed_until_dead(bench, most=200):
         bench.settle_down()
         (delivery,) = bench.consumer.get(1)
         bench.consumer.fail(delivery.epoch, delivery.tag, "boom")
-        if bench.undertaker.asked:
-            bench.undertaker.answer(taken=True)
+        if bench.dead_letter_writer.asked:
+            bench.dead_letter_writer.answer(taken=True)
             return times
         bench.link.run_timers()
     return None
@@ -282,7 +282,7 @@ def test_a_message_that_always_fails_is_dead_after_its_limit():
     bench = Bench()
     bench.put(b"poison")
     assert failed_until_dead(bench) == QUEUE.delivery_limit + 1
-    assert bench.undertaker.dead == [(b"poison", "delivered 21 times, failed at last: boom")]
+    assert bench.dead_letter_writer.dead == [(b"poison", "delivered 21 times, failed at last: boom")]
     assert not bench.consumer._failures, "it is forgotten"
 
 
@@ -307,7 +307,7 @@ def test_equal_messages_do_not_share_their_failures():
     bench.settle_down()
     deliveries = bench.consumer.get(100)
     bench.consumer.ack(deliveries[0].epoch, *[delivery.tag for delivery in deliveries])
-    assert not bench.undertaker.asked
+    assert not bench.dead_letter_writer.asked
     assert not bench.consumer._failures
 
 
@@ -315,7 +315,7 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
     bench = Bench(queue=WorkQueue(name="q", delivery_limit=3, retry=QUEUE.retry))
     bench.put(b"poison")
     for _ in range(4):
-        assert not bench.undertaker.asked
+        assert not bench.dead_letter_writer.asked
         bench.queue[0].count = None
         message = bench.queue[0]
         # A classic queue tells that a message was delivered before, and not how often.
@@ -330,8 +330,8 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
         message.count = 0
         bench.consumer.fail(delivery.epoch, delivery.tag, "boom")
         bench.link.run_timers()
-    bench.undertaker.answer(taken=True)
-    assert bench.undertaker.dead == [(b"poison", "failed 4 times here, at last: boom")]
+    bench.dead_letter_writer.answer(taken=True)
+    assert bench.dead_letter_writer.dead == [(b"poison", "failed 4 times here, at last: boom")]
 
 
 class _Uncounted:
@@ -346,7 +346,7 @@ def test_tasks_that_share_a_queue_try_a_message_hardly_more_often_than_one():
     queue = shared[0].queue
     shared[0].put(b"poison")
     tries = 0
-    while not any(bench.undertaker.asked for bench in shared):
+    while not any(bench.dead_letter_writer.asked for bench in shared):
         bench = shared[tries % 3]
         bench.queue = bench.channel.queue = queue
         bench.settle_down()
@@ -369,10 +369,10 @@ def test_a_queue_that_would_delete_a_message_never_gets_it_back_for_the_last_tim
         bench.open()
     bench.settle_down()
     assert bench.consumer.get(1) == []
-    bench.undertaker.answer(taken=False)
+    bench.dead_letter_writer.answer(taken=False)
     bench.link.run_timers()
-    bench.undertaker.answer(taken=True)
-    assert bench.undertaker.dead[1] == (b"unlucky", "came back 5 times: the next time its queue would delete it")
+    bench.dead_letter_writer.answer(taken=True)
+    assert bench.dead_letter_writer.dead[1] == (b"unlucky", "came back 5 times: the next time its queue would delete it")
     assert not bench.queue
     assert not bench.channel.unacked
 
@@ -442,10 +442,10 @@ class Life:
         self.bench.link.run_timers()
 
     def a_copy_is_taken(self, _number):
-        self.bench.undertaker.answer(taken=True)
+        self.bench.dead_letter_writer.answer(taken=True)
 
     def a_copy_is_refused(self, _number):
-        self.bench.undertaker.answer(taken=False)
+        self.bench.dead_letter_writer.answer(taken=False)
 
     def bound_changes(self, number):
         self.expected = number
@@ -517,7 +517,7 @@ class Life:
             while self.handed:
                 self._settle("ack", 0)
             self.bench.link.run_timers()
-            self.bench.undertaker.answer(taken=True)
+            self.bench.dead_letter_writer.answer(taken=True)
             if not (self.bench.queue or self.bench.channel.unacked):
                 break
         assert not self.bench.queue, "it takes messages again, until all are settled"

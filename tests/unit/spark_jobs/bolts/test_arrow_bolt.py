@@ -111,7 +111,7 @@ class Fork(BasicBolt):
         collector.emit([len(tup[0])], stream="lengths")
 
 
-def test_it_is_called_once_for_each_stream_of_each_component_and_told_where_the_rows_come_from() -> None:
+def test_it_is_called_once_per_stream_of_each_component_and_told_the_origin_of_the_rows() -> None:
     Sources.seen.clear()
     builder = TopologyBuilder("sources")
     builder.set_spout("spout", Source())

@@ -6,10 +6,10 @@ import sys
 PROGRAM = """
 import gc, os
 import pyarrow
-from tiercel.spark_jobs.running.interpreter import spare_the_collector
+from tiercel.spark_jobs.running.interpreter import freeze_startup_objects
 
 before = len(gc.get_objects())
-spare_the_collector()
+freeze_startup_objects()
 print(before > 10_000, len(gc.get_objects()) < 1_000, gc.get_threshold()[0])
 child = os.fork()
 if child == 0:

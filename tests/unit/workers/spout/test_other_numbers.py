@@ -194,7 +194,7 @@ def test_a_batch_that_is_held_when_the_numbers_change_is_emitted_again_to_the_ri
         assert {bolt for n in range(200) for bolt in drivers.executed(n)[-1]} == {"work", "audit"}
 
 
-def test_whatever_numbers_follow_each_other_every_message_is_acked_once_and_by_whom_it_was_meant_for():
+def test_whatever_numbers_follow_each_other_every_message_is_acked_once_by_the_right_task():
     chosen = random.Random(7)
     drivers = Drivers(MemoryInboxes(Bounds(tuples=20)))
     drivers.begin()
