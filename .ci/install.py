@@ -2,9 +2,9 @@
 
     python3 .ci/install.py LOG COMMAND…
 
-``COMMAND`` is pip's, with its arguments. All that it prints goes into the file ``LOG``. What appears is each large
-download with its progress, each package that is built, and, if pip fails, its last lines.
-Standard library only: this runs before anything is installed.
+``COMMAND`` is pip's, with its arguments. All that it prints goes into the file ``LOG``. What
+appears is each large download with its progress, each package that is built, and, if pip fails, its
+last lines. Standard library only: this runs before anything is installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Calls of several stores that are sent together: one round trip per server for a whole commit.
 
 A store that takes part in a commit hands out *effects*: calls that are prepared and not yet made.
-``perform_all`` makes them, in the order given for each server; ``perform_in_turn`` makes each only if
-the one before was taken. Memory twins hand out ``LocalEffect``, stores in Redis ``RedisEffect``.
+``perform_all`` makes them, in the order given for each server; ``perform_in_turn`` makes each only
+if the one before was taken. Memory twins hand out ``LocalEffect``, stores in Redis ``RedisEffect``.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
 
 
 def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
-    """Make each call only if the one before replied True; return the replies of those that were made.
+    """Make each call only if the one before replied True.
 
-    Calls of one server that follow each other are one round trip, and one atomic step as long as they
-    are small. If one raises, those behind it were not made, and those before it were: repeat all of
-    them. Holds on several servers as well, with a round trip for each change of server.
+    Return the replies of those that were made.
+
+    Calls of one server that follow each other are one round trip, and one atomic step as long as
+    they are small. If one raises, those behind it were not made, and those before it were: repeat
+    all of them. Holds on several servers as well, with a round trip for each change of server.
     """
     replies: list[Any] = []
     for batch, together in groupby(effects, _batch_of):

@@ -1,11 +1,13 @@
 """Errors that the acker raises.
 
 AckerError
-├── LedgerUnavailableError   Redis did not answer or takes no writes now: nothing may be assumed, try again
+├── LedgerUnavailableError   Redis did not answer or takes no writes now: nothing may be
+                             assumed, try again
 ├── LedgerRefusedError       Redis answered "no" (login, permissions): a person must act
 └── LedgerVersionError       the server is too old
 
-Expected outcomes (a late root, a repeated token, a collision) are values in the replies, never exceptions.
+Expected outcomes (a late root, a repeated token, a collision) are values in the replies,
+never exceptions.
 """
 
 
@@ -14,7 +16,10 @@ class AckerError(Exception):
 
 
 class LedgerUnavailableError(AckerError):
-    """Redis did not answer or takes no writes now; the call may or may not have taken effect, and may be repeated as it is."""
+    """Redis did not answer or takes no writes now.
+
+    The call may or may not have taken effect, and may be repeated as it is.
+    """
 
 
 class LedgerRefusedError(AckerError):

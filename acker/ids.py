@@ -1,7 +1,8 @@
 """Ids: a 64-bit mix, the edge ids derived with it, and the drawing of root ids.
 
-Edge ids are derived and not drawn, so that a repeated task repeats them; root ids are drawn, so that a replayed message never
-meets the ids of its earlier attempt. All ids are unsigned 64-bit; array functions wrap silently, as the scalar ones do by mask.
+Edge ids are derived and not drawn, so that a repeated task repeats them; root ids are drawn, so
+that a replayed message never meets the ids of its earlier attempt. All ids are unsigned 64-bit;
+array functions wrap silently, as the scalar ones do by mask.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _LOW_BITS = 40
 
 
 def mix(x: int) -> int:
-    """splitmix64's output for the state ``x``: a bijection in which every input bit flips every output bit half the time."""
+    """splitmix64's output for the state ``x``: a bijection in which every input bit flips every
+    output bit half the time.
+    """
     x = (x + _GAMMA) & _MASK
     x = ((x ^ (x >> 30)) * _MULTIPLIER_1) & _MASK
     x = ((x ^ (x >> 27)) * _MULTIPLIER_2) & _MASK
@@ -44,7 +47,10 @@ def mix_array(x: Ids) -> Ids:
 
 
 def seed(root: int, edge: int) -> int:
-    """The identity of an anchor: one tuple (``edge``) in one tree (``root``). Edge 0 stands for the spout tuple's origin."""
+    """The identity of an anchor: one tuple (``edge``) in one tree (``root``).
+
+    Edge 0 stands for the spout tuple's origin.
+    """
     return mix(root ^ mix(edge))
 
 
@@ -54,9 +60,11 @@ def seed_array(roots: Ids, edges: Ids) -> Ids:
 
 
 def edge(seed: int, position: int, target: int) -> int:
-    """The id of one copy of a tuple: the ``position``-th emission anchored to ``seed``, sent to the task ``target``.
+    """The id of one copy of a tuple: the ``position``-th emission anchored to ``seed``, sent to the
+    task ``target``.
 
-    Positions and targets are below 2**32. Never 0, and different for different (position, target) of one seed.
+    Positions and targets are below 2**32. Never 0, and different for different (position,
+    target) of one seed.
     """
     return mix(seed ^ mix(position << 32 | target)) or _GAMMA
 
@@ -70,12 +78,15 @@ def edges(seeds: Ids, positions: Ids, targets: Ids) -> Ids:
 class RootIds:
     """Draws root ids: 8 bits of time generation, 16 bits of run, 40 random bits. Not thread-safe.
 
-    Ids of one run share a bucket of the ledger, so that what is registered together is looked up together. The run counts on
-    from a random start: no two ids of one ``RootIds`` are equal within a generation (of up to 6 million ids), and equal ids
-    of two owners, one chance in 2**56 a pair, are seen by ``register``.
+    Ids of one run share a bucket of the ledger, so that what is registered together is looked up
+    together. The run counts on from a random start: no two ids of one ``RootIds`` are equal within
+    a generation (of up to 6 million ids), and equal ids of two owners, one chance in 2**56 a pair,
+    are seen by ``register``.
     """
 
-    def __init__(self, generation_length: timedelta, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, generation_length: timedelta, clock: Callable[[], float] = time.time
+    ) -> None:
         """``clock`` returns seconds since the epoch."""
         self._length_s = max(generation_length.total_seconds(), 0.001)
         self._clock = clock

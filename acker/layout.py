@@ -1,18 +1,24 @@
 """Layout of the ledger in Redis: key names, and the packing of ids into them. Pure.
 
-Everything of one shard shares a hash tag, ``tiercel:{topology:shard}:``, and so lies on one server of a cluster:
+Everything of one shard shares a hash tag, ``tiercel:{topology:shard}:``, and so lies on one
+server of a cluster:
 
-    b:GGRRRR    hash      a bucket: the roots whose 24 high bits (generation and run, see ``RootIds``) are these;
-                          field = the 40 low bits (5 bytes), value = ack-val (8 bytes) + owner (4 bytes)
-    tokens      hash      run: the current run; over: marks of the runs before it;
-                          RUN:TASK: the newest attempt at the task (4 bytes), and its last step (8), with the digest (16)
-                          and the numbers of the slices that were applied (2 each); kept until the next run begins
-    n:DIGEST    string    a receipt: this call of register has completed its roots with an ack-val of 0
-    feed:OWNER  stream    outcomes; fields a, r, t: roots (8 bytes each), f: failures (root, length (4 bytes), JSON)
+    b:GGRRRR    hash      a bucket: the roots whose 24 high bits (generation and run, see
+                          ``RootIds``) are these; field = the 40 low bits (5 bytes), value = ack-val
+                          (8 bytes) + owner (4 bytes)
+    tokens      hash      run: the current run; over: marks of the runs before it; RUN:TASK: the
+                          newest attempt at the task (4 bytes), and its last step (8), with the
+                          digest (16) and the numbers of the slices that were applied (2 each); kept
+                          until the next run begins
+    n:DIGEST    string    a receipt: this call of register has completed its roots
+                          with an ack-val of 0
+    feed:OWNER  stream    outcomes; fields a, r, t: roots (8 bytes each), f: failures (root, length
+                          (4 bytes), JSON)
     mark        string    random; gone when the server lost its memory
 
-All numbers are big-endian. A run has 96 roots, so a bucket stays far below hash-max-listpack-entries (512 by default in
-Redis 7 and 8 and in Valkey, 128 in old habits). A bucket's roots are born together: it empties and expires as one.
+All numbers are big-endian. A run has 96 roots, so a bucket stays far below
+hash-max-listpack-entries (512 by default in Redis 7 and 8 and in Valkey, 128 in old habits). A
+bucket's roots are born together: it empties and expires as one.
 """
 
 from __future__ import annotations
@@ -59,7 +65,9 @@ def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
 
 
 def shards_of(roots: Ids, shards: int) -> Ids:
-    """The shard of each root: mod hashing of its 24 high bits, so that a bucket lies in one shard."""
+    """The shard of each root: mod hashing of its 24 high bits, so that a bucket
+    lies in one shard.
+    """
     return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
 
 
@@ -151,15 +159,28 @@ def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Byt
 
 
 def slices(work: Work) -> Iterator[Work]:
-    """Cut into calls. Equal work is cut equally, so that a slice's number means the same to every attempt."""
+    """Cut into calls.
+
+    Equal work is cut equally, so that a slice's number means the same to every attempt.
+    """
     for start in range(0, work.roots.size, SLICE):
         part = np.s_[start : start + SLICE]
-        yield Work(roots=work.roots[part], xors=work.xors[part], reasons=work.reasons[part], failures=work.failures)
+        yield Work(
+            roots=work.roots[part],
+            xors=work.xors[part],
+            reasons=work.reasons[part],
+            failures=work.failures,
+        )
 
 
 def share(work: Work, mine: NDArray[np.intp]) -> Work:
     """The part of ``work`` at the positions ``mine``."""
-    return Work(roots=work.roots[mine], xors=work.xors[mine], reasons=work.reasons[mine], failures=work.failures)
+    return Work(
+        roots=work.roots[mine],
+        xors=work.xors[mine],
+        reasons=work.reasons[mine],
+        failures=work.failures,
+    )
 
 
 def pack_failure(failure: Failure) -> bytes:

@@ -1,9 +1,11 @@
 """The contract of the ledger: the state of every pending tuple tree, one 64-bit ack-val per root.
 
-``MemoryLedger`` and ``RedisLedger`` both fulfil it and pass one suite; the memory one is the oracle of the property tests.
+``MemoryLedger`` and ``RedisLedger`` both fulfil it and pass one suite; the memory one is the oracle
+of the property tests.
 
-Ids, everywhere in tiercel, are unsigned 64-bit integers. A *root* id names one emitted spout tuple; an *edge* id names one
-copy of a tuple on its way to one task. The *owner* of a root is the task id (1 .. owners) of the spout task that emitted it.
+Ids, everywhere in tiercel, are unsigned 64-bit integers. A *root* id names one emitted spout tuple;
+an *edge* id names one copy of a tuple on its way to one task. The *owner* of a root is the task id
+(1 .. owners) of the spout task that emitted it.
 """
 
 from __future__ import annotations
@@ -64,10 +66,11 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Updates:
-    """Updates of one step to the trees of its input: parallel arrays, one entry per root, sorted by root.
+    """Updates of one step to the trees of its input: parallel arrays, one entry per
+    root, sorted by root.
 
-    ``roots`` names *every* root of the step's input, also those whose ``xors`` entry is 0 (tuples held, nothing emitted):
-    a repeat that does other work must be able to fail all of them.
+    ``roots`` names *every* root of the step's input, also those whose ``xors`` entry is 0 (tuples
+    held, nothing emitted): a repeat that does other work must be able to fail all of them.
     """
 
     roots: Ids
@@ -139,15 +142,17 @@ class LedgerSpec:
 class OutcomeFeed(Protocol):
     """The outcomes of one owner's roots. Of several readers the one that opened it last counts.
 
-    An earlier one may go on, as a worker does whose task was taken over. It takes nothing away from the later one.
+    An earlier one may go on, as a worker does whose task was taken over. It takes nothing away
+    from the later one.
     """
 
     def read(self, timeout: timedelta) -> Outcomes:
         """Wait at most ``timeout`` for outcomes and return all that are there; falsy if none came.
 
-        Every outcome appended since this feed was opened is returned exactly once; those of an earlier reader of the same
-        owner are skipped (its roots belonged to a channel that is gone). Raises LedgerUnavailableError; the next read then
-        goes on where the last successful one ended, so nothing is skipped.
+        Every outcome appended since this feed was opened is returned exactly once; those of an
+        earlier reader of the same owner are skipped (its roots belonged to a channel that is gone).
+        Raises LedgerUnavailableError; the next read then goes on where the last successful one
+        ended, so nothing is skipped.
         """
         ...
 
@@ -159,17 +164,21 @@ class OutcomeFeed(Protocol):
 class Ledger(Protocol):
     """The state of all pending tuple trees of one topology.
 
-    * Every call is safe to repeat as it is: a client that lost the reply may send it again (redis-py does, by itself).
-    * Each call is atomic for each root. A call of many roots takes effect in slices of a few thousand; one that broke off may
-      have taken effect in part, and is completed by repeating it.
-    * A root is *pending* from ``register`` until exactly one outcome: it is removed and the outcome appended to its owner's
-      feed in one step. What comes later for it is late: ignored and counted.
-    * Everything may vanish at any moment: a root whose entry was lost gets no outcome, and its spout times it out.
+    * Every call is safe to repeat as it is: a client that lost the reply may send it again
+      (redis-py does, by itself).
+    * Each call is atomic for each root. A call of many roots takes effect in slices of a few
+      thousand; one that broke off may have taken effect in part, and is completed by repeating it.
+    * A root is *pending* from ``register`` until exactly one outcome: it is removed and the
+      outcome appended to its owner's feed in one step. What comes later for it is late:
+      ignored and counted.
+    * Everything may vanish at any moment: a root whose entry was lost gets no outcome, and its
+      spout times it out.
     * Raises LedgerUnavailableError (may be repeated), LedgerRefusedError (a person must act).
     """
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
-        """Make ``roots`` pending with their initial ack-vals (XOR of the edges of the spout tuple's copies).
+        """Make ``roots`` pending with their initial ack-vals (XOR of the edges of the spout
+        tuple's copies).
 
         A root that is pending with this owner and this ack-val, and was registered by this ledger
         object and not by that of an earlier worker, is a repeat and changes nothing: an entry is
@@ -183,15 +192,17 @@ class Ledger(Protocol):
         ...
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
-        """XOR each update into its root; a root that comes to 0 is acked; each failed root is failed at once.
+        """XOR each update into its root; a root that comes to 0 is acked; each failed root
+        is failed at once.
 
-        Takes effect once per step, however often it is called. The digest covers the whole call: the
-        updates and which roots fail, whatever their order, but not the reasons.
+        Takes effect once per step, however often it is called. The digest covers the whole call:
+        the updates and which roots fail, whatever their order, but not the reasons.
 
         * Same step, same digest: what took effect before is not applied again. What an attempt that
           died halfway left undone is applied now.
-        * Same step, another digest: all roots named in this call are failed, as component "__acker",
-          with the reason "a repeated step did other work", also where the earlier attempt died halfway.
+        * Same step, another digest: all roots named in this call are failed, as component
+          "__acker", with the reason "a repeated step did other work", also where the earlier
+          attempt died halfway.
         * A step that is older than one that the task has applied, an attempt that is older than one
           that the ledger has heard of (here or by ``fence``), another run than the current one (see
           ``begin``): STALE, nothing is applied.
@@ -204,7 +215,9 @@ class Ledger(Protocol):
         """
         ...
 
-    def applying(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> list[Effect[Reply]]:
+    def applying(
+        self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
+    ) -> list[Effect[Reply]]:
         """Prepare ``apply``, to leave together with calls of other stores; see ``acker.effects``.
 
         One effect per shard and slice, in any order; ``total`` of their replies is what ``apply``
@@ -216,9 +229,10 @@ class Ledger(Protocol):
         """Make ``run`` the current run, and forget the steps and attempts of all others.
 
         From now on tokens of other runs are STALE. False: ``run`` was the current one once, and a
-        later run has begun since; nothing was changed, and the caller must stop. So a late repeat of
-        an older driver takes nothing away from its successor. (The last 64 runs are remembered.) Where the
-        names of runs begin with numbers, a run with a lower one than the current run's is over too.
+        later run has begun since; nothing was changed, and the caller must stop. So a late repeat
+        of an older driver takes nothing away from its successor. (The last 64 runs are
+        remembered.) Where the names of runs begin with numbers, a run with a lower one than the
+        current run's is over too.
 
         Where no run has begun, tokens of any run are applied. So after a server has restarted empty
         the run goes on, and that is safe: a call of an older run or attempt names only roots that
@@ -229,8 +243,8 @@ class Ledger(Protocol):
     def fence(self, run: str, task: int, attempt: int) -> bool:
         """Make older attempts at the task STALE from now on; its last step stays known.
 
-        False: this attempt is older than another one that the ledger has heard of, or the run is not
-        the current one; nothing was changed, and the caller must stop.
+        False: this attempt is older than another one that the ledger has heard of, or the run is
+        not the current one; nothing was changed, and the caller must stop.
         """
         ...
 
@@ -243,15 +257,22 @@ class Ledger(Protocol):
         ...
 
     def reset_timeout(self, roots: Sequence[int]) -> None:
-        """Tell the owners of the pending ones among ``roots`` to start their timeouts again, and keep the entries as long."""
+        """Tell the owners of the pending ones among ``roots`` to start their timeouts again, and
+        keep the entries as long.
+        """
         ...
 
     def forget(self, roots: Sequence[int]) -> None:
-        """Drop entries without an outcome: their spout has given up on them (timeout, lost channel)."""
+        """Drop entries without an outcome: their spout has given up on them
+        (timeout, lost channel).
+        """
         ...
 
     def pending(self) -> int:
-        """Number of pending roots. Costs a look at every bucket: for tests, benchmarks and monitors."""
+        """Number of pending roots.
+
+        Costs a look at every bucket: for tests, benchmarks and monitors.
+        """
         ...
 
     def census(self) -> Census:

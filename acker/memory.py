@@ -1,4 +1,6 @@
-"""The ledger in memory: the twin that the contract suite and the property tests measure Redis against."""
+"""The ledger in memory: the twin that the contract suite and the property tests
+measure Redis against.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from datetime import timedelta
 from functools import partial
 
 from tiercel.acker.effects import Effect, LocalEffect, perform_all
-from tiercel.acker.ledger import Applied, Census, Failure, LedgerSpec, Outcomes, Reply, Token, Updates
+from tiercel.acker.ledger import (
+    Applied,
+    Census,
+    Failure,
+    LedgerSpec,
+    Outcomes,
+    Reply,
+    Token,
+    Updates,
+)
 from tiercel.acker.memory_steps import MemorySteps
 from tiercel.acker.outcomes import joined, total
 from tiercel.acker.work import LIFETIMES, REASON_LENGTH, conflict_of
@@ -32,7 +43,11 @@ class MemoryLedger:
     def __init__(self, spec: LedgerSpec, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds."""
         self._owners = spec.owners
-        self._lifetime = spec.message_timeout.total_seconds() * LIFETIMES if spec.message_timeout else float("inf")
+        self._lifetime = (
+            spec.message_timeout.total_seconds() * LIFETIMES
+            if spec.message_timeout
+            else float("inf")
+        )
         self._clock = clock
         self._changed = threading.Condition()
         self._entries: dict[int, _Entry] = {}
@@ -59,7 +74,9 @@ class MemoryLedger:
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
         return total(perform_all(self.applying(token, updates, failures)))
 
-    def applying(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> list[Effect[Reply]]:
+    def applying(
+        self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
+    ) -> list[Effect[Reply]]:
         failing = {failure.root: failure for failure in reversed(failures)}
         xors: dict[int, int] = {}
         for root, xor in zip(updates.roots.tolist(), updates.xors.tolist(), strict=True):
@@ -83,7 +100,9 @@ class MemoryLedger:
 
     def release(self, roots: Sequence[int]) -> int:
         with self._changed:
-            released = [(root, entry) for root in dict.fromkeys(roots) if (entry := self._take(root))]
+            released = [
+                (root, entry) for root in dict.fromkeys(roots) if (entry := self._take(root))
+            ]
             for root, entry in released:
                 self._tell(entry.owner, Outcomes(released=[root]))
             return len(released)
@@ -113,7 +132,9 @@ class MemoryLedger:
                 pending=pending,
                 memory_bytes=_ROOT_BYTES * pending,
                 feed_entries=sum(len(feed.arrived) for feed in feeds),
-                feed_lag_s=max([0.0, *(now - feed.waiting_since for feed in feeds if feed.arrived)]),
+                feed_lag_s=max(
+                    [0.0, *(now - feed.waiting_since for feed in feeds if feed.arrived)]
+                ),
             )
 
     def feed(self, owner: int) -> MemoryFeed:
@@ -165,7 +186,10 @@ class MemoryLedger:
         for failure in failures:
             if entry := self._take(failure.root):
                 failed += 1
-                self._tell(entry.owner, Outcomes(failed=[replace(failure, reason=failure.reason[:REASON_LENGTH])]))
+                self._tell(
+                    entry.owner,
+                    Outcomes(failed=[replace(failure, reason=failure.reason[:REASON_LENGTH])]),
+                )
         return failed
 
     def _find(self, root: int) -> _Entry | None:

@@ -73,7 +73,10 @@ class FeedServer:
 
     def open(self) -> None:
         """Throw away what was for an earlier reader. May be repeated until it succeeded."""
-        with translated("open the outcome feed"), self.client.pipeline(transaction=False) as pipeline:
+        with (
+            translated("open the outcome feed"),
+            self.client.pipeline(transaction=False) as pipeline,
+        ):
             for shard in self.shards:
                 pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
                 pipeline.xtrim(shard.feed, maxlen=0, approximate=False)
@@ -91,13 +94,21 @@ class FeedServer:
                 for shard, known, seen in zip(self.shards, calls, found, strict=True)
                 if seen.mark != shard.value or seen.calls < known
             ]
-            self._claim([shard for shard, seen in zip(self.shards, found, strict=True) if self._may_claim(shard, seen, lost)])
-            # Only when the new mark is known is the loss told: an error here leaves it to the next read.
+            self._claim(
+                [
+                    shard
+                    for shard, seen in zip(self.shards, found, strict=True)
+                    if self._may_claim(shard, seen, lost)
+                ]
+            )
+            # Only when the new mark is known is the loss told: an error here leaves it
+            # to the next read.
             self._adopt_marks(lost)
         for shard, seen in zip(self.shards, found, strict=True):
             if shard in lost:
-                # The new stream may count from below the old position: read it from its start, next time. What came now lies
-                # above that position, and going on behind it would skip what lies below.
+                # The new stream may count from below the old position: read it from its start, next
+                # time. What came now lies above that position, and going on behind it would skip
+                # what lies below.
                 shard.position = _START
                 shard.trimmed = True
                 shard.noted.calls = seen.calls
@@ -113,22 +124,32 @@ class FeedServer:
         return _outcomes(entries, ledger_lost=bool(lost))
 
     def _fetch(self, wait_s: float) -> tuple[dict[bytes, list[Any]], list[_Seen]]:
-        """One round trip: delete what was returned, read on, then look at what the server still knows."""
+        """One round trip: delete what was returned, read on, then look at what the
+        server still knows.
+        """
         untrimmed = [shard for shard in self.shards if not shard.trimmed]
-        commands: list[Command] = [("XTRIM", shard.feed, "MINID", _after(shard.position)) for shard in untrimmed]
+        commands: list[Command] = [
+            ("XTRIM", shard.feed, "MINID", _after(shard.position)) for shard in untrimmed
+        ]
         block = ("BLOCK", max(1, int(wait_s * 1000))) if wait_s > 0 else ()
         feeds = [shard.feed for shard in self.shards]
-        commands.append(("XREAD", *block, "STREAMS", *feeds, *[shard.position for shard in self.shards]))
+        commands.append(
+            ("XREAD", *block, "STREAMS", *feeds, *[shard.position for shard in self.shards])
+        )
         kept = ("PX", self.marks_ms) if self.marks_ms else ()
         for shard in self.shards:
-            commands += [("GETEX", key, *kept) for key in (shard.mark, shard.reader, shard.registered)]
+            commands += [
+                ("GETEX", key, *kept) for key in (shard.mark, shard.reader, shard.registered)
+            ]
         replies = self._exchanged(commands)[len(untrimmed) :]
         for shard in untrimmed:
             shard.trimmed = True
         streams, *values = replies
         seen = [
             _Seen(mark=mark, reader=reader, calls=int(registered or 0))
-            for mark, reader, registered in zip(values[::3], values[1::3], values[2::3], strict=True)
+            for mark, reader, registered in zip(
+                values[::3], values[1::3], values[2::3], strict=True
+            )
         ]
         return dict(streams or ()), seen
 
@@ -137,14 +158,17 @@ class FeedServer:
         replies = pool.exchange(commands)
         for reply in replies:
             if isinstance(reply, exceptions.ReadOnlyError):
-                # The primary became a replica: a new connection may lead to the new primary, this one never will.
+                # The primary became a replica: a new connection may lead to the new primary,
+                # this one never will.
                 pool.disconnect(inuse_connections=False)
             if isinstance(reply, exceptions.ResponseError):
                 raise reply
         return replies
 
     def _may_claim(self, shard: ShardFeed, seen: _Seen, lost: Sequence[ShardFeed]) -> bool:
-        """Tell whether no later reader than this one opened the feed, as far as the server still knows."""
+        """Tell whether no later reader than this one opened the feed, as far as the
+        server still knows.
+        """
         return seen.reader is None or (shard in lost and seen.reader < self.name)
 
     def _claim(self, shards: Sequence[ShardFeed]) -> None:
@@ -191,14 +215,18 @@ class RedisFeed:
 
     def close(self) -> None:
         self._closed.set()
-        # A reader that waits for a stalled server is left to its timeouts; its connection goes with the client.
+        # A reader that waits for a stalled server is left to its timeouts; its connection goes
+        # with the client.
         if self._reading.acquire(timeout=2 * _ONE_SERVER_WAIT_S):
             self._reading.release()
         for server in self._servers:
             server.client.close()
 
     def _sweep(self, remaining_s: float) -> Outcomes:
-        """Look at every server, and wait at the first if the others have nothing; the next sweep waits at the next."""
+        """Look at every server, and wait at the first if the others have nothing.
+
+        The next sweep waits at the next.
+        """
         first, *others = self._servers
         brought: list[Outcomes] = []
         error: AckerError | None = None
@@ -232,4 +260,10 @@ def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outco
                 failed += unpack_failures(packed)
             else:
                 lists[kind] += unpack_roots(packed)
-    return Outcomes(acked=lists[b"a"], failed=failed, released=lists[b"r"], reset=lists[b"t"], ledger_lost=ledger_lost)
+    return Outcomes(
+        acked=lists[b"a"],
+        failed=failed,
+        released=lists[b"r"],
+        reset=lists[b"t"],
+        ledger_lost=ledger_lost,
+    )

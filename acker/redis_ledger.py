@@ -16,7 +16,17 @@ from tiercel.acker.connection.errors import translated
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
-from tiercel.acker.ledger import Census, Failure, Ids, Ledger, LedgerSpec, OutcomeFeed, Reply, Token, Updates
+from tiercel.acker.ledger import (
+    Census,
+    Failure,
+    Ids,
+    Ledger,
+    LedgerSpec,
+    OutcomeFeed,
+    Reply,
+    Token,
+    Updates,
+)
 from tiercel.acker.outcomes import total
 from tiercel.acker.redis_census import pending_in, shard_census
 from tiercel.acker.redis_feed import FeedServer, RedisFeed, ShardFeed
@@ -27,7 +37,10 @@ _MOST_OWNERS = 65_535
 
 
 def open_ledger(spec: LedgerSpec) -> Ledger:
-    """The ledger that ``spec`` describes. Connects on its first call, so it may be opened while Redis is away."""
+    """The ledger that ``spec`` describes.
+
+    Connects on its first call, so it may be opened while Redis is away.
+    """
     return RedisLedger(spec)
 
 
@@ -44,10 +57,16 @@ class RedisLedger:
         self._clients = [self._connect(shard) for shard in range(spec.shards)]
         self._lifetimes = lifetimes(spec.message_timeout)
         self._servers = RedisServers(spec.urls)
-        # Two workers of one owner, one after the other, do not take each other's roots for their own.
+        # Two workers of one owner, one after the other, do not take each other's
+        # roots for their own.
         incarnation = secrets.token_bytes(2)
         self._scripts = [
-            ShardScripts(self._servers.at(shard % len(spec.urls), keys.mark), keys, self._lifetimes, incarnation)
+            ShardScripts(
+                self._servers.at(shard % len(spec.urls), keys.mark),
+                keys,
+                self._lifetimes,
+                incarnation,
+            )
             for shard, keys in enumerate(self._keys)
         ]
 
@@ -65,7 +84,9 @@ class RedisLedger:
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
         return total(perform_all(self.applying(token, updates, failures)))
 
-    def applying(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> list[Effect[Reply]]:
+    def applying(
+        self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
+    ) -> list[Effect[Reply]]:
         work = canonical(updates, failures)
         digest = work.digest
         return [
@@ -127,9 +148,11 @@ class RedisLedger:
             client = self._connect(shard)
             with translated("use the ledger"):
                 check_version(client)
-            # Clients of one server share their connections; in a cluster, where shards may move, each shard is on its own.
+            # Clients of one server share their connections; in a cluster, where shards may move,
+            # each shard is on its own.
             server = servers.setdefault(
-                id(client.connection_pool), FeedServer(client=client, marks_ms=self._lifetimes.marks_ms)
+                id(client.connection_pool),
+                FeedServer(client=client, marks_ms=self._lifetimes.marks_ms),
             )
             server.shards.append(
                 ShardFeed(
@@ -174,7 +197,9 @@ def _of(roots: Sequence[int]) -> Work:
 
 
 def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, Ids, list[int]]:
-    """Ascending roots with their values; and the roots that came a second time in this very call with another value."""
+    """Ascending roots with their values; and the roots that came a second time in this very call
+    with another value.
+    """
     given = np.array(roots, np.uint64)
     values = np.array(ack_vals, np.uint64)
     if given.shape != values.shape:

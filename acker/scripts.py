@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.connection.server import Reader, RedisScript, RedisServer
 from tiercel.acker.effects import Effect
-from tiercel.acker.layout import Lifetimes, ShardKeys, fields, groups_of, pack_failure, records, unpack_roots
+from tiercel.acker.layout import (
+    Lifetimes,
+    ShardKeys,
+    fields,
+    groups_of,
+    pack_failure,
+    records,
+    unpack_roots,
+)
 from tiercel.acker.ledger import Applied, Ids, Reply, Token
 from tiercel.acker.work import Work, conflict_of
 
@@ -33,7 +41,13 @@ class Noted:
 class ShardScripts:
     """Prepares the calls of one shard: each of a few thousand roots at most, ascending."""
 
-    def __init__(self, server: RedisServer, keys: ShardKeys, lifetimes: Lifetimes, incarnation: bytes = b"\0\0") -> None:
+    def __init__(
+        self,
+        server: RedisServer,
+        keys: ShardKeys,
+        lifetimes: Lifetimes,
+        incarnation: bytes = b"\0\0",
+    ) -> None:
         """``incarnation``, two bytes, of the owners that register through this."""
         self._keys = keys
         self._receipts_ms = lifetimes.receipts_ms
@@ -56,10 +70,19 @@ class ShardScripts:
         """Returns the roots that collide."""
         groups = groups_of(roots)
         packed = records(roots, ack_vals).tobytes()
-        args: list[Any] = [*self._common, self._incarnation + owner.to_bytes(2), self._receipts_ms, self._marks_ms]
+        args: list[Any] = [
+            *self._common,
+            self._incarnation + owner.to_bytes(2),
+            self._receipts_ms,
+            self._marks_ms,
+        ]
         for group in groups:
             args += (group.high, packed[13 * group.start : 13 * group.end])
-        keys = [self._keys.receipt(packed), self._keys.registered(owner), *self._keys.buckets(groups)]
+        keys = [
+            self._keys.receipt(packed),
+            self._keys.registered(owner),
+            *self._keys.buckets(groups),
+        ]
 
         def read(reply: Any) -> list[int]:
             collided, count = reply
@@ -86,7 +109,11 @@ class ShardScripts:
             else:
                 part = np.s_[group.start : group.end]
                 fails = failing[part]
-                args += (group.high, updates[part][~fails].tobytes(), failures[part][fails].tobytes())
+                args += (
+                    group.high,
+                    updates[part][~fails].tobytes(),
+                    failures[part][fails].tobytes(),
+                )
         keys = [self._keys.tokens, *self._keys.buckets(groups)]
         return self._call(self._apply, keys, [*args, *reasons], _reply, "apply updates")
 
@@ -113,9 +140,18 @@ class ShardScripts:
         args: list[Any] = [*self._common]
         for group in groups:
             args += (group.high, packed[5 * group.start : 5 * group.end])
-        return self._call(self._reset_timeout, self._keys.buckets(groups), args, _nothing, "reset timeouts")
+        return self._call(
+            self._reset_timeout, self._keys.buckets(groups), args, _nothing, "reset timeouts"
+        )
 
-    def _call(self, script: RedisScript, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str) -> Effect[T]:
+    def _call(
+        self,
+        script: RedisScript,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Reader[T],
+        verb: str,
+    ) -> Effect[T]:
         return script([*self._keys.feeds, *keys], args, read, verb)
 
 
@@ -129,7 +165,10 @@ def _nothing(_: object) -> None:
 
 
 def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:
-    """A number for the reason of each root, and the packed reasons by number, each once. ``first`` has the first numbers."""
+    """A number for the reason of each root, and the packed reasons by number, each once.
+
+    ``first`` has the first numbers.
+    """
     numbers = np.zeros(work.roots.size, np.int64)
     known = {reason: number for number, reason in enumerate(first)}
     for at in (work.reasons >= 0).nonzero()[0].tolist():

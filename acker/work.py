@@ -27,7 +27,9 @@ def conflict_of(root: int) -> Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """Each root once, ascending; ``reasons[i]`` says which of ``failures`` fails root i, -1: none, it is updated."""
+    """Each root once, ascending; ``reasons[i]`` says which of ``failures`` fails root i, -1:
+    none, it is updated.
+    """
 
     roots: Ids
     xors: Ids
@@ -38,8 +40,8 @@ class Work:
     def digest(self) -> bytes:
         """16 bytes; equal for equal work.
 
-        Which roots fail belongs to the work, why does not: a reason that holds an address or a time differs between two
-        attempts that did the same.
+        Which roots fail belongs to the work, why does not: a reason that holds an address or a time
+        differs between two attempts that did the same.
         """
         failed = np.packbits(self.reasons >= 0).tobytes()
         content = hashlib.blake2b(self.roots.astype("<u8").tobytes(), digest_size=16)
@@ -49,7 +51,10 @@ class Work:
 
 
 def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> Work:
-    """Sort, fold entries of one root, and let failing win over updating. Raises ValueError for arrays of unequal length."""
+    """Sort, fold entries of one root, and let failing win over updating.
+
+    Raises ValueError for arrays of unequal length.
+    """
     roots = np.asarray(updates.roots, np.uint64)
     xors = np.asarray(updates.xors, np.uint64)
     if roots.shape != xors.shape or roots.ndim != 1:

@@ -1,4 +1,7 @@
-"""``make bench``: measures everything, prints a table, writes bench/results.json; the last line is one JSON object."""
+"""``make bench``: measures everything, prints a table, writes bench/results.json.
+
+The last line is one JSON object.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def main() -> int:
         return _write_docs(path, arguments.peers)
     parts = arguments.only or [part for part in PARTS if part != "growth" or not arguments.quick]
     # Parts that are measured one by one come together in one file; a whole run begins a new one.
-    results: dict[str, Any] = json.loads(path.read_text()) if arguments.only and path.exists() else {"parts": {}}
+    results: dict[str, Any] = (
+        json.loads(path.read_text()) if arguments.only and path.exists() else {"parts": {}}
+    )
     results |= {"machine": machine(), "quick": arguments.quick}
     _say(", ".join(f"{name} {value}" for name, value in results["machine"].items()))
     if load() > _BUSY:
@@ -51,7 +56,10 @@ def main() -> int:
     for line in table(figures, headlines(results)):
         _say(line)
     if (factor := slower(results)) > 1:
-        _say(f"goals of latencies are {factor:.2f} times those of a machine whose bare consumer does {REFERENCE_PER_S:,}/s")
+        _say(
+            f"goals of latencies are {factor:.2f} times those of a machine whose bare "
+            f"consumer does {REFERENCE_PER_S:,}/s"
+        )
     print(json.dumps(figures), flush=True)
     return int(failed)
 
@@ -100,7 +108,10 @@ def _write_docs(path: Path, peers: str | None) -> int:
         return 2
     write(json.loads(path.read_text()), PAGES)
     if peers is None:
-        _say("the tables are written, the plots are not: name a Python that has matplotlib with --peers")
+        _say(
+            "the tables are written, the plots are not: name a Python that has "
+            "matplotlib with --peers"
+        )
         return 0
     # matplotlib is in the environment of the peers.
     return subprocess.run([peers, FOLDER / "plots.py", path, IMAGES], check=False).returncode  # noqa: S603 - our own script
@@ -111,14 +122,26 @@ def _say(line: str) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure tiercel beside its limit and its peers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure tiercel beside its limit and its peers."
+    )
     parser.add_argument("--quick", action="store_true", help="the headline figures, once")
     parser.add_argument(
-        "--only", choices=PARTS, action="append", help="this part; may be repeated. What was measured before stays in the file"
+        "--only",
+        choices=PARTS,
+        action="append",
+        help="this part; may be repeated. What was measured before stays in the file",
     )
     parser.add_argument("--sentences", type=int, help="how many to drain, to try something out")
-    parser.add_argument("--write-docs", action="store_true", help="measure nothing: put the last figures into the pages")
-    parser.add_argument("--peers", help="a Python that has bench/requirements.in installed; without it there are fewer peers")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="measure nothing: put the last figures into the pages",
+    )
+    parser.add_argument(
+        "--peers",
+        help="a Python that has bench/requirements.in installed; without it there are fewer peers",
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,6 @@
-"""The peers: each empties a queue of the same sentences on the same servers, with all its processes on this machine."""
+"""The peers: each empties a queue of the same sentences on the same servers, with all its processes
+on this machine.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,15 @@ def consumer(what: str, settings: Settings, count: int) -> Drained:
     )
 
 
-def _consumed(what: str, queue: str, settings: Settings, count: int) -> tuple[list[Sample], dict[str, float]]:
+def _consumed(
+    what: str, queue: str, settings: Settings, count: int
+) -> tuple[list[Sample], dict[str, float]]:
     before = cpu_seconds()
     with consuming(what, queue, settings) as (reading, check):
         within_s = 60 + count / _SLOWEST[what]
-        until(lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks of {what}")
+        until(
+            lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks of {what}"
+        )
         used = spent(before, cpu_seconds())
         return reading.samples(), used
 
@@ -71,7 +77,8 @@ def consuming(
 
 
 def task_queue(what: str, settings: Settings, count: int, python: str) -> Drained:
-    """``celery`` or ``dramatiq``, from the first task to the last word; ``python`` has them installed.
+    """``celery`` or ``dramatiq``, from the first task to the last word; ``python``
+    has them installed.
 
     Their words queue behind their sentences, so that there is no steady rate of sentences.
     """
@@ -83,7 +90,11 @@ def task_queue(what: str, settings: Settings, count: int, python: str) -> Draine
     environment = {**settings.as_environment(), **python_path(ROOT)}
     try:
         subprocess.run(  # noqa: S603 - our own module
-            [python, "-m", module], input=b"\n".join(sentences(count)), env=child_environment(environment), check=True, cwd=ROOT
+            [python, "-m", module],
+            input=b"\n".join(sentences(count)),
+            env=child_environment(environment),
+            check=True,
+            cwd=ROOT,
         )
         with redis.Redis.from_url(settings.redis_urls[0]) as client:
             client.config_resetstat()
@@ -93,13 +104,19 @@ def task_queue(what: str, settings: Settings, count: int, python: str) -> Draine
             used = spent(before, cpu_seconds())
         _check_words(settings, what, count)
     except subprocess.CalledProcessError as error:
-        raise BenchError(f"{python} cannot send tasks of {what}; it needs what bench/requirements.in names") from error
+        raise BenchError(
+            f"{python} cannot send tasks of {what}; it needs what bench/requirements.in names"
+        ) from error
     finally:
         clear(settings, [])
-    return Drained(what=what, sentences=count, whole_per_s=count / seconds, steady_per_s=None, cpu_s=used)
+    return Drained(
+        what=what, sentences=count, whole_per_s=count / seconds, steady_per_s=None, cpu_s=used
+    )
 
 
-def _seconds_of_tasks(what: str, settings: Settings, count: int, check: Callable[[], bool]) -> float:
+def _seconds_of_tasks(
+    what: str, settings: Settings, count: int, check: Callable[[], bool]
+) -> float:
     """From the first task to the last word."""
     with redis.Redis.from_url(settings.redis_urls[0]) as client:
         deadline = time.monotonic() + 60 + count / _SLOWEST[what]
@@ -112,12 +129,22 @@ def _seconds_of_tasks(what: str, settings: Settings, count: int, check: Callable
 
 
 @contextmanager
-def _process(argv: Sequence[str], settings: Settings, more: Mapping[str, str]) -> Iterator[Callable[[], bool]]:
-    """A peer's process, which may have children, until the block ends; yields what raises BenchError if it has ended."""
+def _process(
+    argv: Sequence[str], settings: Settings, more: Mapping[str, str]
+) -> Iterator[Callable[[], bool]]:
+    """A peer's process, which may have children, until the block ends.
+
+    Yields what raises BenchError if it has ended.
+    """
     environment = {**settings.as_environment(), **python_path(ROOT), **more}
     with tempfile.NamedTemporaryFile(prefix="tiercel-bench-") as output:
         process = GuardedProcess(
-            Launch(argv=tuple(argv), env=child_environment(environment), cwd=ROOT, output=Path(output.name))
+            Launch(
+                argv=tuple(argv),
+                env=child_environment(environment),
+                cwd=ROOT,
+                output=Path(output.name),
+            )
         )
 
         def check() -> bool:

@@ -1,4 +1,6 @@
-"""From what was measured to the figures that count: medians over rounds, ratios taken inside a round. Pure functions."""
+"""From what was measured to the figures that count: medians over rounds, ratios taken inside a
+round. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,18 @@ class Headline:
 def _row(  # noqa: PLR0913 - the columns of the table below
     key: str, says: str, target: float, form: str, digits: int = 2, *, low: bool = False
 ) -> Headline:
-    return Headline(key=key, says=says, target=target, sense="at most" if low else "at least", form=form, digits=digits)
+    return Headline(
+        key=key,
+        says=says,
+        target=target,
+        sense="at most" if low else "at least",
+        form=form,
+        digits=digits,
+    )
 
 
-# Latencies are asked for on a machine on which the bare consumer does so many messages per second; on
-# a slower one they may be longer in that proportion.
+# Latencies are asked for on a machine on which the bare consumer does so many messages per second;
+# on a slower one they may be longer in that proportion.
 REFERENCE_PER_S = 30_000
 
 HEADLINES = (
@@ -53,22 +62,58 @@ HEADLINES = (
     _row("inline_ratio", "`BasicBolt` / a hand-written consumer that counts inline", 0, "{:.1f}"),
     _row("celery_ratio", "`BasicBolt` / Celery, a task per word", 80, "{:.0f}", 1),
     _row("dramatiq_ratio", "`BasicBolt` / Dramatiq, a task per word", 35, "{:.0f}", 1),
-    _row("slow_bolt_ratio", "slow bolt: wall time / (seconds of work / tasks)", 1.15, "{:.2f}", low=True),
-    _row("beside_slow_p99_ms", "beside one tuple of 10 s: p99 of messages for other tasks", 100, "{:.0f} ms", 1, low=True),
+    _row(
+        "slow_bolt_ratio",
+        "slow bolt: wall time / (seconds of work / tasks)",
+        1.15,
+        "{:.2f}",
+        low=True,
+    ),
+    _row(
+        "beside_slow_p99_ms",
+        "beside one tuple of 10 s: p99 of messages for other tasks",
+        100,
+        "{:.0f} ms",
+        1,
+        low=True,
+    ),
     _row("p50_ms_100", "latency at 100 messages per second, p50", 15, "{:.0f} ms", 1, low=True),
     _row("p99_ms_100", "latency at 100 messages per second, p99", 40, "{:.0f} ms", 1, low=True),
     _row("p50_ms", "latency at 1,000 messages per second, p50", 30, "{:.0f} ms", 1, low=True),
     _row("p99_ms", "latency at 1,000 messages per second, p99", 80, "{:.0f} ms", 1, low=True),
     _row("p50_ms_5000", "latency at 5,000 messages per second, p50", 80, "{:.0f} ms", 1, low=True),
     _row("p99_ms_5000", "latency at 5,000 messages per second, p99", 250, "{:.0f} ms", 1, low=True),
-    _row("bare_p50_ms", "the same of the bare consumer, at 1,000, p50", 0, "{:.1f} ms", 2, low=True),
-    _row("bare_p99_ms", "the same of the bare consumer, at 1,000, p99", 0, "{:.1f} ms", 2, low=True),
+    _row(
+        "bare_p50_ms", "the same of the bare consumer, at 1,000, p50", 0, "{:.1f} ms", 2, low=True
+    ),
+    _row(
+        "bare_p99_ms", "the same of the bare consumer, at 1,000, p99", 0, "{:.1f} ms", 2, low=True
+    ),
     _row("bare_per_s", "the bare consumer: messages per second", 0, "{:,.0f}", 0),
     _row("ledger_updates_per_s", "ledger: root updates per second", 300_000, "{:,.0f}", 0),
     _row("ledger_bytes_per_root", "ledger: bytes per pending root", 28, "{:.1f}", 1, low=True),
-    _row("arrow_tuples_per_s", "`ArrowBolt`: tuples per second inside a task, on a core", 3_000_000, "{:,.0f}", 0),
-    _row("basic_tuples_per_s", "`BasicBolt`: tuples per second inside a task, on a core", 250_000, "{:,.0f}", 0),
-    _row("cpu_us_basic", "`BasicBolt`: CPU of all processes per sentence", 85, "{:.0f} µs", 1, low=True),
+    _row(
+        "arrow_tuples_per_s",
+        "`ArrowBolt`: tuples per second inside a task, on a core",
+        3_000_000,
+        "{:,.0f}",
+        0,
+    ),
+    _row(
+        "basic_tuples_per_s",
+        "`BasicBolt`: tuples per second inside a task, on a core",
+        250_000,
+        "{:,.0f}",
+        0,
+    ),
+    _row(
+        "cpu_us_basic",
+        "`BasicBolt`: CPU of all processes per sentence",
+        85,
+        "{:.0f} µs",
+        1,
+        low=True,
+    ),
     _row("depth_ratio", "eight bolts in a row / one, throughput", 0.6, "{:.2f}"),
     _row("idle_cpu_percent", "idle: CPU of all processes, of one core", 3, "{:.1f} %", 1, low=True),
     _row("first_ack_s", "from the command to the first ack", 7, "{:.1f} s", 1, low=True),
@@ -89,7 +134,9 @@ _SCALED = frozenset(key for key in _LATENCIES if not key.startswith("bare"))
 def headlines(results: Results) -> tuple[Headline, ...]:
     """The rows with the goals that hold on this machine."""
     factor = slower(results)
-    return tuple(replace(row, target=row.target * factor) if row.key in _SCALED else row for row in HEADLINES)
+    return tuple(
+        replace(row, target=row.target * factor) if row.key in _SCALED else row for row in HEADLINES
+    )
 
 
 def slower(results: Results) -> float:
@@ -102,7 +149,9 @@ def slower(results: Results) -> float:
 
 def headline(results: Results) -> dict[str, Figure]:
     """The figures of the last line, by key, rounded."""
-    basic_us = [us for role, us in cpu_per_message(results, "basic").items() if role != "the benchmark"]
+    basic_us = [
+        us for role, us in cpu_per_message(results, "basic").items() if role != "the benchmark"
+    ]
     found: dict[str, Figure] = {
         "arrow_ratio": ratio(results, "arrow", "bare"),
         "basic_ratio": ratio(results, "basic", "bare"),
@@ -124,7 +173,10 @@ def headline(results: Results) -> dict[str, Figure]:
         "first_ack_s": standby(results, "first_ack_s"),
     }
     digits = {row.key: row.digits for row in HEADLINES}
-    return {key: None if value is None else round(value, digits[key] or None) for key, value in found.items()}
+    return {
+        key: None if value is None else round(value, digits[key] or None)
+        for key, value in found.items()
+    }
 
 
 def rounds_of(results: Results, part: str) -> Any:
@@ -143,15 +195,23 @@ def ratio(results: Results, what: str, beside: str) -> Figure:
 
 def drained(results: Results, what: str, figure: str) -> Figure:
     """``whole_per_s`` or ``steady_per_s`` of a contestant."""
-    return _of(rounds_of(results, "throughput"), lambda of_round: of_round.get(what, {}).get(figure))
+    return _of(
+        rounds_of(results, "throughput"), lambda of_round: of_round.get(what, {}).get(figure)
+    )
 
 
 def cpu_per_message(results: Results, what: str) -> dict[str, float]:
     """Microseconds of CPU a sentence by what a process is, the largest first."""
-    rounds = [of_round[what] for of_round in rounds_of(results, "throughput") if "cpu_s" in of_round.get(what, {})]
+    rounds = [
+        of_round[what]
+        for of_round in rounds_of(results, "throughput")
+        if "cpu_s" in of_round.get(what, {})
+    ]
     roles = {role for of_round in rounds for role in of_round["cpu_s"]}
     found = {
-        role: statistics.median(1e6 * of_round["cpu_s"].get(role, 0.0) / of_round["sentences"] for of_round in rounds)
+        role: statistics.median(
+            1e6 * of_round["cpu_s"].get(role, 0.0) / of_round["sentences"] for of_round in rounds
+        )
         for role in roles
     }
     return dict(sorted(found.items(), key=lambda each: -each[1]))
@@ -182,17 +242,25 @@ def depth_ratio(results: Results) -> Figure:
 
 def ledger(results: Results, pending: int, figure: str) -> Figure:
     """With so many pending roots."""
-    return _of(rounds_of(results, "ledger"), lambda found: _pick(found["by_pending"], "pending", pending, figure))
+    return _of(
+        rounds_of(results, "ledger"),
+        lambda found: _pick(found["by_pending"], "pending", pending, figure),
+    )
 
 
 def tree(results: Results, tuples: int) -> Figure:
     """Bytes per root with trees of so many tuples."""
-    return _of(rounds_of(results, "ledger"), lambda found: _pick(found["by_tree"], "tuples", tuples, "bytes_per_root"))
+    return _of(
+        rounds_of(results, "ledger"),
+        lambda found: _pick(found["by_tree"], "tuples", tuples, "bytes_per_root"),
+    )
 
 
 def price(results: Results, kind: str, figure: str) -> Figure:
     """Of a kind of bolt."""
-    found: Figure = dict(rounds_of(results, "tuples") or {}).get("price", {}).get(kind, {}).get(figure)
+    found: Figure = (
+        dict(rounds_of(results, "tuples") or {}).get("price", {}).get(kind, {}).get(figure)
+    )
     return found
 
 

@@ -3,9 +3,9 @@ bolt tasks, shards.
 
     python bench/growth.py [--curve NAME ...]
 
-Each point is a chain of ``BasicBolt``s with the defaults but for the one number that the curve is about.
-The same run of the topology empties its queue several times; the first time warms it up and does not count.
-Slow work has a curve of its own: ``bench.slow``.
+Each point is a chain of ``BasicBolt``s with the defaults but for the one number that the curve is
+about. The same run of the topology empties its queue several times; the first time warms it up and
+does not count. Slow work has a curve of its own: ``bench.slow``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ CURVES = {
     curve.name: curve
     for curve in (
         Curve(
-            name="tuples", axis="tuples per tree", unit="tuples", values=(1, 10, 100, 1_000, 10_000),
+            name="tuples", axis="tuples per tree", unit="tuples",
+            values=(1, 10, 100, 1_000, 10_000),
             shape=lambda value: Shape(tuples=value),
         ),
         Curve(
@@ -68,7 +69,8 @@ CURVES = {
             shape=lambda value: Shape(depth=value),
         ),
         Curve(
-            name="size", axis="bytes per message", unit="messages", values=(100, 1_024, 10_240, 102_400, 1_048_576),
+            name="size", axis="bytes per message", unit="messages",
+            values=(100, 1_024, 10_240, 102_400, 1_048_576),
             shape=lambda _value: Shape(depth=1), size=lambda value: value,
         ),
         Curve(
@@ -101,7 +103,12 @@ def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, 
     rate = statistics.median(rates)
     # As Storm counts: what a spout or a bolt emitted.
     tuples = 1 + shape.tuples * max(0, shape.depth - 1)
-    return {"value": value, "messages": count, "messages_per_s": rate, "tuples_per_s": rate * tuples}
+    return {
+        "value": value,
+        "messages": count,
+        "messages_per_s": rate,
+        "tuples_per_s": rate * tuples,
+    }
 
 
 def _drain(topology: Running, count: int, size: int) -> float:
@@ -119,7 +126,9 @@ def seconds_to_drain(topology: Running, bodies: Iterator[bytes], within_s: float
     topology.wait_for_acks(before.acked + count, within_s)
     samples = topology.reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > before.delivered)
-    acks = [(sample.at, float(sample.acked - before.acked)) for sample in samples if sample.at >= first]
+    acks = [
+        (sample.at, float(sample.acked - before.acked)) for sample in samples if sample.at >= first
+    ]
     return moment(acks, count) - first
 
 
@@ -157,7 +166,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     with servers() as settings:
-        found = measure(settings, arguments.curve or list(CURVES), arguments.runs, lambda said: print(said, flush=True))
+        found = measure(
+            settings,
+            arguments.curve or list(CURVES),
+            arguments.runs,
+            lambda said: print(said, flush=True),
+        )
         print(json.dumps(found))
 
 

@@ -7,8 +7,9 @@
 ``hops``   from the append in one process to the ``take`` in another, at steady rates
 ``idle``   CPU time and memory of an inbox in which nothing comes
 
-Without --redis it starts a private redis-server. Figures go to standard output; the last line is one JSON
-object. Whether redis-py parses replies in C depends on whether hiredis is installed: the first line says it.
+Without --redis it starts a private redis-server. Figures go to standard output; the last line is
+one JSON object. Whether redis-py parses replies in C depends on whether hiredis is installed: the
+first line says it.
 """
 
 from __future__ import annotations
@@ -145,7 +146,11 @@ def _measured(client: redis.Redis, call: Callable[[], object], times: int) -> Ro
         took.append(time.perf_counter() - began)
     client_s = time.process_time() - client_before
     server_s = server_seconds(client) - server_before
-    return {**percentiles(took), "client_us": 1e6 * client_s / times, "server_us": 1e6 * server_s / times}
+    return {
+        **percentiles(took),
+        "client_us": 1e6 * client_s / times,
+        "server_us": 1e6 * server_s / times,
+    }
 
 
 def hops(url: str, seconds: float) -> dict[str, Row]:
@@ -173,7 +178,11 @@ def _hop(url: str, rate: int, messages: int) -> Row:
     taker.join()
     inboxes.close()
     connect(url).flushdb()
-    return {**percentiles(took), "steps": float(taken_in), "client_us": 1e6 * cpu_s / max(1, taken_in)}
+    return {
+        **percentiles(took),
+        "steps": float(taken_in),
+        "client_us": 1e6 * cpu_s / max(1, taken_in),
+    }
 
 
 def _taker(url: str, topology: str, messages: int, answer: Connection) -> None:
@@ -191,7 +200,9 @@ def _taker(url: str, topology: str, messages: int, answer: Connection) -> None:
             break
         took += [now - float(entry.payload[:_STAMP]) for entry in entries]
         step += 1
-        covered = Covered(step=step, whole=[entry.position for entry in entries], tuples=len(entries))
+        covered = Covered(
+            step=step, whole=[entry.position for entry in entries], tuples=len(entries)
+        )
         perform_all([inbox.seal(covered), inbox.finish(step)])
     answer.send((took, time.process_time() - cpu_before, step))
     inboxes.close()
@@ -202,7 +213,9 @@ def idle(url: str, seconds: float) -> Row:
     with closing(Bench(url)) as bench:
         bench.append(b"x" * _CHUNK)
         entries = bench.inbox.take(1, 2**30, _NOW)
-        covered = Covered(step=1, whole=[entry.position for entry in entries], tuples=1, bytes=_CHUNK)
+        covered = Covered(
+            step=1, whole=[entry.position for entry in entries], tuples=1, bytes=_CHUNK
+        )
         perform_all([bench.inbox.seal(covered), bench.inbox.finish(1)])
         bench.inboxes.beat(_RUN, {_TASK: 1})
         names: list[bytes] = bench.client.keys(f"*inbox:{_TASK}*")  # type: ignore[assignment]
@@ -240,13 +253,18 @@ def lines(found: Measured) -> Iterator[str]:
     for rate, row in found["hops"].items():
         yield f"hop at {rate}/s: p50 {row['p50_ms']:.3f} ms  p99 {row['p99_ms']:.3f} ms"
     inbox = found["idle"]["inbox"]
-    yield f"idle: {inbox['cpu_ms_per_minute']:.1f} ms of CPU per minute, {inbox['inbox_bytes']:.0f} bytes"
+    yield (
+        f"idle: {inbox['cpu_ms_per_minute']:.1f} ms of CPU per minute, "
+        f"{inbox['inbox_bytes']:.0f} bytes"
+    )
 
 
 def main() -> None:
     """Run everything and print it."""
     asked = argparse.ArgumentParser(description="What steps, appends and hops cost.")
-    asked.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
+    asked.add_argument(
+        "--redis", help="URL of a server whose database may be FLUSHED; default: a private one"
+    )
     with redis_server(asked.parse_args().redis) as url:
         print(f"replies are parsed by {parser()}")
         found = measure(url, Amount())

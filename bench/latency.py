@@ -1,11 +1,12 @@
-"""Latency at a steady rate: from the time a message was scheduled for to the ack that the broker gets.
+"""Latency at a steady rate: from the time a message was scheduled for to the ack that
+the broker gets.
 
     python bench/latency.py [--rate N ...] [--seconds N] [--kind basic|arrow|bare]
 
 The publisher follows its schedule whatever happens: a message that leaves late, or waits because
-everything is slow, has waited from its scheduled time on. The word count runs with the defaults and is
-warm; the first seconds of each rate do not count. ``bare`` is the consumer that only acks: what publisher,
-broker and one Python process take on this machine before tiercel adds anything.
+everything is slow, has waited from its scheduled time on. The word count runs with the defaults and
+is warm; the first seconds of each rate do not count. ``bare`` is the consumer that only acks: what
+publisher, broker and one Python process take on this machine before tiercel adds anything.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Latency:
     def line(self) -> str:
         """For people."""
         return (
-            f"{self.rate:>6,} a second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} ms  p99.9 {self.p999_ms:7.1f} ms"
+            f"{self.rate:>6,} a second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} "
+            f"ms  p99.9 {self.p999_ms:7.1f} ms"
             f"  ({self.messages:,} messages, published at most {self.late_ms:.1f} ms late)"
         )
 
@@ -72,8 +74,11 @@ class Schedule:
         self._confirmed = 0
         self._error: QueuesError | None = None
 
-    def run(self, rate: int, seconds: float, bodies: Sequence[bytes] = ()) -> tuple[int, float, list[float]]:
-        """Return how many were published, the time of the first, and by how many seconds each was late.
+    def run(
+        self, rate: int, seconds: float, bodies: Sequence[bytes] = ()
+    ) -> tuple[int, float, list[float]]:
+        """Return how many were published, the time of the first, and by how many
+        seconds each was late.
 
         The bodies are published in turn, again and again; sentences by default.
         """
@@ -88,14 +93,18 @@ class Schedule:
             for number in range(sent, due):
                 at = began + number / rate
                 properties = BasicProperties(delivery_mode=2, message_id=str(round(at * 1e6)))
-                self._outlet.submit(Outgoing(self._queue, bodies[number % len(bodies)], properties, self._done))
+                self._outlet.submit(
+                    Outgoing(self._queue, bodies[number % len(bodies)], properties, self._done)
+                )
                 late.append(now - at)
             sent = due
             time.sleep(_STEP_S)
         deadline = time.monotonic() + _PATIENCE_S
         while self._confirmed < count:
             if self._error is not None or time.monotonic() > deadline:
-                raise BenchError(f"only {self._confirmed:,} of {count:,} messages were confirmed: {self._error}")
+                raise BenchError(
+                    f"only {self._confirmed:,} of {count:,} messages were confirmed: {self._error}"
+                )
             time.sleep(_STEP_S)
         return count, began, late
 
@@ -137,7 +146,9 @@ def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
         clear(settings, [queue])
 
 
-def _offered(settings: Settings, queue: str, reading: Reading, wait: Wait, load: tuple[int, float, float]) -> Latency:
+def _offered(
+    settings: Settings, queue: str, reading: Reading, wait: Wait, load: tuple[int, float, float]
+) -> Latency:
     """Publish at a rate, for some seconds that do not count and some that do."""
     rate, settle_s, seconds = load
     acked_before = reading.last().acked
@@ -165,7 +176,9 @@ def _offered(settings: Settings, queue: str, reading: Reading, wait: Wait, load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency of the word count at steady rates.")
-    parser.add_argument("--rate", type=int, action="append", help=f"messages per second; default: {RATES}")
+    parser.add_argument(
+        "--rate", type=int, action="append", help=f"messages per second; default: {RATES}"
+    )
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--kind", choices=("basic", "arrow", "bare"), default="basic")
     arguments = parser.parse_args()

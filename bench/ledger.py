@@ -2,7 +2,8 @@
 
     python bench/ledger.py [--redis redis://host:6379/0]
 
-Without --redis it starts a private redis-server. Figures go to standard output; the last line is one JSON object.
+Without --redis it starts a private redis-server. Figures go to standard output; the last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def register(ledger: RedisLedger, count: int, ack_val: int, owner: int = 1) -> I
 
 
 def bytes_a_root(url: str, pending: int, tuples: int) -> float:
-    """used_memory before and after ``pending`` trees of ``tuples`` tuples, all but one of them acked."""
+    """used_memory before and after ``pending`` trees of ``tuples`` tuples, all but
+    one of them acked.
+    """
     client = connect(url)
     client.flushdb()
     ledger = RedisLedger(spec_of(url))
@@ -74,17 +77,28 @@ def bytes_a_root(url: str, pending: int, tuples: int) -> float:
     ledger.apply(Token(run="warm", task=0, step=0), Updates(roots=warm, xors=np.ones_like(warm)))
     before = int(client.info("memory")["used_memory"])
     roots = register(ledger, pending, 1)
-    # However many tuples of a tree one task acks, its update is their XOR: the ledger cannot tell 10 from 100,000.
+    # However many tuples of a tree one task acks, its update is their XOR: the ledger cannot tell
+    # 10 from 100,000.
     edges = np.bitwise_xor.reduce(mix_array(np.arange(tuples - 1, dtype=np.uint64)))
-    ledger.apply(Token(run="tree", task=0, step=0), Updates(roots=roots, xors=np.full(roots.size, edges)))
+    ledger.apply(
+        Token(run="tree", task=0, step=0), Updates(roots=roots, xors=np.full(roots.size, edges))
+    )
     after = int(client.info("memory")["used_memory"])
     ledger.close()
     client.close()
     return (after - before) / pending
 
 
-def _write(spec: LedgerSpec, shares: list[Ids], writer: int, barrier: Barrier, spans: Queue[tuple[float, float]]) -> None:
-    """One writer, standing for the tasks of two bolts: the first passes each tuple on, the second ends its tree."""
+def _write(
+    spec: LedgerSpec,
+    shares: list[Ids],
+    writer: int,
+    barrier: Barrier,
+    spans: Queue[tuple[float, float]],
+) -> None:
+    """One writer, standing for the tasks of two bolts: the first passes each tuple on, the
+    second ends its tree.
+    """
     ledger = RedisLedger(spec)
     ledger.forget([0])
     barrier.wait()
@@ -109,13 +123,17 @@ def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, fl
     spec = spec_of(url)
     ledger = RedisLedger(spec)
     register(ledger, others, 1)
-    # Each batch of roots is split over the tasks of a bolt, so that a writer finds a part of every bucket.
+    # Each batch of roots is split over the tasks of a bolt, so that a writer finds a part
+    # of every bucket.
     registered = [register(ledger, _WRITERS * _TASK_ROOTS, 1) for _ in range(batches)]
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(_WRITERS + 1)
     spans = context.Queue()
     writers = [
-        context.Process(target=_write, args=(spec, [roots[w::_WRITERS] for roots in registered], w, barrier, spans))
+        context.Process(
+            target=_write,
+            args=(spec, [roots[w::_WRITERS] for roots in registered], w, barrier, spans),
+        )
         for w in range(_WRITERS)
     ]
     for writer in writers:
@@ -142,7 +160,10 @@ def registrations_a_second(url: str, count: int) -> float:
 
 
 def measure(
-    url: str, pending_roots: Sequence[int] = PENDING, trees: Sequence[int] = TREES, batches: int = 15
+    url: str,
+    pending_roots: Sequence[int] = PENDING,
+    trees: Sequence[int] = TREES,
+    batches: int = 15,
 ) -> dict[str, list[dict[str, float]]]:
     """By pending roots and by tree size: bytes per root, root updates per second, and per second of
     the server's one core.
@@ -158,7 +179,9 @@ def measure(
                 "updates_per_core_s": updates / busy,
             }
         )
-    by_tree = [{"tuples": tuples, "bytes_per_root": bytes_a_root(url, 10_000, tuples)} for tuples in trees]
+    by_tree = [
+        {"tuples": tuples, "bytes_per_root": bytes_a_root(url, 10_000, tuples)} for tuples in trees
+    ]
     return {"by_pending": by_pending, "by_tree": by_tree}
 
 
@@ -171,20 +194,30 @@ def lines(found: dict[str, list[dict[str, float]]]) -> list[str]:
             f" ({row['updates_per_core_s']:,.0f} a second of the server's core)"
             for row in found["by_pending"]
         ),
-        *(f"trees of {row['tuples']:>7,.0f} tuples: {row['bytes_per_root']:5.1f} bytes per root" for row in found["by_tree"]),
+        *(
+            f"trees of {row['tuples']:>7,.0f} tuples: {row['bytes_per_root']:5.1f} bytes per root"
+            for row in found["by_tree"]
+        ),
     ]
 
 
 def main() -> None:
     """Run everything and print it."""
     parser = argparse.ArgumentParser(description="Bytes per pending root, root updates per second.")
-    parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
-    parser.add_argument("--largest", type=int, default=LARGEST, help="most pending roots (default: %(default)s)")
+    parser.add_argument(
+        "--redis", help="URL of a server whose database may be FLUSHED; default: a private one"
+    )
+    parser.add_argument(
+        "--largest", type=int, default=LARGEST, help="most pending roots (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     with redis_server(arguments.redis) as url:
         found = measure(url, [count for count in PENDING if count <= arguments.largest])
         print(*lines(found), sep="\n")
-        print(f"{registrations_a_second(url, 200_000):,.0f}roots registered per second, by one spout task")
+        print(
+            f"{registrations_a_second(url, 200_000):,.0f}roots registered per second, by "
+            "one spout task"
+        )
         print(json.dumps(found))
 
 

@@ -24,12 +24,17 @@ def machine() -> dict[str, str]:
         "Java": _said(["java", "-version"], r'version "([^"]+)"'),
         "RabbitMQ": _rabbitmq(),
         "Redis": _redis(),
-        **{name: version(name) for name in ("pyspark", "pyarrow", "numpy", "pandas", "pika", "redis")},
+        **{
+            name: version(name)
+            for name in ("pyspark", "pyarrow", "numpy", "pandas", "pika", "redis")
+        },
     }
 
 
 def load() -> float:
-    """Runnable processes over the last minute: more than a few tenths before a run says that others work here too."""
+    """Runnable processes over the last minute: more than a few tenths before a run says that
+    others work here too.
+    """
     return round(os.getloadavg()[0], 2)
 
 

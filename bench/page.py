@@ -1,4 +1,6 @@
-"""Writes what was measured into docs/performance.md and README.md, between markers: no figure there is typed by hand."""
+"""Writes what was measured into docs/performance.md and README.md, between markers: no figure there
+is typed by hand.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ _SHORT = ("arrow", "basic", "bare", "inline", "dramatiq", "celery")
 
 
 def blocks(results: Results) -> dict[str, list[str]]:
-    """The lines of each block, by the name in its marker; a block without figures is left as it is."""
+    """The lines of each block, by the name in its marker.
+
+    A block without figures is left as it is.
+    """
     made: dict[str, Callable[[Results], list[str]]] = {
         "machine": _machine,
         "short": _short,
@@ -53,7 +58,9 @@ def filled(text: str, made: dict[str, list[str]]) -> str:
 
     def fill(match: re.Match[str]) -> str:
         lines = made.get(match["name"])
-        return match[0] if lines is None else "\n".join([match["begin"], "", *lines, "", match["end"]])
+        return (
+            match[0] if lines is None else "\n".join([match["begin"], "", *lines, "", match["end"]])
+        )
 
     pattern = r"(?P<begin><!-- bench:(?P<name>[a-z]+) -->)\n.*?(?P<end><!-- /bench -->)"
     return re.sub(pattern, fill, text, flags=re.DOTALL)
@@ -86,17 +93,28 @@ def _number(value: Figure, form: str = "{:,.0f}") -> str:
 
 def _machine(results: Results) -> list[str]:
     machine = dict(results["machine"])
-    about = f"{machine.pop('cores')} cores of {machine.pop('CPU')}, {machine.pop('memory')} of memory, {machine.pop('kernel')}"
+    about = (
+        f"{machine.pop('cores')} cores of {machine.pop('CPU')}, "
+        f"{machine.pop('memory')} of memory, {machine.pop('kernel')}"
+    )
     versions = ", ".join(f"{name} {version}" for name, version in machine.items())
     dates = sorted({part["measured"][:10] for part in results["parts"].values()})
     runs = " One run of each (`QUICK=1`), not a median." if results["quick"] else ""
-    return [f"Measured on {about}, with {versions}; {' and '.join(dict.fromkeys([dates[0], dates[-1]]))}.{runs}"]
+    return [
+        (
+            f"Measured on {about}, with {versions}; "
+            f"{' and '.join(dict.fromkeys([dates[0], dates[-1]]))}.{runs}"
+        )
+    ]
 
 
 def _short(results: Results) -> list[str]:
     return _table(
         ["the same ten-word sentences, split and counted on one machine", "sentences per second"],
-        [[_CONTESTANTS[what], _number(figures.drained(results, what, "whole_per_s"))] for what in _SHORT],
+        [
+            [_CONTESTANTS[what], _number(figures.drained(results, what, "whole_per_s"))]
+            for what in _SHORT
+        ],
     )
 
 
@@ -114,15 +132,26 @@ def _headline(results: Results) -> list[str]:
 def _throughput(results: Results) -> list[str]:
     rows = []
     for what, says in _CONTESTANTS.items():
-        whole, steady = (figures.drained(results, what, f"{figure}_per_s") for figure in ("whole", "steady"))
-        rows.append([says, _number(whole), _number(steady), _number(figures.ratio(results, what, "bare"), "{:.3f}")])
+        whole, steady = (
+            figures.drained(results, what, f"{figure}_per_s") for figure in ("whole", "steady")
+        )
+        rows.append(
+            [
+                says,
+                _number(whole),
+                _number(steady),
+                _number(figures.ratio(results, what, "bare"), "{:.3f}"),
+            ]
+        )
     return _table(["who", "sentences/s", "steady", "/ bare consumer"], rows)
 
 
 def _cpu(results: Results) -> list[str]:
     rows = []
     for what, says in _CONTESTANTS.items():
-        found = {role: cpu for role, cpu in figures.cpu_per_message(results, what).items() if cpu >= 0.5}
+        found = {
+            role: cpu for role, cpu in figures.cpu_per_message(results, what).items() if cpu >= 0.5
+        }
         parts = ", ".join(f"{role} {cpu:,.0f}" for role, cpu in found.items())
         rows.append([says, _number(sum(found.values()) or None), parts])
     table = _table(["who", "µs of CPU a sentence", "of that"], rows)
@@ -142,7 +171,13 @@ def _latency(results: Results) -> list[str]:
     table = _table(
         ["messages per second", *heads],
         [
-            [f"{rate:,}", *(_number(figures.latency(results, rate, figure), form) for figure, form in forms.items())]
+            [
+                f"{rate:,}",
+                *(
+                    _number(figures.latency(results, rate, figure), form)
+                    for figure, form in forms.items()
+                ),
+            ]
             for rate in RATES
         ],
     )
@@ -151,20 +186,31 @@ def _latency(results: Results) -> list[str]:
 
 def _slow(results: Results) -> list[str]:
     rows = []
-    for what, says in (("drain", "none raises"), ("raising", "one in twenty raises the first time")):
+    for what, says in (
+        ("drain", "none raises"),
+        ("raising", "one in twenty raises the first time"),
+    ):
         tasks, work_ms, messages, wall_s, ratio = (
-            figures.slow(results, what, figure) for figure in ("tasks", "work_ms", "messages", "wall_s", "ratio")
+            figures.slow(results, what, figure)
+            for figure in ("tasks", "work_ms", "messages", "wall_s", "ratio")
         )
         if None not in (tasks, work_ms, messages):
-            load = f"{_number(messages)} messages of {_number(work_ms)} ms, {_number(tasks)} tasks; {says}"
+            load = (
+                f"{_number(messages)} messages of {_number(work_ms)} ms, {_number(tasks)} "
+                f"tasks; {says}"
+            )
             rows.append([load, _number(wall_s, "{:,.1f} s"), _number(ratio, "{:.2f}")])
-    return _table(["slow work", "from the first delivery to the last ack", "tasks x time / work"], rows)
+    return _table(
+        ["slow work", "from the first delivery to the last ack", "tasks x time / work"], rows
+    )
 
 
 def _beside(results: Results) -> list[str]:
     forms = ("p50_ms", "p99_ms", "max_ms")
     found = [_number(figures.slow(results, "beside", figure), "{:,.1f} ms") for figure in forms]
-    return _table(["beside one long tuple", "p50", "p99", "max"], [["messages for other tasks", *found]])
+    return _table(
+        ["beside one long tuple", "p50", "p99", "max"], [["messages for other tasks", *found]]
+    )
 
 
 def _curve(results: Results) -> list[str]:
@@ -181,27 +227,53 @@ def _curve(results: Results) -> list[str]:
         ["tasks", *(f"{each:,g} ms per tuple" for each in work)],
         [[f"{count:,}", *(cell((count, each)) for each in work)] for count in tasks],
     )
-    return [*table, "", "![share of tasks / time by tasks](images/growth-slow.png)"] if table else []
+    return (
+        [*table, "", "![share of tasks / time by tasks](images/growth-slow.png)"] if table else []
+    )
 
 
 def _inbox(results: Results) -> list[str]:
     found: dict[str, Any] = dict(figures.rounds_of(results, "inbox") or {})
-    forms = {"p50_ms": "{:.3f} ms", "p99_ms": "{:.3f} ms", "client_us": "{:,.0f}", "server_us": "{:,.0f}"}
+    forms = {
+        "p50_ms": "{:.3f} ms",
+        "p99_ms": "{:.3f} ms",
+        "client_us": "{:,.0f}",
+        "server_us": "{:,.0f}",
+    }
     heads = ["p50", "p99", "µs of CPU, client", "server"]
     rows = [
         [f"{says}{name}", *(_number(row.get(figure), form) for figure, form in forms.items())]
-        for part, says in (("calls", ""), ("steps", "a step of one tuple: "), ("hops", "a hop, tuples per second: "))
+        for part, says in (
+            ("calls", ""),
+            ("steps", "a step of one tuple: "),
+            ("hops", "a hop, tuples per second: "),
+        )
         for name, row in found.get(part, {}).items()
     ]
     return _table(["what", *heads], rows)
 
 
 def _ledger(results: Results) -> list[str]:
-    forms = {"bytes_per_root": "{:.1f}", "updates_per_s": "{:,.0f}", "updates_per_core_s": "{:,.0f}"}
+    forms = {
+        "bytes_per_root": "{:.1f}",
+        "updates_per_s": "{:,.0f}",
+        "updates_per_core_s": "{:,.0f}",
+    }
     table = _table(
-        ["pending roots", "bytes per root", "updates/s, two writers", "updates/s of the server's core"],
         [
-            [f"{pending:,}", *(_number(figures.ledger(results, pending, figure), form) for figure, form in forms.items())]
+            "pending roots",
+            "bytes per root",
+            "updates/s, two writers",
+            "updates/s of the server's core",
+        ],
+        [
+            [
+                f"{pending:,}",
+                *(
+                    _number(figures.ledger(results, pending, figure), form)
+                    for figure, form in forms.items()
+                ),
+            ]
             for pending in PENDING
         ],
     )
@@ -221,9 +293,21 @@ def _tuples(results: Results) -> list[str]:
         "count_us": "{:.2f}",
     }
     return _table(
-        ["kind", "tuples/s on a core", "µs per sentence emitted", "µs per tuple split, in or out", "µs per word counted"],
         [
-            [f"`{kind}`", *(_number(figures.price(results, kind, figure), form) for figure, form in forms.items())]
+            "kind",
+            "tuples/s on a core",
+            "µs per sentence emitted",
+            "µs per tuple split, in or out",
+            "µs per word counted",
+        ],
+        [
+            [
+                f"`{kind}`",
+                *(
+                    _number(figures.price(results, kind, figure), form)
+                    for figure, form in forms.items()
+                ),
+            ]
             for kind in ("BasicBolt", "Bolt", "ArrowBolt")
         ],
     )
@@ -233,7 +317,10 @@ def _profile(results: Results) -> list[str]:
     profiles: dict[str, Any] = dict(figures.rounds_of(results, "tuples") or {}).get("profile", {})
     lines: list[str] = []
     for kind, rows in profiles.items():
-        table = _table([f"`{kind}`", "% of the time"], [[f"`{row['function']}`", f"{row['percent']:.1f}"] for row in rows])
+        table = _table(
+            [f"`{kind}`", "% of the time"],
+            [[f"`{row['function']}`", f"{row['percent']:.1f}"] for row in rows],
+        )
         lines += ["", *table] if lines else table
     return lines
 
@@ -246,7 +333,18 @@ def _growth(results: Results) -> list[str]:
             continue
         table = _table(
             [curve.axis, "messages/s", "tuples/s"],
-            [[f"{row['value']:,}", *(_number(row[f"{unit}_per_s"]) for unit in ("messages", "tuples"))] for row in found[name]],
+            [
+                [
+                    f"{row['value']:,}",
+                    *(_number(row[f"{unit}_per_s"]) for unit in ("messages", "tuples")),
+                ]
+                for row in found[name]
+            ],
         )
-        lines += [*([""] if lines else []), *table, "", f"![{curve.unit} a second by {curve.axis}](images/growth-{name}.png)"]
+        lines += [
+            *([""] if lines else []),
+            *table,
+            "",
+            f"![{curve.unit} a second by {curve.axis}](images/growth-{name}.png)",
+        ]
     return lines

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench import contest, growth, inbox, latency, ledger, scaling, slow, standby, throughput, tuples
+from bench import (
+    contest,
+    growth,
+    inbox,
+    latency,
+    ledger,
+    scaling,
+    slow,
+    standby,
+    throughput,
+    tuples,
+)
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
 from bench.throughput import Drained
@@ -67,7 +78,10 @@ QUICK = Scale(
 
 
 def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
-    """Rounds of {contestant: what it did, or why it counts for nothing}; each round on servers of its own."""
+    """Rounds of {contestant: what it did, or why it counts for nothing}.
+
+    Each round on servers of its own.
+    """
     found = []
     for number in range(scale.rounds):
         with servers() as settings:
@@ -85,7 +99,9 @@ def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
     return found
 
 
-def contestants(settings: Settings, scale: Scale, peers: str | None) -> dict[str, Callable[[], Drained]]:
+def contestants(
+    settings: Settings, scale: Scale, peers: str | None
+) -> dict[str, Callable[[], Drained]]:
     """By name; those with a task a word only if ``peers`` names a Python that has them."""
     count = scale.sentences
     all_of_us: dict[str, Callable[[], Drained]] = {
@@ -98,17 +114,26 @@ def contestants(settings: Settings, scale: Scale, peers: str | None) -> dict[str
     }
     if peers is not None:
         python = peers
-        all_of_us["celery"] = lambda: contest.task_queue("celery", settings, scale.tasks["celery"], python)
-        all_of_us["dramatiq"] = lambda: contest.task_queue("dramatiq", settings, scale.tasks["dramatiq"], python)
+        all_of_us["celery"] = lambda: contest.task_queue(
+            "celery", settings, scale.tasks["celery"], python
+        )
+        all_of_us["dramatiq"] = lambda: contest.task_queue(
+            "dramatiq", settings, scale.tasks["dramatiq"], python
+        )
     return all_of_us
 
 
 def measure_latency(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Rounds of one row per rate, the bare consumer's beside it; each round is a topology of its own."""
+    """Rounds of one row per rate, the bare consumer's beside it.
+
+    Each round is a topology of its own.
+    """
     found = []
     for number in range(scale.rounds):
         with servers() as settings:
-            bare = {rate: latency.measure_bare(settings, rate, scale.bare_s) for rate in scale.rates}
+            bare = {
+                rate: latency.measure_bare(settings, rate, scale.bare_s) for rate in scale.rates
+            }
             rows = []
             with running("basic", settings, timed=True) as topology:
                 topology.warm_up()
@@ -116,7 +141,9 @@ def measure_latency(scale: Scale, _peers: str | None, say: Say) -> Any:
                     row = latency.measure(topology, rate, scale.latency_s)
                     say(f"round {number + 1}: {row.line()}")
                     say(f"round {number + 1}: bare consumer {bare[rate].line().strip()}")
-                    beside = {f"bare_{name}": getattr(bare[rate], name) for name in ("p50_ms", "p99_ms")}
+                    beside = {
+                        f"bare_{name}": getattr(bare[rate], name) for name in ("p50_ms", "p99_ms")
+                    }
                     rows.append({**asdict(row), **beside})
         found.append(rows)
     return found
@@ -142,7 +169,9 @@ def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
     return found
 
 
-def slow_runs(settings: Settings, how: slow.Slow, *, first: bool) -> dict[str, Callable[[], slow.SlowDrained | slow.Beside]]:
+def slow_runs(
+    settings: Settings, how: slow.Slow, *, first: bool
+) -> dict[str, Callable[[], slow.SlowDrained | slow.Beside]]:
     """Those of one round: what raises takes as long as what does not, and is measured once."""
     runs: dict[str, Callable[[], slow.SlowDrained | slow.Beside]] = {
         "drain": lambda: slow.drain(settings, how),

@@ -37,13 +37,23 @@ _GREEN = "#3a8f4d"
 def main(results: Path, folder: Path) -> None:
     """Draw whatever was measured."""
     parts = json.loads(results.read_text())["parts"]
-    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True})
+    mpl.rcParams.update(
+        {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
+    )
     mpl.rcParams.update({"grid.color": "#dddddd", "axes.axisbelow": True})
     growth = parts.get("growth", {}).get("found") or {}
     for name, rows in growth.items():
         axis, figure, says = _CURVES[name]
-        _curve(folder / f"growth-{name}.png", axis, says, [row["value"] for row in rows], [row[figure] for row in rows])
-    slow = [row for row in (parts.get("slow", {}).get("found") or {}).get("curve", []) if "share" in row]
+        _curve(
+            folder / f"growth-{name}.png",
+            axis,
+            says,
+            [row["value"] for row in rows],
+            [row[figure] for row in rows],
+        )
+    slow = [
+        row for row in (parts.get("slow", {}).get("found") or {}).get("curve", []) if "share" in row
+    ]
     if slow:
         _shares(folder / "growth-slow.png", slow)
     if (rounds := parts.get("latency", {}).get("found")) and len(rounds[0]) > 1:
@@ -55,13 +65,22 @@ def main(results: Path, folder: Path) -> None:
         _curve(folder / "ledger.png", "pending roots", "root updates per second", pending, updates)
 
 
-def _curve(path: Path, axis: str, says: str, values: Sequence[float], rates: Sequence[float]) -> None:
+def _curve(
+    path: Path, axis: str, says: str, values: Sequence[float], rates: Sequence[float]
+) -> None:
     """From zero, so that a small difference looks small; the values in steps of the same width."""
     figure, axes = plt.subplots(figsize=_FIGURE)
     places = range(len(values))
     axes.plot(places, rates, marker="o", color=_BLUE)
     for place, rate in zip(places, rates, strict=True):
-        axes.annotate(f"{rate:,.0f}", (place, rate), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=8)
+        axes.annotate(
+            f"{rate:,.0f}",
+            (place, rate),
+            textcoords="offset points",
+            xytext=(0, 6),
+            ha="center",
+            fontsize=8,
+        )
     axes.set_xticks(list(places), [f"{value:,.0f}" for value in values])
     axes.set_ylim(0, 1.15 * max(rates))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
@@ -73,7 +92,11 @@ def _curve(path: Path, axis: str, says: str, values: Sequence[float], rates: Seq
 def _latency(path: Path, rounds: Sequence[Sequence[dict[str, float]]]) -> None:
     figure, axes = plt.subplots(figsize=_FIGURE)
     rates = [row["rate"] for row in rounds[0]]
-    for key, says, colour in (("p999_ms", "p99.9", _ORANGE), ("p99_ms", "p99", _GREEN), ("p50_ms", "p50", _BLUE)):
+    for key, says, colour in (
+        ("p999_ms", "p99.9", _ORANGE),
+        ("p99_ms", "p99", _GREEN),
+        ("p50_ms", "p50", _BLUE),
+    ):
         axes.plot(range(len(rates)), _medians(rounds, key), marker="o", label=says, color=colour)
     axes.set_xticks(range(len(rates)), [f"{rate:,}" for rate in rates])
     axes.set_ylim(bottom=0)
@@ -90,7 +113,9 @@ def _shares(path: Path, rows: Sequence[dict[str, float]]) -> None:
     for work_ms in sorted({row["work_ms"] for row in rows}):
         mine = sorted((row["tasks"], row["share"]) for row in rows if row["work_ms"] == work_ms)
         places = [tasks.index(count) for count, _ in mine]
-        axes.plot(places, [share for _, share in mine], marker="o", label=f"{work_ms:,g} ms per tuple")
+        axes.plot(
+            places, [share for _, share in mine], marker="o", label=f"{work_ms:,g} ms per tuple"
+        )
     axes.set_xticks(range(len(tasks)), [f"{count:,g}" for count in tasks])
     axes.set_ylim(0, 1.1)
     axes.set_xlabel("tasks of the slow bolt")
@@ -100,7 +125,9 @@ def _shares(path: Path, rows: Sequence[dict[str, float]]) -> None:
 
 
 def _medians(rounds: Sequence[Sequence[dict[str, float]]], key: str) -> list[float]:
-    return [statistics.median(rows[place][key] for rows in rounds) for place in range(len(rounds[0]))]
+    return [
+        statistics.median(rows[place][key] for rows in rounds) for place in range(len(rounds[0]))
+    ]
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -5,10 +5,12 @@ It looks at what every pika consumer must call, ``basic_consume`` of a channel, 
 ``basic_reject`` and ``basic_nack``. An ack counts when pika is given it. The cost is well below a
 microsecond per message, the same for all.
 
-A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE names a folder. There each process
-writes ``progress-<pid>``: lines of monotonic time, deliveries, acks, messages given back. With BENCH_PROBE_TIMED it also writes
-``latency-<pid>``: pairs of doubles, the time for which a message was scheduled and the seconds from then to its ack. The
-publisher writes that time into the message id, in microseconds of the monotonic clock, which all processes of a machine share.
+A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE
+names a folder. There each process writes ``progress-<pid>``: lines of monotonic time, deliveries,
+acks, messages given back. With BENCH_PROBE_TIMED it also writes ``latency-<pid>``: pairs of
+doubles, the time for which a message was scheduled and the seconds from then to its ack. The
+publisher writes that time into the message id, in microseconds of the monotonic clock, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ class Tags:
 
 
 class Probe:
-    """Counts for one process. The calls come from the thread of the connection, a thread of ours writes them down."""
+    """Counts for one process.
+
+    The calls come from the thread of the connection, a thread of ours writes them down.
+    """
 
     def __init__(self, folder: Path, *, timed: bool) -> None:
         self._timed = timed
@@ -84,7 +89,9 @@ class Probe:
         reject = Channel.basic_reject
         nack = Channel.basic_nack
 
-        def basic_consume(channel: Any, queue: str, on_message_callback: Callable[..., None], **options: Any) -> Any:
+        def basic_consume(
+            channel: Any, queue: str, on_message_callback: Callable[..., None], **options: Any
+        ) -> Any:
             tags = self._tags(channel)
 
             def delivered(channel: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -103,7 +110,9 @@ class Probe:
             self._settle(channel, delivery_tag, multiple=False, acked=False)
             return reject(channel, delivery_tag, requeue)
 
-        def basic_nack(channel: Any, delivery_tag: int = 0, multiple: bool = False, requeue: bool = True) -> Any:
+        def basic_nack(
+            channel: Any, delivery_tag: int = 0, multiple: bool = False, requeue: bool = True
+        ) -> Any:
             self._settle(channel, delivery_tag, multiple=multiple, acked=False)
             return nack(channel, delivery_tag, multiple, requeue)
 
@@ -166,7 +175,9 @@ class Reading:
 
     def last(self) -> Sample:
         """All processes together, as they were when they last wrote; cheap enough to ask often."""
-        ends = [end for path in self.folder.glob("progress-*") for end in _read(path, tail=_TAIL)[-1:]]
+        ends = [
+            end for path in self.folder.glob("progress-*") for end in _read(path, tail=_TAIL)[-1:]
+        ]
         return Sample(
             at=max((end.at for end in ends), default=0.0),
             delivered=sum(end.delivered for end in ends),
@@ -180,7 +191,11 @@ class Reading:
         for path in self.folder.glob("progress-*"):
             before = Sample(0.0, 0, 0, 0)
             for now in _read(path):
-                more = (now.delivered - before.delivered, now.acked - before.acked, now.returned - before.returned)
+                more = (
+                    now.delivered - before.delivered,
+                    now.acked - before.acked,
+                    now.returned - before.returned,
+                )
                 changes.append((now.at, *more))
                 before = now
         together = []
@@ -196,18 +211,25 @@ class Reading:
 
     def latencies(self) -> np.ndarray:
         """Rows of scheduled time and seconds to the ack."""
-        parts = [np.fromfile(path, np.float64).reshape(-1, 2) for path in self.folder.glob("latency-*")]
+        parts = [
+            np.fromfile(path, np.float64).reshape(-1, 2) for path in self.folder.glob("latency-*")
+        ]
         return np.concatenate(parts) if parts else np.empty((0, 2))
 
 
 def _read(path: Path, tail: int | None = None) -> list[Sample]:
-    """The whole lines of a file, or of its last bytes: there the first line may be cut, and is left out."""
+    """The whole lines of a file, or of its last bytes: there the first line may be cut,
+    and is left out.
+    """
     with path.open("rb") as file:
         if tail is not None and path.stat().st_size > tail:
             file.seek(-tail, os.SEEK_END)
             file.readline()
         rows = [line.split() for line in file.read().rpartition(b"\n")[0].splitlines()]
-    return [Sample(float(at), int(delivered), int(acked), int(back)) for at, delivered, acked, back in rows]
+    return [
+        Sample(float(at), int(delivered), int(acked), int(back))
+        for at, delivered, acked, back in rows
+    ]
 
 
 @contextmanager

@@ -27,7 +27,10 @@ _ROLES = (
 
 
 def cpu_seconds() -> dict[str, float]:
-    """Seconds of CPU used until now by each role. A process that has ended counts no more: take the difference soon."""
+    """Seconds of CPU used until now by each role.
+
+    A process that has ended counts no more: take the difference soon.
+    """
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -46,7 +49,12 @@ def cpu_seconds() -> dict[str, float]:
 def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Seconds by role between two readings, the largest first."""
     more = {role: round(seconds - before.get(role, 0.0), 2) for role, seconds in after.items()}
-    return dict(sorted(((role, seconds) for role, seconds in more.items() if seconds > 0), key=lambda each: -each[1]))
+    return dict(
+        sorted(
+            ((role, seconds) for role, seconds in more.items() if seconds > 0),
+            key=lambda each: -each[1],
+        )
+    )
 
 
 def _family(parents: dict[int, int], ancestor: int) -> set[int]:

@@ -55,7 +55,9 @@ def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
 
 @contextmanager
 def servers() -> Iterator[Settings]:
-    """A private RabbitMQ and a private Redis; the settings that every process is started with are otherwise the defaults."""
+    """A private RabbitMQ and a private Redis; the settings that every process is started with are
+    otherwise the defaults.
+    """
     # The processes import what is measured from the folder that they start in.
     with chdir(ROOT), EmbeddedServices() as services:
         settings = Settings(log_level="warning", amqp=None, redis=None, management=None)
@@ -79,9 +81,13 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 
 
 class Running:
-    """A topology of ``bench.topologies`` on this machine: driver and spout workers are the processes of ``tiercel run``."""
+    """A topology of ``bench.topologies`` on this machine: driver and spout workers are the
+    processes of ``tiercel run``.
+    """
 
-    def __init__(self, topology: Topology, settings: Settings, reading: Reading, local: LocalRun) -> None:
+    def __init__(
+        self, topology: Topology, settings: Settings, reading: Reading, local: LocalRun
+    ) -> None:
         self.name = self.queue = topology.name
         self.settings = settings
         self.reading = reading
@@ -145,7 +151,9 @@ class Running:
     def turn(self, state: State) -> None:
         """Activate or deactivate, as the commands do; returns when the spouts obey."""
         said: list[str] = []
-        steering = Steering.open(self.settings.redis_urls[0], self.name, said.append, threading.Event())
+        steering = Steering.open(
+            self.settings.redis_urls[0], self.name, said.append, threading.Event()
+        )
 
         def obeyed() -> bool:
             steering.turn(state)
@@ -154,12 +162,23 @@ class Running:
         until(obeyed, _OBEY_S, f"{self.name} to be {state.value}")
 
     def wait_for_acks(self, count: int, within_s: float) -> None:
-        """Until so many messages in all were acked to the broker. Raises BenchError, also if any was given back."""
-        until(lambda: self.check() or self.reading.last().acked >= count, within_s, f"{count:,} acks of {self.name}")
+        """Until so many messages in all were acked to the broker.
+
+        Raises BenchError, also if any was given back.
+        """
+        until(
+            lambda: self.check() or self.reading.last().acked >= count,
+            within_s,
+            f"{count:,} acks of {self.name}",
+        )
 
     def wait_for_words(self, count: int, within_s: float) -> None:
         """Until the second bolt has had so many words in all. Raises BenchError."""
-        until(lambda: self.check() or self.executed() >= count, within_s, f"{count:,} words of {self.name}")
+        until(
+            lambda: self.check() or self.executed() >= count,
+            within_s,
+            f"{count:,} words of {self.name}",
+        )
 
     def check(self) -> bool:
         """Raises BenchError if a process has died or a message was given back; False otherwise."""
@@ -171,7 +190,9 @@ class Running:
         return False
 
     def executed(self) -> int:
-        """Words that the second bolt has had, as tiercel counts them: each process tells once per second."""
+        """Words that the second bolt has had, as tiercel counts them: each process tells
+        once per second.
+        """
         return self.totals("count")["executed"]
 
     def counted(self) -> int:
@@ -183,7 +204,9 @@ class Running:
 
 @contextmanager
 def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[Running]:
-    """Start the topology; ended in order with the block, its queue deleted and its Redis emptied."""
+    """Start the topology; ended in order with the block, its queue deleted and
+    its Redis emptied.
+    """
     name = f"bench.topologies:{kind}"
     queue = f"bench-{kind}"
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:

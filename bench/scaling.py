@@ -1,10 +1,11 @@
 """Scaling past one machine: throughput from 1 to 1,000 executors, and what bounds it.
 
-    python bench/scaling.py [--work-us N] [--results bench/results.json] [--plot docs/images/scaling.png]
+    python bench/scaling.py [--work-us N] [--results bench/results.json]
+                            [--plot docs/images/scaling.png]
 
-A model on paper, not a measurement: it takes the costs below and assumes that they add up. ``--results`` takes
-those that ``make bench`` has measured on your machine in their place.
-The table goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
+A model on paper, not a measurement: it takes the costs below and assumes that they add up.
+``--results`` takes those that ``make bench`` has measured on your machine in their place. The table
+goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ def bounds(setup: Setup, costs: Costs, executors: int) -> dict[str, float]:
 
 
 def _inboxes(setup: Setup, costs: Costs, executors: int, wanted: float) -> float:
-    """Redis servers: a step appends to each task that gets a tuple of it. Many tasks, many small chunks."""
+    """Redis servers: a step appends to each task that gets a tuple of it.
+
+    Many tasks, many small chunks.
+    """
     tasks = tasks_of(setup, executors)
     free_us = setup.servers * _SECOND_US - setup.bolts * tasks * costs.idle_us
     spouts = max(1, math.ceil(wanted / costs.spout_per_s))
@@ -162,7 +166,9 @@ def scenarios(setup: Setup) -> dict[str, Setup]:
     heavy = replace(setup, work_us=setup.work_us or 5_000.0)
     return {
         "word count, as it is": replace(setup, work_us=0.0),
-        "word count, 8 queues, 4 Redis servers, 64 tasks": replace(setup, work_us=0.0, queues=8, servers=4, tasks=64),
+        "word count, 8 queues, 4 Redis servers, 64 tasks": replace(
+            setup, work_us=0.0, queues=8, servers=4, tasks=64
+        ),
         f"{heavy.work_us / 1000:g} ms of work per message": heavy,
         f"{heavy.work_us / 1000:g} ms, 4 Redis servers": replace(heavy, servers=4),
         "1 s of work in one tuple": replace(setup, work_us=1e6, tuples=1, bolts=1),
@@ -193,7 +199,11 @@ def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
         rates = [max(1.0, first_of(setup, costs, executors)[0]) for executors in EXECUTORS]
         axes.plot(EXECUTORS, rates, marker="o", label=name)
     axes.set(
-        xscale="log", yscale="log", xlabel="executors, two cores each", ylabel="messages per second (model)", ylim=(1, 1e6)
+        xscale="log",
+        yscale="log",
+        xlabel="executors, two cores each",
+        ylabel="messages per second (model)",
+        ylim=(1, 1e6),
     )
     axes.grid(which="both", alpha=0.25)
     axes.legend(fontsize=8)
@@ -202,9 +212,18 @@ def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work-us", type=float, default=0.0, help="CPU time of your bolts per message, in microseconds")
-    parser.add_argument("--results", type=Path, help="take the costs that were measured from this file")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work-us",
+        type=float,
+        default=0.0,
+        help="CPU time of your bolts per message, in microseconds",
+    )
+    parser.add_argument(
+        "--results", type=Path, help="take the costs that were measured from this file"
+    )
     parser.add_argument("--plot", help="also draw it into this file")
     given = parser.parse_args()
     costs = Costs()

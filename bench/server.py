@@ -12,7 +12,9 @@ from tiercel.compose.redis_server import EmbeddedRedis
 
 @contextmanager
 def redis_server(url: str | None) -> Iterator[str]:
-    """The server at ``url``, whose database may be emptied, or a private one; yields where it is."""
+    """The server at ``url``, whose database may be emptied, or a private one;
+    yields where it is.
+    """
     if url is not None:
         yield url
         return

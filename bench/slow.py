@@ -1,14 +1,17 @@
-"""Slow work: what tiercel is for. Bolts that wait for something else, from a millisecond to ten seconds per tuple.
+"""Slow work: what tiercel is for.
+
+Bolts that wait for something else, from a millisecond to ten seconds per tuple.
 
     python bench/slow.py [--only drain|raising|beside|curve ...]
 
-``drain``    a bolt of one second per tuple, four tasks: how near the wall time comes to work / tasks
+``drain``    a bolt of one second per tuple, four tasks: how near the wall time comes to work /
+             tasks
 ``raising``  the same, and one message in twenty raises the first time
 ``beside``   one tuple of ten seconds beside fast ones: the latency of those for the other tasks
 ``curve``    throughput by milliseconds per tuple and by tasks, against tasks / time
 
-The topology runs with the defaults. A run in which a message times out, is dead-lettered, or is executed
-once more than it raised does not count.
+The topology runs with the defaults. A run in which a message times out, is dead-lettered, or is
+executed once more than it raised does not count.
 """
 
 from __future__ import annotations
@@ -88,7 +91,8 @@ class SlowDrained:
         """For people."""
         least = self.busiest * self.tasks / (self.messages + self.raised)
         return (
-            f"{self.messages:,} messages of {self.work_ms:,g} ms, {self.tasks} tasks, {self.raised} raised:"
+            f"{self.messages:,} messages of {self.work_ms:,g} ms, {self.tasks} tasks, "
+            f"{self.raised} raised:"
             f" {self.wall_s:.1f} s, {self.ratio:.2f} x the work / tasks"
             f" (the busiest task had {self.busiest}, so {least:.2f} at best)"
         )
@@ -112,7 +116,10 @@ class Beside:
 
 
 def drain(settings: Settings, how: Slow, raising: int = 0) -> SlowDrained:
-    """Empty a queue with a topology that has just started; of ``raising`` messages one raises once."""
+    """Empty a queue with a topology that has just started.
+
+    Of ``raising`` messages one raises once.
+    """
     shape = SlowShape(tasks=how.tasks, noted=True)
     raised = len(range(0, how.messages, raising)) if raising else 0
     work_s = (how.messages + raised) * how.work_ms / 1000
@@ -139,7 +146,9 @@ def _bodies(count: int, work_ms: float, raising: int = 0) -> Iterator[bytes]:
 
 
 def _check_once(topology: Running, messages: int, raising: int) -> None:
-    """Raise BenchError for a message that was executed too often, timed out or was dead-lettered."""
+    """Raise BenchError for a message that was executed too often, timed out or
+    was dead-lettered.
+    """
     with redis.Redis.from_url(topology.settings.redis_urls[0]) as client:
         found: Any = client.hgetall(EXECUTIONS)
     executions = {int(number): int(times) for number, times in found.items()}
@@ -147,17 +156,24 @@ def _check_once(topology: Running, messages: int, raising: int) -> None:
     counts = topology.totals("sentences")
     [depth] = depths(topology.settings.amqp or "", [topology.queue])
     if counts["timeout"] or depth.dead_lettered:
-        raise BenchError(f"{counts['timeout']} messages timed out, {depth.dead_lettered} were dead-lettered")
+        raise BenchError(
+            f"{counts['timeout']} messages timed out, {depth.dead_lettered} were dead-lettered"
+        )
 
 
 def check_executions(executions: dict[int, int], messages: int, raising: int) -> None:
-    """Raise BenchError unless each message was executed once, and once more where it raised. Pure."""
+    """Raise BenchError unless each message was executed once, and once more where it raised.
+
+    Pure.
+    """
     asked = Counter(range(messages))
     if raising:
         asked.update(range(0, messages, raising))
     strange = sum(executions.get(number, 0) != times for number, times in asked.items())
     if strange or len(executions) != messages:
-        raise BenchError(f"{strange} of {messages} messages were not executed just as often as needed")
+        raise BenchError(
+            f"{strange} of {messages} messages were not executed just as often as needed"
+        )
 
 
 def _busiest(topology: Running, executions: int) -> int:
@@ -171,13 +187,19 @@ def _busiest(topology: Running, executions: int) -> int:
 
 
 def beside(settings: Settings, how: Slow) -> Beside:
-    """Fast messages at a steady rate, each task its share; in their midst one for the first task is long."""
+    """Fast messages at a steady rate, each task its share.
+
+    In their midst one for the first task is long.
+    """
     shape = SlowShape(tasks=how.tasks, even=True)
     long_s = how.long_ms / 1000
     # A message for the first task, some seconds after the beginning.
     number = _first_of_task_zero(int(_SETTLE_S * how.rate), how.tasks)
     seconds = _SETTLE_S + long_s + how.tasks / how.rate + 1.0
-    bodies = [slow_body(each, how.long_ms if each == number else 0.0) for each in range(int(seconds * how.rate))]
+    bodies = [
+        slow_body(each, how.long_ms if each == number else 0.0)
+        for each in range(int(seconds * how.rate))
+    ]
     with environment(shape.environment()), running("slow", settings, timed=True) as topology:
         topology.wait_until_ready()
         schedule = Schedule(topology.settings.amqp or "", topology.queue)
@@ -195,7 +217,9 @@ def _first_of_task_zero(number: int, tasks: int) -> int:
 
 
 def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside:
-    """From rows of scheduled time and seconds to the ack: those for other tasks, due while ``number`` was at work. Pure."""
+    """From rows of scheduled time and seconds to the ack: those for other tasks, due while
+    ``number`` was at work. Pure.
+    """
     numbers = np.rint((found[:, 0] - began) * how.rate).astype(np.int64)
     last = number + int(how.rate * how.long_ms / 1000)
     mine = (numbers > number) & (numbers <= last) & (numbers % how.tasks != 0)
@@ -204,11 +228,16 @@ def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside
     if found[numbers == number, 1].max(initial=0.0) < how.long_ms / 1000:
         raise BenchError("the long tuple was not at work")
     p50, p99, longest = 1000 * np.percentile(found[mine, 1], [50, 99, 100])
-    return Beside(messages=int(mine.sum()), p50_ms=float(p50), p99_ms=float(p99), max_ms=float(longest))
+    return Beside(
+        messages=int(mine.sum()), p50_ms=float(p50), p99_ms=float(p99), max_ms=float(longest)
+    )
 
 
 def curve(settings: Settings, how: Slow, say: Say) -> list[dict[str, Any]]:
-    """One row per number of tasks and milliseconds per tuple; what failed has a row that says why."""
+    """One row per number of tasks and milliseconds per tuple.
+
+    What failed has a row that says why.
+    """
     rows: list[dict[str, Any]] = []
     for tasks in how.curve_tasks:
         try:
@@ -253,7 +282,8 @@ def messages_of_point(tasks: int, work_ms: float, seconds: float) -> int:
 def line(row: dict[str, float]) -> str:
     """For people."""
     return (
-        f"{row['work_ms']:>6,g} ms per tuple, {row['tasks']:>2} tasks: {row['messages_per_s']:>9,.1f} messages/s,"
+        f"{row['work_ms']:>6,g} ms per tuple, {row['tasks']:>2} tasks: "
+        f"{row['messages_per_s']:>9,.1f} messages/s,"
         f" {row['share']:.0%} of tasks / time"
     )
 

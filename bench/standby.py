@@ -2,8 +2,9 @@
 
     python bench/standby.py [--seconds N]
 
-A sentence lies in the queue, both servers run, and ``tiercel run`` is called: seconds from there to the first ack. Then no
-message comes: the CPU time of all processes, servers included, in percent of one core.
+A sentence lies in the queue, both servers run, and ``tiercel run`` is called: seconds from there
+to the first ack. Then no message comes: the CPU time of all processes, servers included, in
+percent of one core.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ class Standby:
 
     def line(self) -> str:
         """For people."""
-        roles = ", ".join(f"{role} {percent:.1f}" for role, percent in self.idle_cpu_percent.items())
-        return f"first ack after {self.first_ack_s:.1f} s; idle: {self.idle_percent:.1f} % of a core ({roles})"
+        roles = ", ".join(
+            f"{role} {percent:.1f}" for role, percent in self.idle_cpu_percent.items()
+        )
+        return (
+            f"first ack after {self.first_ack_s:.1f} s; idle: {self.idle_percent:.1f} % "
+            f"of a core ({roles})"
+        )
 
 
 def measure(settings: Settings, seconds: float) -> Standby:
@@ -49,7 +55,11 @@ def measure(settings: Settings, seconds: float) -> Standby:
     fill(settings, _QUEUE, sentences(1))
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = Reading(Path(folder))
-        environment = {**settings.as_environment(), **python_path(ROOT), **reading.environment(timed=False)}
+        environment = {
+            **settings.as_environment(),
+            **python_path(ROOT),
+            **reading.environment(timed=False),
+        }
         argv = (sys.executable, "-m", "tiercel", "run", "bench.topologies:basic")
         began = time.monotonic()
         process = GuardedProcess(Launch(argv=argv, env=child_environment(environment), cwd=ROOT))
@@ -67,12 +77,18 @@ def measure(settings: Settings, seconds: float) -> Standby:
             clear(settings, [_QUEUE])
     # We sleep meanwhile; what is left is the reading of /proc.
     percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != "the benchmark"}
-    return Standby(first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent)
+    return Standby(
+        first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Seconds to the first ack, CPU time without messages.")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to watch the idle processes")
+    parser = argparse.ArgumentParser(
+        description="Seconds to the first ack, CPU time without messages."
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="how long to watch the idle processes"
+    )
     with servers() as settings:
         found = measure(settings, parser.parse_args().seconds)
         print(found.line())

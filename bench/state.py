@@ -2,7 +2,8 @@
 
     python bench/state.py [--redis redis://host:6379/0]
 
-Without --redis it starts a private redis-server. Figures go to standard output; the last line is one JSON object.
+Without --redis it starts a private redis-server. Figures go to standard output; the last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         topology = f"bench-{secrets.token_hex(4)}"
-        self.spec = LedgerSpec(topology=topology, urls=(url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+        self.spec = LedgerSpec(
+            topology=topology,
+            urls=(url,),
+            shards=1,
+            owners=1,
+            message_timeout=timedelta(seconds=30),
+        )
         self._store = RedisStateStore(self.spec, epoch=1)
         self._step = 0
 
@@ -52,7 +59,10 @@ class Bench:
             perform_in_turn(self._next().perform().writing(writes, "fill"))
 
     def run(self, keys: Sequence[str]) -> float:
-        """One step that increments each key: begin and read in bulk, execute, commit. Returns seconds."""
+        """One step that increments each key: begin and read in bulk, execute, commit.
+
+        Returns seconds.
+        """
         began = time.perf_counter()
         state = KeyValueState()
         state.open(self._next(state.fields(keys)).perform())
@@ -74,7 +84,9 @@ class Bench:
 
 
 def small_batches(url: str, entries: int) -> float:
-    """Median milliseconds of a step that touches ten keys of a state that has ``entries`` others."""
+    """Median milliseconds of a step that touches ten keys of a state that has
+    ``entries`` others.
+    """
     bench = Bench(url)
     bench.fill(entries)
     times = [bench.run(_TEN) for _ in range(_SMALL)]
@@ -86,7 +98,9 @@ def small_batches(url: str, entries: int) -> float:
 
 
 def updates_a_second(url: str) -> tuple[float, float]:
-    """Keys that one task increments per second in large steps, and the longest call in the server, in ms."""
+    """Keys that one task increments per second in large steps, and the longest call in
+    the server, in ms.
+    """
     bench = Bench(url)
     keys = [f"word {number}" for number in range(_TOUCHED)]
     bench.run(keys)
@@ -102,14 +116,22 @@ def updates_a_second(url: str) -> tuple[float, float]:
 def main() -> None:
     """Run everything and print it."""
     parser = argparse.ArgumentParser(description="What the state costs.")
-    parser.add_argument("--redis", help="URL of a server whose database may be FLUSHED; default: a private one")
+    parser.add_argument(
+        "--redis", help="URL of a server whose database may be FLUSHED; default: a private one"
+    )
     with redis_server(parser.parse_args().redis) as url:
         empty = small_batches(url, 0)
         million = small_batches(url, 1_000_000)
-        print(f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside 1,000,000 entries")
+        print(
+            f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms "
+            "beside 1,000,000 entries"
+        )
         print(f"ratio: {million / empty:.2f}")
         updates, slowest = updates_a_second(url)
-        print(f"{updates:,.0f}keys incremented per second, by one task, {_TOUCHED:,} per step; longest call {slowest:.1f} ms")
+        print(
+            f"{updates:,.0f}keys incremented per second, by one task, {_TOUCHED:,} per "
+            f"step; longest call {slowest:.1f} ms"
+        )
         figures = {
             "state_ten_keys_empty_ms": round(empty, 3),
             "state_ten_keys_million_ms": round(million, 3),

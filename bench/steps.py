@@ -83,7 +83,9 @@ def chain(first: BasicBolt | None = None) -> Topology:
 
 
 def steps(url: str, times: int) -> dict[str, Row]:
-    """By bolt: milliseconds that a step takes, microseconds of CPU of the task and of the server."""
+    """By bolt: milliseconds that a step takes, microseconds of CPU of the task
+    and of the server.
+    """
     client = connect(url)
     client.flushdb()
     took = dict(zip(("pass", "drop"), _rounds(client, chain(), url, times), strict=True))
@@ -94,7 +96,9 @@ def steps(url: str, times: int) -> dict[str, Row]:
     return {name: _row(column, asking_s) for name, column in took.items()}
 
 
-def _rounds(client: redis.Redis, topology: Topology, url: str, times: int) -> list[tuple[Took, ...]]:
+def _rounds(
+    client: redis.Redis, topology: Topology, url: str, times: int
+) -> list[tuple[Took, ...]]:
     """Return what each bolt of the chain took, step by step."""
     with closing(Stage(topology, url)) as stage:
         rounds = [stage.one_tuple(client) for _ in range(times + 1)]
@@ -124,7 +128,10 @@ class Stage:
             key=b"key",
             suspicion=Suspicion(_RUN, None, None),
         )
-        self._attempts = [self._open.enter_context(closing(Attempt(around, task, threading.Event()))) for task in tasks]
+        self._attempts = [
+            self._open.enter_context(closing(Attempt(around, task, threading.Event())))
+            for task in tasks
+        ]
         self._emitter = SpoutEmitter(topology, "spout", 1)
         self._roots = RootIds(timedelta(hours=1))
         self._number = 0
@@ -135,7 +142,9 @@ class Stage:
         self._emitter.emit_all([[_BODY]], self._roots.draw(1), "default")
         emission = self._emitter.take()
         self._ledger.register(1, emission.roots, emission.ack_vals)
-        perform_all(self._inboxes.append(_RUN, Sender(task=1, attempt=1), self._number, emission.parcels))
+        perform_all(
+            self._inboxes.append(_RUN, Sender(task=1, attempt=1), self._number, emission.parcels)
+        )
         return [_step(client, attempt) for attempt in self._attempts]
 
     def close(self) -> None:

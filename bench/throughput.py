@@ -3,9 +3,10 @@ all its words are counted.
 
     python bench/throughput.py [--sentences N] [--kind basic|arrow|untracked]
 
-The topology runs and is warm, then it is deactivated, its queue filled, and it is activated again. ``whole`` is from the first
-delivery to the last ack, and what is compared; ``steady`` between a tenth and nine tenths of them, without the beginning and
-the end. Without tracking, a message is acked before the work is done: there, the last word counts in place of the last ack.
+The topology runs and is warm, then it is deactivated, its queue filled, and it is activated again.
+``whole`` is from the first delivery to the last ack, and what is compared; ``steady`` between a
+tenth and nine tenths of them, without the beginning and the end. Without tracking, a message is
+acked before the work is done: there, the last word counts in place of the last ack.
 """
 
 from __future__ import annotations
@@ -46,11 +47,15 @@ class Drained:
         """For people."""
         cpu = ", ".join(f"{role} {seconds:.1f}" for role, seconds in self.cpu_s.items())
         steady = f"{self.steady_per_s:,.0f}" if self.steady_per_s else "-"
-        return f"{self.what:<10} {self.whole_per_s:>9,.0f}/s whole {steady:>9}/s steady   CPU s: {cpu}"
+        return (
+            f"{self.what:<10} {self.whole_per_s:>9,.0f}/s whole {steady:>9}/s steady   CPU s: {cpu}"
+        )
 
 
 def rate_between(progress: Sequence[tuple[float, float]], low: float, high: float) -> float:
-    """Units a second between the moments at which ``low`` and ``high`` units were done; (time, done) ascending."""
+    """Units a second between the moments at which ``low`` and ``high`` units were done; (time,
+    done) ascending.
+    """
     return (high - low) / (moment(progress, high) - moment(progress, low))
 
 
@@ -82,7 +87,9 @@ def drain(topology: Running, kind: str, count: int) -> Drained:
     while topology.reading.last().acked < acked_before + count or topology.waiting():
         topology.check()
         if time.monotonic() > deadline:
-            raise BenchError(f"{kind}: only {executed[-1][1]:,.0f} of {count:,} sentences were counted")
+            raise BenchError(
+                f"{kind}: only {executed[-1][1]:,.0f} of {count:,} sentences were counted"
+            )
         time.sleep(_LOOK_S)
         executed.append((time.monotonic(), (topology.executed() - words_before) / WORDS))
     # Counters are told once per second; empty inboxes say at once that the last word is done.
@@ -92,7 +99,9 @@ def drain(topology: Running, kind: str, count: int) -> Drained:
         raise BenchError(f"{kind}: {found:,} words were counted instead of {count * WORDS:,}")
     samples = topology.reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > acked_before)
-    acks = [(sample.at, float(sample.acked - acked_before)) for sample in samples if sample.at >= first]
+    acks = [
+        (sample.at, float(sample.acked - acked_before)) for sample in samples if sample.at >= first
+    ]
     done = executed if kind == "untracked" else acks
     return Drained(
         what=kind,
@@ -111,7 +120,9 @@ def tiercel(kind: str, settings: Settings, count: int) -> Drained:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Sentences a second of tiercel alone; `make bench` compares.")
+    parser = argparse.ArgumentParser(
+        description="Sentences a second of tiercel alone; `make bench` compares."
+    )
     parser.add_argument("--sentences", type=int, default=100_000)
     parser.add_argument("--kind", choices=KINDS, action="append", help="default: all")
     arguments = parser.parse_args()

@@ -54,7 +54,9 @@ class SplitBatch(ArrowBolt):
 
 
 class CountBatch(ArrowBolt):
-    """Writes the counts of a step to Redis before its acks leave: one HINCRBY per word, in one pipeline."""
+    """Writes the counts of a step to Redis before its acks leave: one HINCRBY per word,
+    in one pipeline.
+    """
 
     transient = frozenset({"_client", "_counts"})
 
@@ -65,7 +67,15 @@ class CountBatch(ArrowBolt):
 
     def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:  # noqa: ARG002 - nothing to emit
         counted = batch["word"].value_counts()
-        self._counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
+        self._counts.update(
+            dict(
+                zip(
+                    counted.field("values").to_pylist(),
+                    counted.field("counts").to_pylist(),
+                    strict=True,
+                )
+            )
+        )
 
     def flush(self, collector: ArrowCollector) -> None:  # noqa: ARG002 - nothing to emit
         if self._counts:
@@ -150,13 +160,21 @@ def shaped() -> Topology:
     """A chain of bolts: the first fans out, the last (``count``) drops what it is given."""
     shape = Shape.told()
     builder = TopologyBuilder("bench-shaped", Config(ackers=shape.shards))
-    builder.set_spout("sentences", ObservedSpout("bench-shaped", fields="body string"), parallelism=shape.spout_tasks)
+    builder.set_spout(
+        "sentences",
+        ObservedSpout("bench-shaped", fields="body string"),
+        parallelism=shape.spout_tasks,
+    )
     before = "sentences"
     if shape.depth > 1:
-        builder.set_bolt("fan", Fan(shape.tuples), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        builder.set_bolt("fan", Fan(shape.tuples), parallelism=shape.bolt_tasks).shuffle_grouping(
+            before
+        )
         before = "fan"
     for place in range(2, shape.depth):
-        builder.set_bolt(f"pass{place}", Pass(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
+        builder.set_bolt(f"pass{place}", Pass(), parallelism=shape.bolt_tasks).shuffle_grouping(
+            before
+        )
         before = f"pass{place}"
     builder.set_bolt("count", Drop(), parallelism=shape.bolt_tasks).shuffle_grouping(before)
     return builder.build()
@@ -200,7 +218,9 @@ class FirstTimeError(Exception):
 
 
 class Work(BasicBolt):
-    """Takes as long as the message says, without using the CPU: as a call to another service does."""
+    """Takes as long as the message says, without using the CPU: as a call to
+    another service does.
+    """
 
     transient = frozenset({"_client"})
 
@@ -236,7 +256,9 @@ def slow() -> Topology:
     """One slow bolt, ``work``. All settings are the default ones."""
     shape = SlowShape.told()
     builder = TopologyBuilder("bench-slow", Config())
-    spout = ObservedSpout("bench-slow", fields="number long, work_ms double, raises boolean", format="json")
+    spout = ObservedSpout(
+        "bench-slow", fields="number long, work_ms double, raises boolean", format="json"
+    )
     builder.set_spout("sentences", spout)
     work = builder.set_bolt("work", Work(noted=shape.noted), parallelism=shape.tasks)
     if shape.even:

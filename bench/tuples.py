@@ -1,11 +1,12 @@
-"""The price of a tuple: sentences of ten words split, words counted, fully tracked, in one process without Spark and Redis.
+"""The price of a tuple: sentences of ten words split, words counted, fully tracked, in one process
+without Spark and Redis.
 
     python bench/tuples.py [--sentences N] [--rounds N] [--profile BasicBolt]
 
-The bolt tasks work as they do in a Spark task, step by step, on inboxes in memory: chunks decoded, bolts executed,
-edges derived, updates folded, chunks encoded. The ledger answers at once and does nothing. What the bolts remember
-is named in ``transient``: a snapshot of it is a price of its own. Times are CPU time. Figures go to standard output;
-the last line is one JSON object.
+The bolt tasks work as they do in a Spark task, step by step, on inboxes in memory: chunks decoded,
+bolts executed, edges derived, updates folded, chunks encoded. The ledger answers at once and does
+nothing. What the bolts remember is named in ``transient``: a snapshot of it is a price of its own.
+Times are CPU time. Figures go to standard output; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ import pyarrow.compute as pc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tiercel import ArrowBolt, ArrowCollector, BasicBolt, BasicCollector, Bolt, OutputCollector, Spout, TopologyBuilder, Tuple
+from tiercel import (
+    ArrowBolt,
+    ArrowCollector,
+    BasicBolt,
+    BasicCollector,
+    Bolt,
+    OutputCollector,
+    Spout,
+    TopologyBuilder,
+    Tuple,
+)
 from tiercel.acker.effects import Effect, LocalEffect, perform_all
 from tiercel.acker.ids import RootIds
 from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
@@ -106,7 +117,15 @@ class CountBatch(ArrowBolt):
 
     def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:  # noqa: ARG002 - nothing to emit
         counted = batch["word"].value_counts()
-        self.counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
+        self.counts.update(
+            dict(
+                zip(
+                    counted.field("values").to_pylist(),
+                    counted.field("counts").to_pylist(),
+                    strict=True,
+                )
+            )
+        )
 
 
 class Nothing:
@@ -150,7 +169,8 @@ class Workshop:
             suspicion=Suspicion(_RUN, None, None),
         )
         self._attempts = {
-            bolt: [Attempt(around, task, threading.Event()) for task in topology.task_ids(bolt)] for bolt in topology.bolts
+            bolt: [Attempt(around, task, threading.Event()) for task in topology.task_ids(bolt)]
+            for bolt in topology.bolts
         }
         self._emitter = SpoutEmitter(topology, "sentences", 1)
         self._roots = RootIds(timedelta(hours=1))
@@ -162,7 +182,9 @@ class Workshop:
         for start in range(0, len(lines), _EMITTED):
             part = lines[start : start + _EMITTED]
             began = time.process_time()
-            self._emitter.emit_all([[line] for line in part], self._roots.draw(len(part)), "default")
+            self._emitter.emit_all(
+                [[line] for line in part], self._roots.draw(len(part)), "default"
+            )
             emission = self._emitter.take()
             spent += time.process_time() - began
             self._number += 1
@@ -186,15 +208,23 @@ class Workshop:
 
 
 def measure(
-    split: AnyBolt, count: AnyBolt, sentences: int, rounds: int, profile: cProfile.Profile | None = None
+    split: AnyBolt,
+    count: AnyBolt,
+    sentences: int,
+    rounds: int,
+    profile: cProfile.Profile | None = None,
 ) -> dict[str, float]:
-    """Median CPU seconds of spout, split and count; ``profile`` sees the bolts at work, but for the first round."""
+    """Median CPU seconds of spout, split and count; ``profile`` sees the bolts at work, but for
+    the first round.
+    """
     workshop = Workshop(topology_of(split, count))
     chance = random.Random(1)
     vocabulary = [f"word{number}" for number in range(VOCABULARY)]
     times: dict[str, list[float]] = {"spout": [], "split": [], "count": []}
     for number in range(rounds):
-        times["spout"].append(workshop.emit([" ".join(chance.choices(vocabulary, k=WORDS)) for _ in range(sentences)]))
+        times["spout"].append(
+            workshop.emit([" ".join(chance.choices(vocabulary, k=WORDS)) for _ in range(sentences)])
+        )
         with profile if profile is not None and number else nullcontext():
             for bolt in ("split", "count"):
                 times[bolt].append(workshop.work(bolt))
@@ -232,13 +262,16 @@ def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[
 def lines(found: dict[str, dict[str, float]]) -> list[str]:
     """For people."""
     return [
-        f"{kind:<10} {row['tuples_per_s']:>11,.0f} tuples/s on one core; us: {row['spout_us']:.2f} a sentence emitted,"
+        f"{kind:<10} {row['tuples_per_s']:>11,.0f} tuples/s on one core; us: "
+        f"{row['spout_us']:.2f} a sentence emitted,"
         f" {row['split_us']:.2f} a tuple split (in or out), {row['count_us']:.2f} a word counted"
         for kind, row in found.items()
     ]
 
 
-def hot_spots(kind: str, sentences: int = SENTENCES, rounds: int = 3, limit: int = 15) -> list[dict[str, float | str]]:
+def hot_spots(
+    kind: str, sentences: int = SENTENCES, rounds: int = 3, limit: int = 15
+) -> list[dict[str, float | str]]:
     """Return where the time of a task goes: the functions with the most time of their own, in
     percent of all of it.
     """
@@ -265,14 +298,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="per round")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--profile", choices=("BasicBolt", "ArrowBolt"), help="say where the time of this kind goes")
+    parser.add_argument(
+        "--profile", choices=("BasicBolt", "ArrowBolt"), help="say where the time of this kind goes"
+    )
     arguments = parser.parse_args()
     if arguments.profile:
         for row in hot_spots(arguments.profile, arguments.sentences, arguments.rounds):
             print(f"{row['percent']:5.1f} %  {row['calls']:>9,} calls  {row['function']}")
         return
     found = figures(arguments.sentences, arguments.rounds)
-    print(f"{arguments.sentences:,} sentences of {WORDS} words per round, median of {arguments.rounds}")
+    print(
+        f"{arguments.sentences:,} sentences of {WORDS} words per round, median of "
+        f"{arguments.rounds}"
+    )
     print(*lines(found), sep="\n")
     print(json.dumps(found))
 

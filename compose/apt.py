@@ -11,12 +11,14 @@ from typing import Self
 
 from tiercel.compose.errors import ServiceMissingError
 
-# Debian starts the system service of every server package that it installs. A policy that says no (exit 101) is the
-# documented way to prevent that; one that is already there is the administrator's, and stays. Where systemd runs, the units
-# are disabled too, or they would start at the next boot. Packages that were here before are not named, hence not touched.
+# Debian starts the system service of every server package that it installs. A policy that says no
+# (exit 101) is the documented way to prevent that; one that is already there is the
+# administrator's, and stays. Where systemd runs, the units are disabled too, or they would start at
+# the next boot. Packages that were here before are not named, hence not touched.
 #
-# Ours is taken away at the end. A SIGKILL leaves no time for that, so it says no only while the process that wrote it lives (by
-# its number and the time at which it began), and takes itself away when it is asked later; the next one writes over it.
+# Ours is taken away at the end. A SIGKILL leaves no time for that, so it says no only while the
+# process that wrote it lives (by its number and the time at which it began), and takes itself away
+# when it is asked later; the next one writes over it.
 _INSTALL = """
 policy=$1
 shift
@@ -29,12 +31,14 @@ if [ ! -e "$policy" ] || [ "$(sed -n 2p "$policy")" = "$mark" ]; then
     rm -f "$policy"
     {
         printf '#!/bin/sh\\n%s\\n' "$mark"
-        printf '[ "$(cut -d " " -f 22 /proc/%s/stat 2>/dev/null)" != %s ] || exit 101\\n' $$ "$(cut -d ' ' -f 22 /proc/$$/stat)"
+        printf '[ "$(cut -d " " -f 22 /proc/%s/stat 2>/dev/null)" != %s ] || exit 101\\n' \\
+            $$ "$(cut -d ' ' -f 22 /proc/$$/stat)"
         printf 'rm -f "$0"\\n'
     } > "$policy"
     chmod 755 "$policy"
 fi
-DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 "$@" || exit 1
+DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \\
+    -o DPkg::Lock::Timeout=300 "$@" || exit 1
 if [ -d /run/systemd/system ]; then
     for package in "$@"; do
         case $package in
@@ -69,10 +73,15 @@ class Apt:
             policy = _run(("env", "LC_ALL=C", "apt-cache", "policy", package)).stdout
             if "Candidate:" in policy and "Candidate: (none)" not in policy:
                 return package
-        raise ServiceMissingError(f"apt knows no package {' or '.join(packages)}; add a package source that has it")
+        raise ServiceMissingError(
+            f"apt knows no package {' or '.join(packages)}; add a package source that has it"
+        )
 
     def debian_mirror(self) -> str:
-        """The URL of the Debian mirror that this machine's apt uses. Raises ServiceMissingError if it uses none."""
+        """The URL of the Debian mirror that this machine's apt uses.
+
+        Raises ServiceMissingError if it uses none.
+        """
         form = "$(ORIGIN) $(LABEL) $(SITE)"
         targets = _run(("apt-get", "indextargets", "--format", form, "Created-By: Packages")).stdout
         for target in targets.splitlines():
@@ -80,14 +89,24 @@ class Apt:
             label, _, site = rest.partition(" ")
             if (origin, label) == ("Debian", "Debian") and site.startswith(("http://", "https://")):
                 return site
-        raise ServiceMissingError("apt here has no mirror of Debian to build images from; name images that can be pulled")
+        raise ServiceMissingError(
+            "apt here has no mirror of Debian to build images from; name images that can be pulled"
+        )
 
     def install(self, packages: Sequence[str]) -> None:
-        """Install, without starting what is installed. Raises ServiceMissingError with apt's last lines."""
+        """Install, without starting what is installed.
+
+        Raises ServiceMissingError with apt's last lines.
+        """
         done = _run((*self.prefix, "sh", "-c", _INSTALL, "install", _POLICY, *packages))
         if done.returncode != 0:
-            last = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-_SHOWN_LINES:])
-            raise ServiceMissingError(f"could not install {' '.join(packages)} with apt; its last lines:\n{last}")
+            last = "\n".join(
+                f"  {line}"
+                for line in (done.stdout + done.stderr).strip().splitlines()[-_SHOWN_LINES:]
+            )
+            raise ServiceMissingError(
+                f"could not install {' '.join(packages)} with apt; its last lines:\n{last}"
+            )
 
 
 def root_prefix() -> tuple[str, ...] | None:

@@ -1,8 +1,11 @@
-"""Draws the passwords of a stack, once: what is there already stays. Each role has a folder with what it needs, and no more.
+"""Draws the passwords of a stack, once: what is there already stays.
+
+Each role has a folder with what it needs, and no more.
 
     python -m tiercel.compose.credentials FOLDER
 
-Each process reads its role's folder, so that no password is in an environment or on a command line. Standard library only.
+Each process reads its role's folder, so that no password is in an environment or on a command line.
+Standard library only.
 
 rabbitmq   rabbitmq.conf, definitions.json (users, passwords hashed), erlang_cookie
 redis      redis.conf
@@ -33,8 +36,9 @@ _COMPLETE = "complete"
 def draw_credentials(folder: Path) -> bool:
     """Return True if they were drawn now, and not before.
 
-    Roles belong together, so all are drawn again unless each one is complete. The files are readable by every user who can
-    enter the role's folder, as each server runs as another one. Raises OSError.
+    Roles belong together, so all are drawn again unless each one is complete. The files are
+    readable by every user who can enter the role's folder, as each server runs as another
+    one. Raises OSError.
     """
     roles = _roles()
     if all((folder / role / _COMPLETE).exists() for role in roles):
@@ -122,7 +126,10 @@ def _user(name: str, password: str, tags: str) -> Mapping[str, str]:
 
 
 def _spark_conf(secret: str) -> str:
-    """Settings that Spark's master, its workers and the driver share. Their pages have no login, so they only show."""
+    """Settings that Spark's master, its workers and the driver share.
+
+    Their pages have no login, so they only show.
+    """
     settings = {
         "spark.authenticate": "true",
         "spark.authenticate.secret": secret,

@@ -11,9 +11,11 @@ from tiercel.compose.redis_server import EmbeddedRedis
 
 
 class EmbeddedServices:
-    """A private RabbitMQ and a private Redis for as long as the ``with`` block runs, or this process.
+    """A private RabbitMQ and a private Redis for as long as the ``with`` block runs,
+    or this process.
 
-    Programs that are missing are installed with apt where that is possible. Raises ServiceMissingError, ServiceStartError.
+    Programs that are missing are installed with apt where that is possible. Raises
+    ServiceMissingError, ServiceStartError.
     """
 
     def __init__(self) -> None:
@@ -55,5 +57,10 @@ class EmbeddedServices:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,8 +1,10 @@
 """Errors that the embedded services raise.
 
 ServiceError
-├── ServiceMissingError   a program is not installed and cannot be installed from here: a person must act
-└── ServiceStartError     a program is there but did not come up; the message holds its last log lines
+├── ServiceMissingError   a program is not installed and cannot be installed from here:
+                          a person must act
+└── ServiceStartError     a program is there but did not come up; the message holds
+                          its last log lines
 """
 
 

@@ -1,11 +1,13 @@
 """Child processes that cannot outlive this process, even when it is killed with SIGKILL.
 
-Each child is the leader of its own session and process group, and has a small companion in that group: a shell that waits for
-the end of a pipe whose only writer is this process. When this process ends, however it ends, the kernel closes the pipe and
-the companion kills the group. ``PR_SET_PDEATHSIG`` would be shorter, but it follows the *thread* that started the child, and
-needs code between fork and exec, which is not safe in a process with threads.
+Each child is the leader of its own session and process group, and has a small companion in that
+group: a shell that waits for the end of a pipe whose only writer is this process. When this process
+ends, however it ends, the kernel closes the pipe and the companion kills the group.
+``PR_SET_PDEATHSIG`` would be shorter, but it follows the *thread* that started the child, and needs
+code between fork and exec, which is not safe in a process with threads.
 
-A process forked from this one without exec holds the pipe open too: the companion then waits for both.
+A process forked from this one without exec holds the pipe open too: the companion
+then waits for both.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-# $1 is a folder to remove after the child, or empty; the rest is the command, which keeps the pid of this shell.
-# The companion ignores the polite signals: it must survive a SIGTERM to the group until the group is really gone.
+# $1 is a folder to remove after the child, or empty; the rest is the command, which keeps the pid
+# of this shell. The companion ignores the polite signals: it must survive a SIGTERM to the group
+# until the group is really gone.
 _GUARD = """
 exec 3<&0 </dev/null
 {
@@ -88,7 +91,9 @@ class GuardedProcess:
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill the whole process group and wait for it. Idempotent; call it also after the child has ended by itself.
+        """Kill the whole process group and wait for it.
+
+        Idempotent; call it also after the child has ended by itself.
 
         The group id cannot have been reused in between: the companion keeps it in use.
         """
@@ -102,7 +107,10 @@ class GuardedProcess:
             self._gone = True
 
     def stop(self, grace_s: float) -> int:
-        """Ask, wait at most ``grace_s``, then kill the group. Returns the exit code of the child."""
+        """Ask, wait at most ``grace_s``, then kill the group.
+
+        Returns the exit code of the child.
+        """
         self.terminate()
         self.wait(grace_s)
         self.kill()

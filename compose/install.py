@@ -1,4 +1,5 @@
-"""Finds the programs that tiercel needs, and installs the missing ones with apt where that is possible.
+"""Finds the programs that tiercel needs, and installs the missing ones with apt where
+that is possible.
 
 Standard library only: ``make`` runs it with the system's Python, before anything is installed:
 
@@ -63,7 +64,9 @@ def find_java() -> Path | None:
 
 
 def find_venv() -> Path | None:
-    """The parts of the standard library that make virtual environments; Debian packages them apart."""
+    """The parts of the standard library that make virtual environments; Debian
+    packages them apart.
+    """
     return Path(sys.executable) if find_spec("venv") and find_spec("ensurepip") else None
 
 
@@ -91,7 +94,10 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "rabbitmq-server": ("rabbitmq-server",),
     "redis-server": ("redis-server", "valkey-server"),
     "java": ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
-    "python-venv": (f"python{sys.version_info.major}.{sys.version_info.minor}-venv", "python3-venv"),
+    "python-venv": (
+        f"python{sys.version_info.major}.{sys.version_info.minor}-venv",
+        "python3-venv",
+    ),
     "docker": ("docker.io",),
     "debootstrap": ("debootstrap",),
     "openssl": ("openssl",),
@@ -110,7 +116,9 @@ def require(thing: str, find: Callable[[], Path | None]) -> Path:
 
 
 def install_missing(*things: str) -> None:
-    """Install those of ``things`` that are not here, saying so on stderr. Raises ServiceMissingError.
+    """Install those of ``things`` that are not here, saying so on stderr.
+
+    Raises ServiceMissingError.
 
     The system services that Debian's packages bring are neither started nor enabled.
     """
@@ -131,7 +139,9 @@ def install_missing(*things: str) -> None:
 
 def _missing(things: Sequence[str]) -> ServiceMissingError:
     packages = " ".join(_PACKAGES[thing][0] for thing in things)
-    return ServiceMissingError(f"{' and '.join(things)} not found; install with: sudo apt-get install {packages}")
+    return ServiceMissingError(
+        f"{' and '.join(things)} not found; install with: sudo apt-get install {packages}"
+    )
 
 
 def main(things: Sequence[str]) -> int:

@@ -7,8 +7,8 @@ import socket
 
 LOOPBACK = "127.0.0.1"
 
-# Below the range from which Linux takes the ports of outgoing connections: while a server is being restarted, none of its
-# clients' connection attempts can take its port away.
+# Below the range from which Linux takes the ports of outgoing connections: while a server is being
+# restarted, none of its clients' connection attempts can take its port away.
 _CANDIDATES = range(15_000, 32_000)
 # For what is told its port long before it listens, and cannot draw again: a range of their own.
 OF_CONTAINERS = range(10_000, 15_000)

@@ -1,8 +1,8 @@
 """A private RabbitMQ: one Erlang process and its helpers, no epmd, loopback only.
 
-The broker's own script is run, not Debian's wrapper around it, which insists on the user ``rabbitmq`` and on /var. Erlang's
-port mapper epmd would be a daemon that outlives us and may be shared with others: the node is told its distribution port
-instead, so that none is started.
+The broker's own script is run, not Debian's wrapper around it, which insists on the user
+``rabbitmq`` and on /var. Erlang's port mapper epmd would be a daemon that outlives us and may be
+shared with others: the node is told its distribution port instead, so that none is started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ collect_statistics_interval = 1000
 management.tcp.ip = {host}
 management.tcp.port = {management_port}
 """
-# The schedulers must not spin while idle: Spark needs the processors. Quorum queues report their depths once a second.
+# The schedulers must not spin while idle: Spark needs the processors. Quorum queues report their
+# depths once a second.
 _ERL_ARGS = """
     -sname {node} -start_epmd false -erl_epmd_port {dist_port}
     -kernel inet_dist_use_interface {{127,0,0,1}}
@@ -47,12 +48,14 @@ _METHOD_FRAME = b"\x01"
 
 
 class EmbeddedRabbitMQ(EmbeddedServer):
-    """Its queues and messages survive ``stop`` and ``kill``, and are lost by ``restart(keep_data=False)``.
+    """Its queues and messages survive ``stop`` and ``kill``, and are lost by
+    ``restart(keep_data=False)``.
 
-    Two things that tests meet. When RabbitMQ 3.10 is killed within seconds of its first start it may forget what was declared,
-    and the table of its quorum queues is written some three seconds late: one that was declared just before ``kill`` is there
-    afterwards, but does not work. And the depth of a quorum queue that a passive declare returns is what the queue has applied
-    by now, or 0 if its leader is silent for 250 ms: what was just given back may be missing in it.
+    Two things that tests meet. When RabbitMQ 3.10 is killed within seconds of its first start it
+    may forget what was declared, and the table of its quorum queues is written some three seconds
+    late: one that was declared just before ``kill`` is there afterwards, but does not work. And the
+    depth of a quorum queue that a passive declare returns is what the queue has applied by now, or
+    0 if its leader is silent for 250 ms: what was just given back may be missing in it.
     """
 
     name = "RabbitMQ"
@@ -74,7 +77,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
 
     def control(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` on the running broker, such as ``control("list_queues")``; returns what it prints.
+        """Run ``rabbitmqctl`` on the running broker, such as ``control("list_queues")``;
+        returns what it prints.
 
         Raises ServiceError with its last line.
         """
@@ -86,24 +90,38 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         }
         command = [str(program), "--quiet", "-n", _NODE, *arguments]
         done = subprocess.run(  # noqa: S603 - the broker's own program
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=_CONTROL_TIMEOUT_S
+            command,
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_CONTROL_TIMEOUT_S,
         )
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            said = (done.stderr or done.stdout).strip().splitlines() or [
+                f"exit code {done.returncode}"
+            ]
             raise ServiceError(f"rabbitmqctl {arguments[0]}: {said[-1]}")
         return done.stdout
 
     def _configure(self) -> None:
         self._port, self._management_port, self._dist_port = free_port(), free_port(), free_port()
         text = _CONFIG.format(
-            host=LOOPBACK, port=self._port, user=_USER, password=self._password, management_port=self._management_port
+            host=LOOPBACK,
+            port=self._port,
+            user=_USER,
+            password=self._password,
+            management_port=self._management_port,
         )
         (self.folder / "rabbitmq.conf").write_text(text)
         (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
         self._draw_cookie()
 
     def _draw_cookie(self) -> None:
-        """Write the Erlang cookie, which commands the broker, before Erlang can: it would draw it from the time of day."""
+        """Write the Erlang cookie, which commands the broker, before Erlang can: it would draw it
+        from the time of day.
+        """
         path = self.folder / ".erlang.cookie"
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
@@ -112,7 +130,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
     def _launch(self) -> Launch:
         settings = {
             "HOME": str(self.folder),  # the Erlang cookie is there
-            "RUNNING_UNDER_SYSTEMD": "true",  # the script then becomes the broker, without a shell in between
+            # the script then becomes the broker, without a shell in between
+            "RUNNING_UNDER_SYSTEMD": "true",
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
@@ -123,7 +142,9 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
             "RABBITMQ_NODENAME": _NODE,
             "RABBITMQ_DIST_PORT": str(self._dist_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(_ERL_ARGS.format(node=_NODE, dist_port=self._dist_port).split()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
+                _ERL_ARGS.format(node=_NODE, dist_port=self._dist_port).split()
+            ),
         }
         return Launch(
             argv=[str(self._program)],

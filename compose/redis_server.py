@@ -52,7 +52,9 @@ class EmbeddedRedis(EmbeddedServer):
 
     def _configure(self) -> None:
         self._port = free_port()
-        text = _CONFIG.format(port=self._port, host=LOOPBACK, password=self._password, folder=self.folder)
+        text = _CONFIG.format(
+            port=self._port, host=LOOPBACK, password=self._password, folder=self.folder
+        )
         (self.folder / "redis.conf").write_text(text)
 
     def _launch(self) -> Launch:

@@ -24,10 +24,11 @@ _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 class EmbeddedServer(ABC):
-    """A private server process: loopback only, random password, data in a temporary folder, gone with this process.
+    """A private server process: loopback only, random password, data in a temporary folder, gone
+    with this process.
 
-    Address and password are fixed when the server is first started and survive every restart, so that clients can reconnect.
-    Not thread-safe: one thread starts and stops it.
+    Address and password are fixed when the server is first started and survive every restart, so
+    that clients can reconnect. Not thread-safe: one thread starts and stops it.
     """
 
     name: ClassVar[str]
@@ -39,7 +40,10 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Draw ports and write the configuration into ``folder``; called again if a port turned out to be taken."""
+        """Draw ports and write the configuration into ``folder``.
+
+        Called again if a port turned out to be taken.
+        """
 
     @abstractmethod
     def _launch(self) -> Launch:
@@ -74,7 +78,10 @@ class EmbeddedServer(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it if it does not run, and wait until it serves clients. Keeps the data of an earlier run."""
+        """Start it if it does not run, and wait until it serves clients.
+
+        Keeps the data of an earlier run.
+        """
         self.launch()
         self.wait_until_ready()
         return self
@@ -156,14 +163,21 @@ class EmbeddedServer(ABC):
             self.close()
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _wait_once(self) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while time.monotonic() < deadline:
             if not self.running:
-                raise ServiceStartError(f"{self.name} ended while it started; its last lines:\n{self._log_tail()}")
+                raise ServiceStartError(
+                    f"{self.name} ended while it started; its last lines:\n{self._log_tail()}"
+                )
             try:
                 if self._answers():
                     return
@@ -171,7 +185,8 @@ class EmbeddedServer(ABC):
                 pass
             time.sleep(_PROBE_INTERVAL_S)
         raise ServiceStartError(
-            f"{self.name} was not ready after {_READY_TIMEOUT_S:.0f} s; its last lines:\n{self._log_tail()}"
+            f"{self.name} was not ready after {_READY_TIMEOUT_S:.0f} s; its last "
+            f"lines:\n{self._log_tail()}"
         )
 
     def _log_tail(self) -> str:
@@ -179,4 +194,6 @@ class EmbeddedServer(ABC):
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
             return "  (no log)"
-        return "\n".join(f"  {line.rstrip()}" for line in [line for line in lines if line.strip()][-_LOG_LINES:])
+        return "\n".join(
+            f"  {line.rstrip()}" for line in [line for line in lines if line.strip()][-_LOG_LINES:]
+        )

@@ -1,6 +1,8 @@
-"""Word count over whole record batches, without a Python loop: from the queue ``sentences`` to the queue ``word-counts``.
+"""Word count over whole record batches, without a Python loop: from the queue ``sentences`` to the
+queue ``word-counts``.
 
-Each message there is ``{"word": "falcon", "n": 3}``: what one step counted. A reader of the queue adds them up.
+Each message there is ``{"word": "falcon", "n": 3}``: what one step counted. A reader of the
+queue adds them up.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from tiercel import ArrowBolt, ArrowCollector, QueueSink, QueueSpout, Topology, 
 
 
 class SplitSentences(ArrowBolt):
-    """Explode and filter: a sentence in, its words out, each anchored to the row of its sentence."""
+    """Explode and filter: a sentence in, its words out, each anchored to the row
+    of its sentence.
+    """
 
     output_fields = "word string"
 
@@ -32,7 +36,9 @@ class CountWords(ArrowBolt):
     def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:
         table = pa.table({"word": batch["word"], "row": np.arange(batch.num_rows)})
         counts = table.group_by("word").aggregate([("row", "count"), ("row", "list")])
-        collector.emit({"word": counts["word"], "n": counts["row_count"]}, anchors=counts["row_list"])
+        collector.emit(
+            {"word": counts["word"], "n": counts["row_count"]}, anchors=counts["row_list"]
+        )
 
 
 def topology() -> Topology:

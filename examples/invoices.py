@@ -2,13 +2,22 @@
 
     echo '{"order": 1, "item": "hood", "pieces": 2, "price": "12.50"}' | tiercel publish orders -
 
-An order leaves its queue when the broker has confirmed its invoice. One that cannot be billed is tried again, and after the
-delivery limit lies among the dead letters with the reason: ``tiercel dead-letters show orders``.
+An order leaves its queue when the broker has confirmed its invoice. One that cannot be billed is
+tried again, and after the delivery limit lies among the dead letters with the reason: ``tiercel
+dead-letters show orders``.
 """
 
 from __future__ import annotations
 
-from tiercel import BasicBolt, BasicCollector, QueueSink, QueueSpout, Topology, TopologyBuilder, Tuple
+from tiercel import (
+    BasicBolt,
+    BasicCollector,
+    QueueSink,
+    QueueSpout,
+    Topology,
+    TopologyBuilder,
+    Tuple,
+)
 
 
 class Bill(BasicBolt):
@@ -19,12 +28,17 @@ class Bill(BasicBolt):
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         if tup["pieces"] <= 0:
             raise ValueError(f"order {tup['order']} is for {tup['pieces']} pieces")
-        collector.emit([tup["order"], f"{tup['pieces']} x {tup['item']}", tup["pieces"] * tup["price"]])
+        collector.emit(
+            [tup["order"], f"{tup['pieces']} x {tup['item']}", tup["pieces"] * tup["price"]]
+        )
 
 
 def topology() -> Topology:
     builder = TopologyBuilder("invoices")
-    builder.set_spout("orders", QueueSpout("orders", fields="order long, item string, pieces int, price decimal(10,2)"))
+    builder.set_spout(
+        "orders",
+        QueueSpout("orders", fields="order long, item string, pieces int, price decimal(10,2)"),
+    )
     builder.set_bolt("bill", Bill(), parallelism=2).shuffle_grouping("orders")
     builder.set_bolt("invoices", QueueSink("invoices")).shuffle_grouping("bill")
     return builder.build()

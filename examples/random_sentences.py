@@ -32,7 +32,9 @@ PAUSE_S = 0.5
 
 
 class RandomSentenceSpout(Spout):
-    """Emits a random sentence now and then, and emits it again as soon as it is told of a failure."""
+    """Emits a random sentence now and then, and emits it again as soon as it is
+    told of a failure.
+    """
 
     output_fields = "sentence string"
 

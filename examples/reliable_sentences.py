@@ -1,7 +1,9 @@
-"""A spout of your own that replays what failed: ``tiercel run tiercel.examples.reliable_sentences:topology``.
+"""A spout of your own that replays what failed: ``tiercel run
+tiercel.examples.reliable_sentences:topology``.
 
-No queue holds these sentences, so the spout itself has to remember what it emitted until it hears what became of it. Watch the
-``again`` lines: each is a sentence of which some word failed, and that is emitted once more. Sooner or later each is ``done``.
+No queue holds these sentences, so the spout itself has to remember what it emitted until it hears
+what became of it. Watch the ``again`` lines: each is a sentence of which some word failed, and that
+is emitted once more. Sooner or later each is ``done``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from tiercel import Bolt, OutputCollector, Spout, SpoutCollector, SpoutContext, Topology, TopologyBuilder, Tuple
+from tiercel import (
+    Bolt,
+    OutputCollector,
+    Spout,
+    SpoutCollector,
+    SpoutContext,
+    Topology,
+    TopologyBuilder,
+    Tuple,
+)
 
 SENTENCES = (
     "a tiercel is a male falcon",
@@ -26,7 +37,9 @@ PAUSE_S = 0.2
 
 
 class ReliableSentenceSpout(Spout):
-    """Emits sentences for ever, each under an id of its own, and again under the same id until it was fully processed."""
+    """Emits sentences for ever, each under an id of its own, and again under the same id until it
+    was fully processed.
+    """
 
     output_fields = "sentence string"
 
@@ -46,7 +59,8 @@ class ReliableSentenceSpout(Spout):
             self.next_at = time.monotonic() + PAUSE_S
             msg_id = uuid.uuid4()
             self.pending[msg_id] = next(self.sentences)
-            # The id makes it reliable. Without one nothing is tracked, and neither ack nor fail is called.
+            # The id makes it reliable. Without one nothing is tracked, and neither ack
+            # nor fail is called.
             collector.emit([self.pending[msg_id]], msg_id)
 
     # Both are called on the task that emitted the sentence, once for each time that it was emitted.
@@ -60,7 +74,10 @@ class ReliableSentenceSpout(Spout):
 
 
 class SplitSentence(Bolt):
-    """Anchors and acks by hand. A ``BasicBolt`` would do both by itself; see ``examples/word_count.py``."""
+    """Anchors and acks by hand.
+
+    A ``BasicBolt`` would do both by itself; see ``examples/word_count.py``.
+    """
 
     output_fields = "word string"
 

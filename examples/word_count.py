@@ -5,7 +5,15 @@ To look at the counts: ``redis-cli HGETALL "tiercel:{word-count:0}:state:count"`
 
 from __future__ import annotations
 
-from tiercel import BasicBolt, BasicCollector, QueueSpout, StatefulBolt, Topology, TopologyBuilder, Tuple
+from tiercel import (
+    BasicBolt,
+    BasicCollector,
+    QueueSpout,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+    Tuple,
+)
 
 
 class SplitSentence(BasicBolt):
@@ -19,7 +27,10 @@ class SplitSentence(BasicBolt):
 
 
 class WordCount(StatefulBolt):
-    """Counts words; each word counts once however often Spark repeats a task. A sentence that is replayed counts again."""
+    """Counts words; each word counts once however often Spark repeats a task.
+
+    A sentence that is replayed counts again.
+    """
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
         self.state.increment(tup["word"])

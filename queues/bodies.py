@@ -20,9 +20,11 @@ def plain_body(value: Any) -> bytes:
 
 
 def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
-    """An object with these members, typed: binary is base64, dates and timestamps are ISO 8601, decimals are strings.
+    """An object with these members, typed: binary is base64, dates and timestamps are ISO 8601,
+    decimals are strings.
 
-    Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for a value that no column holds.
+    Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for a value that
+    no column holds.
     """
     return _ENCODER.encode(dict(members)).encode()
 
@@ -37,4 +39,6 @@ def _member(value: Any) -> str:
     raise TypeError(f"the {type(value).__name__} {value!r:.50} cannot be written as JSON")
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_member)
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_member
+)

@@ -3,9 +3,11 @@
 QueuesError
 ├── SchemaError              a DDL string that cannot be read
 ├── AddressError             an AMQP URL that cannot be read
-├── BadBodyError             a message whose body does not decode or does not fit the schema: a permanent failure
+├── BadBodyError             a message whose body does not decode or does not fit the schema: a
+                             permanent failure
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
-├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments): a person must act
+├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments):
+                             a person must act
 │   ├── QueueMissingError    there is no such queue
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
@@ -28,7 +30,9 @@ class AddressError(QueuesError, ValueError):
 
 
 class BadBodyError(QueuesError, ValueError):
-    """The body of a message does not decode or does not fit its schema; trying again cannot help."""
+    """The body of a message does not decode or does not fit its schema; trying
+    again cannot help.
+    """
 
 
 class BrokerUnavailableError(QueuesError):
@@ -52,7 +56,9 @@ class PublishRefusedError(BrokerRefusedError):
 
 
 class NackedError(PublishRefusedError):
-    """The broker nacked a message: its queue is full, or has no leader just now; it may be offered again."""
+    """The broker nacked a message: its queue is full, or has no leader just now; it may
+    be offered again.
+    """
 
 
 class ServerTooOldError(BrokerRefusedError):

@@ -1,12 +1,14 @@
 """From the body of a message to the values of a tuple.
 
-``text``: the body is UTF-8, for one string column. ``bytes``: the body as it is, for one binary column. ``json``: an object,
-its members go to the columns of the same name; a missing member is null, one too many is ignored. Nothing is converted
-silently: a value of another type, a number out of range, a name that stands twice or NaN make the message a bad one. Binary
-columns are base64, dates and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals numbers or strings.
+``text``: the body is UTF-8, for one string column. ``bytes``: the body as it is, for one binary
+column. ``json``: an object, its members go to the columns of the same name; a missing member is
+null, one too many is ignored. Nothing is converted silently: a value of another type, a number out
+of range, a name that stands twice or NaN make the message a bad one. Binary columns are base64,
+dates and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals numbers or strings.
 
-Whatever a body holds, it is decided in time in proportion to its bytes; for a JSON body of 16 MiB in less than 384 MiB of
-memory beside it. What would take more, because it has more than a million values, is refused first: ``json_text``.
+Whatever a body holds, it is decided in time in proportion to its bytes; for a JSON body of 16 MiB
+in less than 384 MiB of memory beside it. What would take more, because it has more than a million
+values, is refused first: ``json_text``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _Check = Callable[[Any], Any]
 # From here on it rounds to infinity.
 _LARGEST_FLOAT32 = 3.4028235677973366e38
 _PREVIEW = 50
-# More digits than any column has, and some hundred zeros; a Decimal of millions would take a gigabyte.
+# More digits than any column has, and some hundred zeros; a Decimal of millions would
+# take a gigabyte.
 _DECIMAL_CHARACTERS = 500
 
 
@@ -50,7 +53,8 @@ def default_format(schema: Schema) -> Format:
 
 
 def decoder_for(schema: Schema, format: Format | None = None) -> Decoder:  # noqa: A002 - the name that users see
-    """A function from a body to the values of its tuple, which raises BadBodyError and nothing else.
+    """A function from a body to the values of its tuple, which raises BadBodyError
+    and nothing else.
 
     Raises SchemaError if the schema and the format do not go together.
     """
@@ -61,7 +65,10 @@ def decoder_for(schema: Schema, format: Format | None = None) -> Decoder:  # noq
         raise SchemaError(f"there is no format {chosen!r}; use text, json or bytes")
     wanted = "string" if chosen == "text" else "binary"
     if default_format(schema) != chosen:
-        raise SchemaError(f"the format {chosen!r} needs exactly one {wanted} column, not ({schema}); use json for these")
+        raise SchemaError(
+            f"the format {chosen!r} needs exactly one {wanted} column, not ({schema}); "
+            "use json for these"
+        )
     return _text if chosen == "text" else _bytes
 
 
@@ -69,7 +76,9 @@ def _text(body: bytes) -> list[Any]:
     try:
         return [body.decode()]
     except UnicodeDecodeError as error:
-        raise BadBodyError(f"the body is not UTF-8 text: byte {error.start} is 0x{body[error.start]:02x}") from error
+        raise BadBodyError(
+            f"the body is not UTF-8 text: byte {error.start} is 0x{body[error.start]:02x}"
+        ) from error
 
 
 def _bytes(body: bytes) -> list[Any]:
@@ -82,10 +91,14 @@ def _json_decoder(schema: Schema) -> Decoder:
     def decode(body: bytes) -> list[Any]:
         value = read_json(body)
         if type(value) is not dict:
-            raise BadBodyError(f"the body must be a JSON object with the fields ({schema}), it is {_shown(value)}")
+            raise BadBodyError(
+                f"the body must be a JSON object with the fields ({schema}), it is {_shown(value)}"
+            )
         get = value.get
         try:
-            return [None if (member := get(name)) is None else check(member) for name, check in columns]
+            return [
+                None if (member := get(name)) is None else check(member) for name, check in columns
+            ]
         except MISFITS:
             raise _misfit(schema, value) from None
 
@@ -100,15 +113,21 @@ def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
             if member is not None:
                 _check_for(field.arrow)(member)
         except MISFITS:
-            return BadBodyError(f"field {field.name!r} is a {field.type}, the body has {_shown(member)}")
+            return BadBodyError(
+                f"field {field.name!r} is a {field.type}, the body has {_shown(member)}"
+            )
     return BadBodyError(f"the body does not fit the fields ({schema})")
 
 
 def _shown(value: Any) -> str:
     # No repr of the whole: it could be megabytes, or an integer too long to print.
-    kind = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(
-        type(value), "a number"
-    )
+    kind = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }.get(type(value), "a number")
     if isinstance(value, str):
         return f"the string {value[:_PREVIEW]!r}{'…' if len(value) > _PREVIEW else ''}"
     if isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 128):

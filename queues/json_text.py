@@ -27,7 +27,9 @@ def read_json(body: bytes) -> Any:
     try:
         return _parse(body.decode())
     except UnicodeDecodeError as error:
-        raise BadBodyError(f"the body is not JSON in UTF-8: byte {error.start} is 0x{body[error.start]:02x}") from error
+        raise BadBodyError(
+            f"the body is not JSON in UTF-8: byte {error.start} is 0x{body[error.start]:02x}"
+        ) from error
     except RecursionError as error:
         raise BadBodyError("the body is not usable JSON: it is nested too deeply") from error
     except ValueError as error:
@@ -39,7 +41,10 @@ def _refuse_too_many_values(body: bytes) -> None:
     if len(body) <= _SURELY_FEW_BYTES or _marks(body) <= MAX_VALUES:
         return
     if (count := _marks_outside_strings(body)) > MAX_VALUES:
-        raise BadBodyError(f"the body has up to {count:,} JSON values, the limit is {MAX_VALUES:,}; send fewer per message")
+        raise BadBodyError(
+            f"the body has up to {count:,} JSON values, the limit is {MAX_VALUES:,}; send "
+            "fewer per message"
+        )
 
 
 def _marks(text: bytes) -> int:
@@ -48,7 +53,8 @@ def _marks(text: bytes) -> int:
 
 
 def _marks_outside_strings(body: bytes) -> int:
-    # Without escapes each quote begins or ends a string. In windows, for the pieces of all of it could be gigabytes.
+    # Without escapes each quote begins or ends a string. In windows, for the pieces of all of it
+    # could be gigabytes.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
     count = 0
     inside = 0

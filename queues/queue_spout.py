@@ -20,7 +20,9 @@ _DEFAULT_FIELDS = "body string"
 
 
 class MessageId(NamedTuple):
-    """A message as the broker knows it: delivery tags are scoped to a channel, and begin at 1 again on the next."""
+    """A message as the broker knows it: delivery tags are scoped to a channel, and begin at 1
+    again on the next.
+    """
 
     task: int
     epoch: int
@@ -31,16 +33,19 @@ class QueueSpout(Spout):
     """Emits one tuple per message, acknowledges the message when its tuple's tree is complete, else
     has it delivered again.
 
-    A message stays in the queue, opened, until it is acked. It is delivered at least once, and emitted again after a failure, a
-    timeout, or when a worker or a connection died. One that fails after ``delivery_limit`` failures of its own goes to the
-    dead-letter queue ``<queue>.dead`` with the last reason; so does, at once, a body that does not fit ``fields``, one above
-    16 MiB, or a message that a grouping raises on.
+    A message stays in the queue, opened, until it is acked. It is delivered at least once, and
+    emitted again after a failure, a timeout, or when a worker or a connection died. One that fails
+    after ``delivery_limit`` failures of its own goes to the dead-letter queue ``<queue>.dead`` with
+    the last reason; so does, at once, a body that does not fit ``fields``, one above 16 MiB, or a
+    message that a grouping raises on.
 
-    What is released (its driver was restarted, Redis lost the ledger) is emitted again from here, at once and as often as it
-    is released; it counts as no failure and costs the message nothing. Only who closes or deactivates the spout, expects
-    nothing of it, or lets a message grow old in it (five minutes) has it give messages back to the broker.
+    What is released (its driver was restarted, Redis lost the ledger) is emitted again from here,
+    at once and as often as it is released; it counts as no failure and costs the message nothing.
+    Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
+    it (five minutes) has it give messages back to the broker.
 
-    The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists is used as it is.
+    The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
+    is used as it is.
     """
 
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
@@ -54,16 +59,22 @@ class QueueSpout(Spout):
         retry: RetryPolicy | None = None,
         declare: bool = True,
     ) -> None:
-        """``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or ValueError."""
+        """``format`` is text, json or bytes; by default what suits the fields.
+
+        Raises SchemaError or ValueError.
+        """
         if not queue or len(f"{queue}.dead".encode()) > 255:
             raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
         if not 1 <= prefetch <= 65535:
             raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
         if delivery_limit < 1:
             raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
-        decoder_for(Schema.parse(fields), format)  # an impossible combination fails here, not in a worker
+        # an impossible combination fails here, not in a worker
+        decoder_for(Schema.parse(fields), format)
         self.output_fields = fields
-        self._queue = WorkQueue(name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare)
+        self._queue = WorkQueue(
+            name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare
+        )
         self._format = format
         self._prefetch = prefetch
         # Last argument of ``expect``; -1: not called yet.
@@ -162,7 +173,9 @@ class QueueSpout(Spout):
         return self._consumer
 
     def _decoded(self, collector: SpoutCollector, limit: int) -> list[tuple[MessageId, list[Any]]]:
-        """The next messages, as far as they can be decoded, but for an empty list at least one while there are any."""
+        """The next messages, as far as they can be decoded, but for an empty list at least one
+        while there are any.
+        """
         consumer = self._consumer
         decode = self._decode
         task = self._task

@@ -16,9 +16,10 @@ class RetryPolicy:
     """Back-off of a failed message before it is delivered again: ``first``, then twice as long each
     time up to ``longest``.
 
-    With the defaults and 20 redeliveries a message is tried for two and a half minutes. Keep ``longest`` well under the
-    broker's consumer timeout (30 minutes by default): a message that waits is unacknowledged. Brokers that delay retries
-    themselves (RabbitMQ 4.3) get ``first`` and ``longest``; their waits grow by ``first`` each time.
+    With the defaults and 20 redeliveries a message is tried for two and a half minutes. Keep
+    ``longest`` well under the broker's consumer timeout (30 minutes by default): a message that
+    waits is unacknowledged. Brokers that delay retries themselves (RabbitMQ 4.3) get ``first`` and
+    ``longest``; their waits grow by ``first`` each time.
     """
 
     first: timedelta = timedelta(milliseconds=200)
@@ -50,14 +51,22 @@ class BrokerLimit:
         return self.returns is None or self.returns >= _FREE
 
     def is_last_failure(self, delivery_count: int | None) -> bool:
-        """Rejecting a message would be its end, without the reason; or leave it one lost connection away from being lost."""
+        """Rejecting a message would be its end, without the reason.
+
+        Or leave it one lost connection away from being lost.
+        """
         if self.returns is None or delivery_count is None:
             return False
         return delivery_count >= self.returns - self.deletes
 
     def is_last_delivery(self, delivery_count: int | None) -> bool:
         """RabbitMQ deletes the message when it comes back."""
-        return self.deletes and self.returns is not None and delivery_count is not None and delivery_count >= self.returns
+        return (
+            self.deletes
+            and self.returns is not None
+            and delivery_count is not None
+            and delivery_count >= self.returns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +86,20 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
 
     None where it does not know.
 
-    A sender may have written the same headers: a copy made elsewhere often brings those of its former queue along. RabbitMQ
-    4 overwrites them only where it has something to say, which is never so at the first delivery. From 4.3 on it counts
-    apart how often a message was handed out, and by that one it can be seen that the other is the sender's.
+    A sender may have written the same headers: a copy made elsewhere often brings those of its
+    former queue along. RabbitMQ 4 overwrites them only where it has something to say, which is
+    never so at the first delivery. From 4.3 on it counts apart how often a message was handed out,
+    and by that one it can be seen that the other is the sender's.
     """
     if not redelivered:
         return 0
-    count, handed_out = ((headers or {}).get(name) for name in ("x-delivery-count", "x-acquired-count"))
+    count, handed_out = (
+        (headers or {}).get(name) for name in ("x-delivery-count", "x-acquired-count")
+    )
     if isinstance(handed_out, int):
         return min(count, handed_out) if isinstance(count, int) else 0
-    return count if isinstance(count, int) else None  # a classic queue passes on whatever the sender wrote
+    # a classic queue passes on whatever the sender wrote
+    return count if isinstance(count, int) else None
 
 
 def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> Requeue | DeadLetter:

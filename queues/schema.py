@@ -1,8 +1,8 @@
 """The typed columns of a stream, written in Spark's DDL: ``"word string, n long"``.
 
-One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is emitted) and Arrow (the chunks).
-Columns are flat or arrays of flat values; put a nested structure into a JSON string.
-Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is
+emitted) and Arrow (the chunks). Columns are flat or arrays of flat values; put a nested structure
+into a JSON string. Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Field:
     def array(self, column: Sequence[Any]) -> pa.Array:
         """The values for Arrow, which alone would change some in silence; raises one of UNFIT."""
         exactly = self._exactly
-        return pa.array(column if exactly is None else [exactly(value) for value in column], self.arrow)
+        return pa.array(
+            column if exactly is None else [exactly(value) for value in column], self.arrow
+        )
 
     @cached_property
     def _exactly(self) -> Callable[[Any], Any] | None:
@@ -113,7 +115,9 @@ class Schema:
         names = [field.name for field in fields]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise SchemaError(f"{ddl!r} names the field {min(twice)!r} twice; give each field its own name")
+            raise SchemaError(
+                f"{ddl!r} names the field {min(twice)!r} twice; give each field its own name"
+            )
         return cls(fields)
 
     @cached_property
@@ -131,7 +135,9 @@ class Schema:
         try:
             return self.names.index(name)
         except ValueError:
-            raise SchemaError(f"there is no field {name!r}; the fields are {', '.join(self.names)}") from None
+            raise SchemaError(
+                f"there is no field {name!r}; the fields are {', '.join(self.names)}"
+            ) from None
 
     def check(self, values: Sequence[Any]) -> None:
         """Raise SchemaError if ``values`` are not one value per field, each of
@@ -139,24 +145,34 @@ class Schema:
         """
         if isinstance(values, (str, bytes)):
             raise SchemaError(
-                f"values must be a list, one value per field ({self}), not the {type(values).__name__} {values!r:.50}"
+                f"values must be a list, one value per field ({self}), not the "
+                f"{type(values).__name__} {values!r:.50}"
             )
         if len(values) != len(self.fields):
-            raise SchemaError(f"got {len(values)} values for the {len(self.fields)} fields ({self})")
+            raise SchemaError(
+                f"got {len(values)} values for the {len(self.fields)} fields ({self})"
+            )
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
                 raise SchemaError(
-                    f"field {field.name!r} is a {field.type}, the value is the {type(value).__name__} {_shown(value)}"
+                    f"field {field.name!r} is a {field.type}, the value is the "
+                    f"{type(value).__name__} {_shown(value)}"
                 )
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """The rows as one record batch; raises SchemaError naming the first value that does not fit."""
+        """The rows as one record batch; raises SchemaError naming the first value
+        that does not fit.
+        """
         columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.fields]
-        if any(not field.takes_all(column) for column, field in zip(columns, self.fields, strict=True)):
+        if any(
+            not field.takes_all(column) for column, field in zip(columns, self.fields, strict=True)
+        ):
             for row in rows:
                 self.check(row)
         try:
-            arrays = [field.array(column) for column, field in zip(columns, self.fields, strict=True)]
+            arrays = [
+                field.array(column) for column, field in zip(columns, self.fields, strict=True)
+            ]
         except UNFIT:
             for row in rows:
                 self.check(row)
@@ -171,7 +187,8 @@ def _shown(value: Any) -> str:
     try:
         return f"{value!r:.50}"
     except ValueError:
-        return "that is too long to be shown"  # an integer of more than 4,300 digits, somewhere in it
+        # an integer of more than 4,300 digits, somewhere in it
+        return "that is too long to be shown"
 
 
 def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
@@ -183,7 +200,9 @@ def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
     if not pa.types.is_list(type_):
         return None
     inner = _whole if pa.types.is_integer(type_.value_type) else _exactly(type_.value_type)
-    return None if inner is None else _unless_none(lambda values: [inner(value) for value in values])
+    return (
+        None if inner is None else _unless_none(lambda values: [inner(value) for value in values])
+    )
 
 
 def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -215,11 +234,16 @@ def _split(ddl: str) -> list[str]:
 def _field(column: str, ddl: str) -> Field:
     match = _COLUMN.fullmatch(column)
     if match is None:
-        raise SchemaError(f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word string, n long"')
+        raise SchemaError(
+            f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word '
+            'string, n long"'
+        )
     name = match[1].strip("`")
     type_ = match[2].lower()
     if name.startswith("__"):
-        raise SchemaError(f"the field name {name!r} is reserved; do not begin it with two underscores")
+        raise SchemaError(
+            f"the field name {name!r} is reserved; do not begin it with two underscores"
+        )
     return Field(name, type_, _arrow(type_, ddl))
 
 
@@ -234,4 +258,6 @@ def _arrow(type_: str, ddl: str) -> pa.DataType:
     if match := _ARRAY.fullmatch(type_):
         return pa.list_(_arrow(match[1].strip(), ddl))
     allowed = ", ".join(_FLAT)
-    raise SchemaError(f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s) or array<type>")
+    raise SchemaError(
+        f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s) or array<type>"
+    )

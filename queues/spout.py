@@ -43,11 +43,16 @@ class TaskContext:
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def component_tasks(self, component: str) -> Sequence[int]:
-        """The ids of a component's tasks, ascending, as ``emit_direct`` takes them. Raises KeyError."""
+        """The ids of a component's tasks, ascending, as ``emit_direct`` takes them.
+
+        Raises KeyError.
+        """
         try:
             return self.tasks[component]
         except KeyError:
-            raise KeyError(f"there is no component {component!r}; there are {', '.join(self.tasks)}") from None
+            raise KeyError(
+                f"there is no component {component!r}; there are {', '.join(self.tasks)}"
+            ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,31 +69,40 @@ class SpoutContext(TaskContext):
 class SpoutCollector(Protocol):
     """Handed to ``next_tuple``, the same object each time.
 
-    A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another thread. What it emits when its
-    worker ends, after ``deactivate``, goes nowhere.
+    A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another
+    thread. What it emits when its worker ends, after ``deactivate``, goes nowhere.
     """
 
-    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+    def emit(
+        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+    ) -> list[int]:
         """Emit one tuple; returns the ids of the tasks that receive it.
 
-        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail`` or ``release`` is called with that id exactly
-        once for this emit. Without one, nothing is tracked and nothing is called. Values that do not fit the stream's
-        fields raise ValueError, and nothing is emitted.
+        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail`` or ``release`` is
+        called with that id exactly once for this emit. Without one, nothing is tracked and
+        nothing is called. Values that do not fit the stream's fields raise ValueError, and
+        nothing is emitted.
         """
         ...
 
-    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
-        """Emit many tuples, each as ``emit`` does with the message id at the same place, at a fraction of the time.
+    def emit_all(
+        self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default"
+    ) -> None:
+        """Emit many tuples, each as ``emit`` does with the message id at the same place, at a
+        fraction of the time.
 
         If the values of one do not fit, that raises ValueError, and none of them is emitted.
         """
         ...
 
-    def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
+    def emit_direct(
+        self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+    ) -> None:
         """Emit one tuple to one task, on a stream in ``direct_streams``; else as ``emit``.
 
-        ``context.component_tasks`` tells the tasks. On another stream, or to a task that does not receive this one, it raises
-        ``spark_jobs.errors.DirectStreamError``, and nothing is emitted; so does ``emit`` on a direct stream.
+        ``context.component_tasks`` tells the tasks. On another stream, or to a task that does not
+        receive this one, it raises ``spark_jobs.errors.DirectStreamError``, and nothing is emitted;
+        so does ``emit`` on a direct stream.
         """
         ...
 
@@ -112,35 +126,46 @@ class Spout:
     direct_streams: AbstractSet[str] = frozenset()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
-        """Called once in the worker process, before anything else: connect here, not in ``__init__``."""
+        """Called once in the worker process, before anything else: connect here, not
+        in ``__init__``.
+        """
 
     def activate(self) -> None:
-        """Begin to take messages. Called after ``open``, unless the topology is deactivated, and when it is activated again."""
+        """Begin to take messages.
+
+        Called after ``open``, unless the topology is deactivated, and when it is activated again.
+        """
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emit the next tuple or several, or return at once if there is none. Must not block.
 
-        Not called while ``max_spout_pending`` tuples are in flight, while deactivated, or while Redis is away.
+        Not called while ``max_spout_pending`` tuples are in flight, while deactivated, or
+        while Redis is away.
         """
         raise NotImplementedError
 
     def next_tuples(self, collector: SpoutCollector, limit: int) -> None:  # noqa: ARG002 - for those who override it
-        """Emit up to ``limit`` tuples, or return at once if there is none: for sources that have many at a time.
+        """Emit up to ``limit`` tuples, or return at once if there is none: for sources that
+        have many at a time.
 
         Called in place of ``next_tuple``, which it calls unless it is overridden.
         """
         self.next_tuple(collector)
 
     def expect(self, tuples: int) -> None:
-        """Ask for no more than a small multiple of this many messages; called when the bound on tuples in flight changes.
+        """Ask for no more than a small multiple of this many messages.
 
-        What is held already is emitted in its turn. 0: nothing can be emitted for now, so hold nothing that has not been
-        emitted; a source that lends its messages gets them back. It is the first to be told after ``open``. A spout that
-        holds nothing need not listen.
+        Called when the bound on tuples in flight changes.
+
+        What is held already is emitted in its turn. 0: nothing can be emitted for now, so hold
+        nothing that has not been emitted; a source that lends its messages gets them back. It is
+        the first to be told after ``open``. A spout that holds nothing need not listen.
         """
 
     def check(self) -> None:
-        """Called about once a second, also while nothing may be emitted: raise if only a person can make the source work."""
+        """Called about once a second, also while nothing may be emitted: raise if only a person can
+        make the source work.
+        """
 
     def ack(self, msg_id: MsgId) -> None:
         """The tree of this message was fully processed."""
@@ -154,21 +179,26 @@ class Spout:
         """The tree of this message failed or timed out. An override may leave out ``reason``."""
 
     def release(self, msg_id: MsgId) -> None:
-        """The message must be emitted again but did nothing wrong (driver restarted, ledger lost). By default a ``fail``.
+        """The message must be emitted again but did nothing wrong (driver restarted, ledger lost).
 
-        A spout that can emits it again by itself at its next turn. It counts against the message nowhere: it may come as
-        often as drivers are started.
+        By default a ``fail``.
+
+        A spout that can emits it again by itself at its next turn. It counts against the message
+        nowhere: it may come as often as drivers are started.
         """
         self.fail(msg_id)
 
     def deactivate(self) -> None:
-        """``next_tuple`` will not be called until ``activate`` is, if ever; acks and fails still come.
+        """``next_tuple`` will not be called until ``activate`` is, if ever; acks and
+        fails still come.
 
-        Stop taking messages, give back unopened ones. Called before ``close`` too, unless it was called last.
+        Stop taking messages, give back unopened ones. Called before ``close`` too, unless it
+        was called last.
         """
 
     def close(self, grace: timedelta) -> None:
-        """Called last, after the grace time for pending tuples: settle what was acked or failed, give the rest back.
+        """Called last, after the grace time for pending tuples: settle what was acked or failed,
+        give the rest back.
 
         Must return within ``grace``. Not called when the process is killed.
         """
@@ -178,9 +208,14 @@ def overrides_last(spout: Spout, method: str, other: str) -> bool:
     """Return True if a spout's class overrides ``method`` later than, or together with, the
     ``other`` one that does the same.
 
-    Who derives from a spout that has many tuples at a time, and overrides ``next_tuple``, wants that to be called.
+    Who derives from a spout that has many tuples at a time, and overrides ``next_tuple``, wants
+    that to be called.
     """
-    return next(method in vars(kind) for kind in type(spout).__mro__ if method in vars(kind) or other in vars(kind))
+    return next(
+        method in vars(kind)
+        for kind in type(spout).__mro__
+        if method in vars(kind) or other in vars(kind)
+    )
 
 
 def takes_reason(spout: Spout) -> bool:

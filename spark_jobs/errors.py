@@ -6,14 +6,18 @@ SparkJobsError
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
 ├── StateLayoutError        the state was written with another number of shards
-└── TupleError              a bolt broke a rule of the collector; its tuple fails and the worker goes on
+└── TupleError              a bolt broke a rule of the collector; its tuple fails and
+                            the worker goes on
     ├── AlreadySettledError   acked or failed twice, or used as an anchor after that
     ├── ForeignTupleError     not a tuple that this bolt task received
     ├── UnknownStreamError    emitted on a stream that is not declared
-    ├── DirectStreamError     emit on a direct stream, emit_direct on another, or to a task that does not receive it
+    ├── DirectStreamError     emit on a direct stream, emit_direct on another, or to a task that
+                              does not receive it
     ├── GroupingError         a custom grouping chose a task that does not receive the stream
-    ├── BadAnchorsError       anchors of an ArrowBolt that are not rows of its input, or not one for each output row
-    ├── BadStateError         a key or value that a state cannot hold, or a state used where there is none
+    ├── BadAnchorsError       anchors of an ArrowBolt that are not rows of its input, or not one
+                              for each output row
+    ├── BadStateError         a key or value that a state cannot hold, or a state used
+                              where there is none
     └── BadValuesError        the wrong number or type of values
 """
 
@@ -35,7 +39,10 @@ class SparkUnavailableError(SparkJobsError):
 
 
 class StaleTurnError(SparkJobsError):
-    """A later attempt, step or run has taken the bolt task over; what this one did counts nowhere."""
+    """A later attempt, step or run has taken the bolt task over.
+
+    What this one did counts nowhere.
+    """
 
 
 class StateLayoutError(SparkJobsError):
@@ -59,7 +66,9 @@ class UnknownStreamError(TupleError):
 
 
 class DirectStreamError(TupleError):
-    """The stream is direct and the call is not, or the other way round, or the task does not receive it."""
+    """The stream is direct and the call is not, or the other way round, or the task
+    does not receive it.
+    """
 
 
 class GroupingError(TupleError):

@@ -1,4 +1,6 @@
-"""A hash of a tuple's fields that is the same in every process and on every machine, for the groupings by key. Pure."""
+"""A hash of a tuple's fields that is the same in every process and on every machine, for the
+groupings by key. Pure.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,16 @@ def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
     return lambda values: find(values, 0)
 
 
-def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> Callable[[Sequence[Any], int], T]:
+def by_key(
+    schema: Schema, fields: Sequence[str], of: Callable[[int], T]
+) -> Callable[[Sequence[Any], int], T]:
     """Return a function that applies ``of`` to the hash of these fields.
 
     It is asked once per key; a second argument of the result is ignored.
 
-    The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column, two datetimes of one
-    moment are one timestamp. Keys that Python calls equal are equal to the column too, so the cache may answer for them.
+    The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column,
+    two datetimes of one moment are one timestamp. Keys that Python calls equal are equal to the
+    column too, so the cache may answer for them.
     """
     positions = [schema.position(field) for field in fields]
     columns = [schema.fields[position] for position in positions]
@@ -48,7 +53,14 @@ def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> Cal
 
     def compute(values: Sequence[Any]) -> T:
         try:
-            return of(hash_values([_canonical(values[at], column) for at, column in zip(positions, columns, strict=True)]))
+            return of(
+                hash_values(
+                    [
+                        _canonical(values[at], column)
+                        for at, column in zip(positions, columns, strict=True)
+                    ]
+                )
+            )
         except UNFIT:
             try:
                 schema.check(values)

@@ -11,7 +11,10 @@ _LENGTH = 500
 
 
 def reason_of(error: object) -> str:
-    """``ValueError: the first line`` of an exception; of anything else its text's first line, which may be empty."""
+    """``ValueError: the first line`` of an exception.
+
+    Of anything else its text's first line, which may be empty.
+    """
     try:
         text = one_line(str(error))
     except RAISED:  # a __str__ of the user's

@@ -2,7 +2,8 @@
 
 A server that is missing is a failure, never a skip.
 
-The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes containers of these versions instead.
+The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes containers of these
+versions instead.
 """
 
 from __future__ import annotations
@@ -33,13 +34,32 @@ _SERVERS = pytest.StashKey[Servers]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also the tests that only make test-matrix takes")
-    parser.addoption("--soak-minutes", type=float, default=0.5, help="how long tests/faults/test_soak.py goes on")
+    parser.addoption(
+        "--slow", action="store_true", help="also the tests that only make test-matrix takes"
+    )
+    parser.addoption(
+        "--soak-minutes", type=float, default=0.5, help="how long tests/faults/test_soak.py goes on"
+    )
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
-    parser.addoption("--fault-report", metavar="FILE", help="adds the table of the faults to this file, as Markdown")
-    parser.addoption("--fault-rate", type=int, default=500, help="messages per second that faults are shown under")
-    parser.addoption("--screenshots", metavar="FOLDER", help="write the pictures of the documentation there")
-    parser.addoption("--servers", default="", help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded")
+    parser.addoption(
+        "--fault-report",
+        metavar="FILE",
+        help="adds the table of the faults to this file, as Markdown",
+    )
+    parser.addoption(
+        "--fault-rate",
+        type=int,
+        default=500,
+        help="messages per second that faults are shown under",
+    )
+    parser.addoption(
+        "--screenshots", metavar="FOLDER", help="write the pictures of the documentation there"
+    )
+    parser.addoption(
+        "--servers",
+        default="",
+        help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -51,7 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         _mark_choice(item)
     if hasattr(config, "workerinput"):
-        # Several at once: the long ones first, so that no process ends with one while the others have nothing to do.
+        # Several at once: the long ones first, so that no process ends with one while the others
+        # have nothing to do.
         items.sort(key=lambda item: LONGEST_FIRST.index(_folder(item)))
     others = "embedded" if config.getoption("--servers") else "containers"
     left_out = [item for item in items if item.get_closest_marker(others)]
@@ -92,7 +113,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """A command that a test runs in this process has logs set up, on a stderr that is gone after the test."""
+    """A command that a test runs in this process has logs set up, on a stderr that is
+    gone after the test.
+    """
     before = list(logging.root.handlers)
     level = logging.root.level
     yield
@@ -158,7 +181,10 @@ def management_url(shared_rabbitmq) -> str:
 
 @pytest.fixture
 def rabbitmq(servers: Servers) -> Iterator[Callable]:
-    """``rabbitmq()`` is a broker of the test's own, started, to kill and restart as it likes. It takes four seconds."""
+    """``rabbitmq()`` is a broker of the test's own, started, to kill and restart as it likes.
+
+    It takes four seconds.
+    """
     with ExitStack() as running:
         yield lambda: running.enter_context(servers.rabbitmq())
 
@@ -182,5 +208,8 @@ def clustered_redis() -> Iterator[ClusteredRedis]:
 
 @pytest.fixture
 def wait_until() -> Callable[..., object]:
-    """``wait_until(condition, timeout, message)``; also importable from ``tests.support.waiting``."""
+    """``wait_until(condition, timeout, message)``.
+
+    Also importable from ``tests.support.waiting``.
+    """
     return _wait_until

@@ -13,7 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tiercel.acker.errors import AckerError, LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+    from tiercel.acker.errors import (
+        AckerError,
+        LedgerRefusedError,
+        LedgerUnavailableError,
+        LedgerVersionError,
+    )
     from tiercel.queues.broker.declare import WorkQueue, declare_queue
     from tiercel.queues.broker.depths import QueueDepth
     from tiercel.queues.errors import (

@@ -1,4 +1,6 @@
-"""The settings that the processes share, from the command line and the environment. Only this module reads the environment.
+"""The settings that the processes share, from the command line and the environment.
+
+Only this module reads the environment.
 
 TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672,other:5672/vhost, or amqps://
 TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several,
@@ -7,11 +9,14 @@ TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or
                      redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
-TIERCEL_TOKEN        what tiercel monitor asks for before it shows a body or changes anything, 16 characters or more;
-                     by default it draws one and says it
-TIERCEL_SPOUT_TASKS  least number of tasks of each spout that reads a queue; the same for all processes of a topology
-TIERCEL_HEARTBEAT    a file that a spout worker or driver touches while its loop turns, for health checks
-TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …: what the environment does not say
+TIERCEL_TOKEN        what tiercel monitor asks for before it shows a body or changes anything, 16
+                     characters or more; by default it draws one and says it
+TIERCEL_SPOUT_TASKS  least number of tasks of each spout that reads a queue; the same for all
+                     processes of a topology
+TIERCEL_HEARTBEAT    a file that a spout worker or driver touches while its loop turns,
+                     for health checks
+TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …: what the
+                     environment does not say
 TIERCEL_LOG          text or json
 TIERCEL_LOG_LEVEL    debug, info, warning or error
 """
@@ -47,7 +52,8 @@ _TOKEN_CHARACTERS = 16
 def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+    # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
+    # one in brackets.
     place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")
     try:
@@ -64,7 +70,8 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
 
 
 def _without_controls(value: str) -> str:
-    # urlsplit drops line breaks and tabs, so a password with one would be another than the one shown.
+    # urlsplit drops line breaks and tabs, so a password with one would be another
+    # than the one shown.
     value = value.strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise ValueError("must not have a line break, a tab or another control character in it")
@@ -72,7 +79,9 @@ def _without_controls(value: str) -> str:
 
 
 def _amqp(value: str) -> str:
-    return _check_url(_without_controls(value), ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
+    return _check_url(
+        _without_controls(value), ("amqp", "amqps"), "amqp://user:password@host:5672/vhost"
+    )
 
 
 def _redis(value: str) -> str:
@@ -88,7 +97,9 @@ def _redis(value: str) -> str:
 
 
 def _management(value: str) -> str:
-    return _check_url(_without_controls(value), ("http", "https"), "http://user:password@host:15672")
+    return _check_url(
+        _without_controls(value), ("http", "https"), "http://user:password@host:15672"
+    )
 
 
 def _master(value: str) -> str:
@@ -98,9 +109,13 @@ def _master(value: str) -> str:
 
 
 class Settings(BaseSettings):
-    """The addresses are secrets, they hold passwords: ``repr`` redacts them, and they must never be logged."""
+    """The addresses are secrets, they hold passwords: ``repr`` redacts them, and they must
+    never be logged.
+    """
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid"
+    )
 
     amqp: Annotated[str, AfterValidator(_amqp)] | None = None
     redis: Annotated[str, AfterValidator(_redis)] | None = None
@@ -114,9 +129,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Self:
-        """The settings from the command line, where it gives them (not None), else from the environment, else the defaults.
+        """The settings from the command line, where it gives them (not None), else from the
+        environment, else the defaults.
 
-        Raises ConfigError: one line that names the setting and never shows a value that may hold a password.
+        Raises ConfigError: one line that names the setting and never shows a value that may
+        hold a password.
         """
         try:
             found = {name: value for name, value in given.items() if value is not None}
@@ -130,10 +147,14 @@ class Settings(BaseSettings):
         return tuple(split_urls(self.redis or ""))
 
     def required(self, *names: Literal["amqp", "redis"]) -> Self:
-        """The same settings; raises ConfigError if one of ``names`` (both servers if none are named) has no address."""
+        """The same settings; raises ConfigError if one of ``names`` (both servers if none are
+        named) has no address.
+        """
         for name in names or ("amqp", "redis"):
             if not getattr(self, name):
-                raise ConfigError(f"where is the server? Give --{name} or set {_PREFIX}{name.upper()}")
+                raise ConfigError(
+                    f"where is the server? Give --{name} or set {_PREFIX}{name.upper()}"
+                )
         return self
 
     def with_services(self, amqp: str, redis: str, management: str | None) -> Self:
@@ -158,8 +179,12 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_path(folder: Path) -> dict[str, str]:
-    """The variable that lets child processes, Spark's Python workers among them, import what lies in ``folder``."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))}
+    """The variable that lets child processes, Spark's Python workers among them, import what
+    lies in ``folder``.
+    """
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    }
 
 
 def use_this_python_for_spark(folder: Path) -> None:
@@ -186,5 +211,7 @@ def _secrets_folder() -> str | None:
 def _one_line(error: ValidationError, given: Mapping[str, Any]) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     name = str(first["loc"][0])
-    where = f"--{name.replace('_', '-')}" if given.get(name) is not None else f"{_PREFIX}{name.upper()}"
+    where = (
+        f"--{name.replace('_', '-')}" if given.get(name) is not None else f"{_PREFIX}{name.upper()}"
+    )
     return f"{where}: {first['msg'].removeprefix('Value error, ')}"

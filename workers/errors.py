@@ -1,7 +1,8 @@
 """Errors that the processes raise.
 
 WorkersError
-├── UsageError        the command line, the environment or the topology is wrong: the user must change something, exit code 2
+├── UsageError        the command line, the environment or the topology is wrong: the user must
+                      change something, exit code 2
 │   └── ConfigError   a setting
 └── RunsFailedError   run after run failed at once
 """

@@ -18,7 +18,10 @@ class Heartbeat:
         self._path = path
 
     def beat(self) -> None:
-        """Call it about once a second. What cannot be written is said once, and the work goes on."""
+        """Call it about once a second.
+
+        What cannot be written is said once, and the work goes on.
+        """
         if self._path is None:
             return
         try:

@@ -18,27 +18,33 @@ from tiercel.workers.errors import UsageError
 if TYPE_CHECKING:
     from tiercel.spark_jobs.topology.graph import Topology
 
-_NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
+_NAME = re.compile(
+    r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
+)
 
 
 def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
-    """The topology at ``MODULE:ATTRIBUTE``; an attribute that can be called is called without arguments.
+    """The topology at ``MODULE:ATTRIBUTE``; an attribute that can be called is called
+    without arguments.
 
-    Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for in the current folder,
-    first. Raises UsageError with one line.
+    Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for
+    in the current folder, first. Raises UsageError with one line.
     """
     from tiercel.spark_jobs.topology.graph import Topology  # noqa: PLC0415 - so that `tiercel --help` does not wait for numpy and pyarrow
 
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise UsageError(
-            f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as tiercel.examples.word_count:topology"
+            f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as "
+            "tiercel.examples.word_count:topology"
         )
     found = _attribute(_import(parts["module"]), parts["attribute"], name)
     if callable(found) and not isinstance(found, Topology):
         found = _call(found, name)
     if not isinstance(found, Topology):
-        raise UsageError(f"{name} is {_kind(found)}, not a topology: return what TopologyBuilder.build() returns")
+        raise UsageError(
+            f"{name} is {_kind(found)}, not a topology: return what TopologyBuilder.build() returns"
+        )
     return found if spout_tasks is None else _with_spout_tasks(found, spout_tasks)
 
 
@@ -53,7 +59,10 @@ def spark_options_of(given: Iterable[str]) -> dict[str, str]:
     for one in given:
         key, equals, value = one.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf {one!r:.60} is not KEY=VALUE with a key of Spark, such as spark.executor.memory=2g")
+            raise UsageError(
+                f"--conf {one!r:.60} is not KEY=VALUE with a key of Spark, such as "
+                "spark.executor.memory=2g"
+            )
         options[key] = value
     return options
 
@@ -75,7 +84,9 @@ def _import(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # Either this module is missing, or it is there and imports another that is.
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise UsageError(f"there is no module {module!r}, neither installed nor in {here}") from error
+            raise UsageError(
+                f"there is no module {module!r}, neither installed nor in {here}"
+            ) from error
         raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
@@ -87,7 +98,9 @@ def _with_spout_tasks(topology: Topology, least: int) -> Topology:
     from tiercel.queues.queue_spout import QueueSpout  # noqa: PLC0415 - as above
 
     spouts = {
-        component: replace(spec, parallelism=max(least, spec.parallelism)) if isinstance(spec.spout, QueueSpout) else spec
+        component: replace(spec, parallelism=max(least, spec.parallelism))
+        if isinstance(spec.spout, QueueSpout)
+        else spec
         for component, spec in topology.spouts.items()
     }
     return replace(topology, spouts=spouts)
@@ -113,17 +126,33 @@ def _call(factory: Any, name: str) -> Any:
 
 
 def _kind(thing: Any) -> str:
-    return f"module {thing.__name__}" if isinstance(thing, ModuleType) else f"a {type(thing).__name__}"
+    return (
+        f"module {thing.__name__}" if isinstance(thing, ModuleType) else f"a {type(thing).__name__}"
+    )
 
 
 def _last_line(error: BaseException) -> str:
-    """``ValueError: no such thing (topologies.py, line 12)``: the place in the user's code, if there is one."""
+    """``ValueError: no such thing (topologies.py, line 12)``: the place in the user's code,
+    if there is one.
+    """
     summary = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SyntaxError):
         return summary
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
-    return f"{summary} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else summary
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not _is_machinery(frame.filename)
+    ]
+    return (
+        f"{summary} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+        if frames
+        else summary
+    )
 
 
 def _is_machinery(filename: str) -> bool:
-    return filename == __file__ or filename.startswith("<frozen") or Path(filename).parent.name == "importlib"
+    return (
+        filename == __file__
+        or filename.startswith("<frozen")
+        or Path(filename).parent.name == "importlib"
+    )

@@ -2,8 +2,9 @@
 
 Passwords in URLs are redacted, what is longer than 16 KiB is cut, and no record can look like two.
 
-A call that others may want to count or search for names its event: ``log.info("…", extra={"event": "channel_lost"})``.
-Other keys of ``extra`` become keys of the JSON object. Everything goes to stderr; stdout belongs to results.
+A call that others may want to count or search for names its event: ``log.info("…", extra={"event":
+"channel_lost"})``. Other keys of ``extra`` become keys of the JSON object. Everything goes to
+stderr; stdout belongs to results.
 """
 
 from __future__ import annotations
@@ -22,15 +23,29 @@ if TYPE_CHECKING:
 
     from tiercel.workers.config import LogFormat
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "component"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "event",
+    "component",
+}
 _CONTINUED = "\n    "
 # Libraries whose failures we translate and report ourselves: their own lines would say
 # everything twice.
-_QUIET = {"pika": logging.CRITICAL, "py4j": logging.WARNING, "pyspark": logging.WARNING, "urllib3": logging.WARNING}
+_QUIET = {
+    "pika": logging.CRITICAL,
+    "py4j": logging.WARNING,
+    "pyspark": logging.WARNING,
+    "urllib3": logging.WARNING,
+}
 
 
 class TextFormatter(logging.Formatter):
-    """``07:06:28 INFO    spout-1  the message``; for consoles that show time and level themselves, ``short``."""
+    """``07:06:28 INFO    spout-1  the message``.
+
+    For consoles that show time and level themselves, ``short``.
+    """
 
     def __init__(self, component: str = "", *, short: bool = False) -> None:
         super().__init__("%(message)s")
@@ -80,13 +95,17 @@ def _redacted(value: object) -> object:
     return value if value is None or isinstance(value, int | float) else redact(str(value))
 
 
-def set_up_logging(log_format: LogFormat, level: str = "info", component: str = "", console: Console | None = None) -> None:
+def set_up_logging(
+    log_format: LogFormat, level: str = "info", component: str = "", console: Console | None = None
+) -> None:
     """Send all log records to stderr; replaces what an earlier call set up.
 
-    ``component`` names this process where a record does not name its own. ``console`` is the rich console that also shows
-    a progress bar, if there is one: lines are then written above it.
+    ``component`` names this process where a record does not name its own. ``console`` is the rich
+    console that also shows a progress bar, if there is one: lines are then written above it.
     """
-    logging.basicConfig(level=level.upper(), handlers=[_handler(log_format, component, console)], force=True)
+    logging.basicConfig(
+        level=level.upper(), handlers=[_handler(log_format, component, console)], force=True
+    )
     logging.captureWarnings(capture=True)
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(least)

@@ -18,8 +18,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def patiently(stopped: threading.Event, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Call it until Redis answers; returns what it does, or None if ``stopped`` came first. What else it raises is raised."""
+def patiently(
+    stopped: threading.Event, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T | None:
+    """Call it until Redis answers; returns what it does, or None if ``stopped`` came first.
+
+    What else it raises is raised.
+    """
     try:
         # First without tenacity, which takes longer than a read of the outcome feed.
         return call(*args, **kwargs)

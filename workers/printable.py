@@ -12,7 +12,8 @@ import unicodedata
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""``text`` with every character that is not seen as itself escaped as in Python, but those in ``kept``.
+    r"""``text`` with every character that is not seen as itself escaped as in Python, but
+    those in ``kept``.
 
     >>> printable("a\x1b[2Jb\x9b\u202e\n")
     'a\\x1b[2Jb\\x9b\\u202e\\n'

@@ -1,4 +1,6 @@
-"""The child processes of a command: started, restarted when they die, stopped together, never left behind."""
+"""The child processes of a command: started, restarted when they die, stopped together,
+never left behind.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,19 @@ class Backoff:
 class Child:
     """One child process that is kept running. Thread-safe; made once, started once, stopped once.
 
-    It gets its own session, so Ctrl-C at the terminal reaches only the command, which then stops it in order; and it is
-    killed when this process ends, however it ends. It writes to our stdout and stderr. ``env`` is added to our environment.
-    A child that ends with code 0 has finished; with code 2 it has refused to work. Any other end is a death: it is restarted.
+    It gets its own session, so Ctrl-C at the terminal reaches only the command, which then stops it
+    in order; and it is killed when this process ends, however it ends. It writes to our stdout and
+    stderr. ``env`` is added to our environment. A child that ends with code 0 has finished; with
+    code 2 it has refused to work. Any other end is a death: it is restarted.
     """
 
     def __init__(
-        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, backoff: Backoff | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        backoff: Backoff | None = None,
     ) -> None:
         self.name = name
         self._launch = Launch(argv=tuple(argv), env=child_environment(env or {}))
@@ -60,7 +68,11 @@ class Child:
     def pid(self) -> int | None:
         """The pid of the running process, or None between two of them and after the last."""
         with self._lock:
-            return self._process.pid if self._process is not None and self._process.poll() is None else None
+            return (
+                self._process.pid
+                if self._process is not None and self._process.poll() is None
+                else None
+            )
 
     @property
     def restarts(self) -> int:
@@ -69,24 +81,37 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """The code with which it ended for good (negative: a signal), or None while it is kept running."""
+        """The code with which it ended for good (negative: a signal), or None while it
+        is kept running.
+        """
         return self._exit_code
 
     def start(self) -> None:
-        """Start it, and keep it running from now on. Raises OSError if there are no resources for it."""
+        """Start it, and keep it running from now on.
+
+        Raises OSError if there are no resources for it.
+        """
         self._spawn()
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
         self._watcher.start()
 
     def stop(self, grace: timedelta) -> None:
-        """SIGTERM, then, after ``grace``, SIGKILL to it and all its children. Returns when all are gone. Idempotent."""
+        """SIGTERM, then, after ``grace``, SIGKILL to it and all its children.
+
+        Returns when all are gone. Idempotent.
+        """
         self._stopping.set()
         with self._lock:  # a restart that is under way has either happened or will not happen
             process = self._process
         if process is not None:
             process.terminate()
             if process.wait(grace.total_seconds()) is None:
-                log.warning("%s did not end within %s, killing it", self.name, grace, extra={"event": "child_killed"})
+                log.warning(
+                    "%s did not end within %s, killing it",
+                    self.name,
+                    grace,
+                    extra={"event": "child_killed"},
+                )
             process.kill()
         if self._watcher is not None:
             self._watcher.join()
@@ -97,7 +122,12 @@ class Child:
                 return
             self._process = GuardedProcess(self._launch)
             pid = self._process.pid
-        log.debug("%s runs as process %d", self.name, pid, extra={"event": "child_started", "child": self.name, "pid": pid})
+        log.debug(
+            "%s runs as process %d",
+            self.name,
+            pid,
+            extra={"event": "child_started", "child": self.name, "pid": pid},
+        )
 
     def _watch(self) -> None:
         deaths = 0
@@ -108,10 +138,15 @@ class Child:
             if self._stopping.is_set() or code in (0, _USAGE):
                 self._end(code)
                 return
-            deaths = 1 if time.monotonic() - started > self._backoff.quiet.total_seconds() else deaths + 1
+            deaths = (
+                1
+                if time.monotonic() - started > self._backoff.quiet.total_seconds()
+                else deaths + 1
+            )
             delay = self._backoff.delay(deaths)
             log.warning(
-                "%s ended %s, starting it again in %.1f s", self.name, _spoken(code), delay.total_seconds(),
+                "%s ended %s, starting it again in %.1f s", self.name, _spoken(code),
+                delay.total_seconds(),
                 extra={"event": "child_died", "child": self.name, "exit_code": code},
             )  # fmt: skip
             if self._stopping.wait(delay.total_seconds()) or not self._restart():
@@ -122,7 +157,12 @@ class Child:
         try:
             self._spawn()
         except OSError as error:
-            log.error("%s cannot be started again: %s", self.name, error, extra={"event": "child_lost", "child": self.name})
+            log.error(
+                "%s cannot be started again: %s",
+                self.name,
+                error,
+                extra={"event": "child_lost", "child": self.name},
+            )
             return False
         self._restarts += 1
         return not self._stopping.is_set()
@@ -130,7 +170,10 @@ class Child:
     def _end(self, code: int | None) -> None:
         self._exit_code = code
         log.debug(
-            "%s ended %s", self.name, _spoken(code), extra={"event": "child_ended", "child": self.name, "exit_code": code}
+            "%s ended %s",
+            self.name,
+            _spoken(code),
+            extra={"event": "child_ended", "child": self.name, "exit_code": code},
         )
 
 
@@ -165,14 +208,19 @@ class Supervisor:
 
     @property
     def refused(self) -> tuple[Child, ...]:
-        """The children that ended for good without having finished: without them the rest cannot do the work."""
+        """The children that ended for good without having finished: without them the rest
+        cannot do the work.
+        """
         return tuple(child for child in self.children if child.exit_code not in (None, 0))
 
     def stop(self) -> None:
         """Stop all children at once, each with the full grace time. Idempotent."""
         with self._lock:
             self._stopped = True
-        stoppers = [threading.Thread(target=child.stop, args=(self._grace,), daemon=True) for child in self.children]
+        stoppers = [
+            threading.Thread(target=child.stop, args=(self._grace,), daemon=True)
+            for child in self.children
+        ]
         for stopper in stoppers:
             stopper.start()
         for stopper in stoppers:
@@ -181,7 +229,12 @@ class Supervisor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Text that is redacted, at most: strangers write some of it, and every log line passes through here.
+# Text that is redacted, at most: strangers write some of it, and every log line
+# passes through here.
 LONGEST = 16 * 1024
 
 # An address that the cut goes through would show half a password: the cut is before it instead.
@@ -21,11 +22,14 @@ _LONE = re.compile(r"(?<=redis)(s?(?:\+sentinel|\+cluster)?)://[^/?#:@\s]+@", re
 
 # redis+sentinel://…?sentinel_password=…, and what redis-py takes besides: password, ssl_password.
 # It may have blanks, commas and quotes too, so it ends with the option, the line or the address.
-_OPTION = re.compile(r"([?&](?:\w{1,64}_)?password=)(?:(?!,\s*[a-z][a-z0-9+.-]{0,20}://)[^&\r\n])*", re.IGNORECASE)
+_OPTION = re.compile(
+    r"([?&](?:\w{1,64}_)?password=)(?:(?!,\s*[a-z][a-z0-9+.-]{0,20}://)[^&\r\n])*", re.IGNORECASE
+)
 
 
 def redact(text: str) -> str:
-    """``text`` with the password of every URL in it replaced, and cut where it is longer than LONGEST.
+    """``text`` with the password of every URL in it replaced, and cut where it is
+    longer than LONGEST.
 
     >>> redact("connecting to amqp://guest:s3cret@rabbit:5672/%2F")
     'connecting to amqp://guest:***@rabbit:5672/%2F'

@@ -1,11 +1,16 @@
 """Addresses of Redis: one server, one that Sentinels watch, or a Redis Cluster. Pure.
 
-    redis://[[user]:password@]host[:6379][/0][?option=…]           one server; rediss:// with TLS, unix:///path for a socket
-    redis+sentinel://[[user]:password@]host[:26379][,host…]/service[/0][?option=…]      the primary of this name
-    redis+cluster://[[user]:password@]host[:6379][,host…][?option=…]                    a cluster, of which these are some
+    redis://[[user]:password@]host[:6379][/0][?option=…]           one server; rediss:// with TLS,
+                                                                   unix:///path for a socket
+    redis+sentinel://[[user]:password@]host[:26379][,host…]/service[/0][?option=…]      the primary
+                                                                                        of this name
+    redis+cluster://[[user]:password@]host[:6379][,host…][?option=…]                    a cluster,
+                                                                                        of which
+                                                                                        these are
+                                                                                        some
 
-User and password are those of Redis; a Sentinel's own stand in the options ``sentinel_username`` and ``sentinel_password``.
-``rediss+sentinel`` and ``rediss+cluster`` are TLS, to the Sentinels too.
+User and password are those of Redis; a Sentinel's own stand in the options ``sentinel_username``
+and ``sentinel_password``. ``rediss+sentinel`` and ``rediss+cluster`` are TLS, to the Sentinels too.
 """
 
 from __future__ import annotations
@@ -51,28 +56,38 @@ class RedisAddress:
 
     @classmethod
     def parse(cls, url: str) -> RedisAddress:
-        """Raises LedgerRefusedError for a malformed URL, and never shows a part that may be a password."""
+        """Raises LedgerRefusedError for a malformed URL, and never shows a part that
+        may be a password.
+        """
         found = _FORM.fullmatch(url)
         if found is None:
             return cls(form=Form.SERVER, url=url)
         scheme = found[1].lower()
         form = Form(found[2].lower())
         rest = found[3]
-        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
+        # one in brackets.
         place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
         parts = urlsplit(f"//{rest[len(place) :]}")
         login, at, listed = place.rpartition("@")
         hosts = tuple(_host(form, each) for each in listed.split(","))
         path = [unquote(part) for part in parts.path.split("/")[1:] if part]
         service = path.pop(0) if form is Form.SENTINEL and path else ""
-        if (form is Form.SENTINEL) is not bool(service) or len(path) > 1 or (path and not path[0].isdecimal()):
+        if (
+            (form is Form.SENTINEL) is not bool(service)
+            or len(path) > 1
+            or (path and not path[0].isdecimal())
+        ):
             raise _malformed(form)
         if form is Form.CLUSTER and path not in ([], ["0"]):
-            raise LedgerRefusedError("a Redis Cluster has database 0 alone; leave it out of the URL")
+            raise LedgerRefusedError(
+                "a Redis Cluster has database 0 alone; leave it out of the URL"
+            )
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         own = (options.pop("sentinel_username", None), options.pop("sentinel_password", None))
         database = path[0] if path else "0"
-        # The host is a stand-in: an address that is found may be an IPv6 one, and TLS is for the host that is found.
+        # The host is a stand-in: an address that is found may be an IPv6 one, and TLS is for the
+        # host that is found.
         plain = f"{scheme}://{login}{at}found-later/{database}?{urlencode(options)}"
         return cls(form=form, url=plain, hosts=hosts, service=service, login=own)
 

@@ -37,10 +37,16 @@ _pools_lock = threading.Lock()
 class _Script(Script):
     """Runs by its digest, and from its text where the server does not know it.
 
-    The client's own way, to load it and try the digest again, fails if the scripts are flushed between the two.
+    The client's own way, to load it and try the digest again, fails if the scripts are flushed
+    between the two.
     """
 
-    def __call__(self, keys: Sequence[Any] | None = None, args: Iterable[Any] | None = None, client: Any = None) -> Any:
+    def __call__(
+        self,
+        keys: Sequence[Any] | None = None,
+        args: Iterable[Any] | None = None,
+        client: Any = None,
+    ) -> Any:
         keys = keys or ()
         args = tuple(args or ())
         client = client or self.registered_client
@@ -63,21 +69,28 @@ class _Redis(redis.Redis):
         if users is not None:
             users.discard(self)
             if not users:
-                # Not those in use: another thread may wait for a reply. Should a new client come meanwhile, it connects again.
+                # Not those in use: another thread may wait for a reply. Should a new client come
+                # meanwhile, it connects again.
                 self.connection_pool.disconnect(inuse_connections=False)
 
     def register_script(self, script: Any) -> Script:
         return _Script(self, script)
 
 
-def connect(url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)) -> redis.Redis:
-    """A client that returns bytes; connects on its first call. Thread-safe, and safe to make before a fork.
+def connect(
+    url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)
+) -> redis.Redis:
+    """A client that returns bytes; connects on its first call.
 
-    ``url`` as in ``redis_address``. In a cluster the client is for ``key`` and the keys with the same hash tag, and a
-    ValueError without one. With Sentinels or a cluster it follows the primary when that changes.
+    Thread-safe, and safe to make before a fork.
 
-    The clients of one process share their connections to a server. So a connection that went dead without a word costs a
-    process one timeout, and not one for the ledger, one for the inboxes, one for the counters.
+    ``url`` as in ``redis_address``. In a cluster the client is for ``key`` and the keys with the
+    same hash tag, and a ValueError without one. With Sentinels or a cluster it follows the primary
+    when that changes.
+
+    The clients of one process share their connections to a server. So a connection that went dead
+    without a word costs a process one timeout, and not one for the ledger, one for the inboxes, one
+    for the counters.
 
     No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call
     may take effect more than once on its way to one reply; the caller must be able to bear that.
@@ -111,15 +124,19 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
             socket_keepalive=True,
-            protocol=2,  # the shapes of some replies hang on it, and the default on the client's version
+            # the shapes of some replies hang on it, and the default on the client's version
+            protocol=2,
             health_check_interval=30,
             retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
-            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            # The primary became a replica: a new connection may lead to the new primary,
+            # this one never will.
             retry_on_error=[exceptions.ReadOnlyError],
         )
     except ValueError:
         # Without the cause: it may quote a part of the password.
-        raise LedgerRefusedError("malformed Redis URL; it should look like redis://:password@host:6379/0") from None
+        raise LedgerRefusedError(
+            "malformed Redis URL; it should look like redis://:password@host:6379/0"
+        ) from None
     _check_options(pool)
     return pool if address.form is Form.SERVER else following_pool(pool, address, key)
 
@@ -139,14 +156,17 @@ def _check_options(pool: redis.ConnectionPool) -> None:
     try:
         context = ssl.create_default_context(cafile=files["ssl_ca_certs"])
         if files["ssl_certfile"]:
-            context.load_cert_chain(files["ssl_certfile"], files["ssl_keyfile"], options.get("ssl_password"))
+            context.load_cert_chain(
+                files["ssl_certfile"], files["ssl_keyfile"], options.get("ssl_password")
+            )
     except OSError as error:  # SSLError, for a file with something else in it, is one
         named = " or ".join(f"{name}={path}" for name, path in files.items() if path)
         raise LedgerRefusedError(f"cannot read {named} of the Redis URL: {error}") from error
 
 
 def check_version(client: redis.Redis) -> None:
-    """Raises LedgerVersionError if the server is too old, and LedgerRefusedError if it is a Sentinel.
+    """Raises LedgerVersionError if the server is too old, and LedgerRefusedError if
+    it is a Sentinel.
 
     A server that does not let itself be asked is taken as it is.
     """
@@ -155,8 +175,12 @@ def check_version(client: redis.Redis) -> None:
     except exceptions.NoPermissionError:
         return
     if info.get("redis_mode") == "sentinel":
-        raise LedgerRefusedError("this Redis is a Sentinel: write its URL as redis+sentinel://host:26379/mymaster/0")
+        raise LedgerRefusedError(
+            "this Redis is a Sentinel: write its URL as redis+sentinel://host:26379/mymaster/0"
+        )
     version = str(info["redis_version"])
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
-        raise LedgerVersionError(f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey")
+        raise LedgerVersionError(
+            f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey"
+        )

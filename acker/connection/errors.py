@@ -1,8 +1,9 @@
-"""The one place where errors of Redis and of its client become ours: retry or refuse, the same for every store.
+"""The one place where errors of Redis and of its client become ours: retry or refuse, the same
+for every store.
 
-LedgerUnavailableError (retry) is for what passes by itself or by an operator's work on the server, so that a process waits
-for it. LedgerRefusedError (refuse) is for what is wrong in the address, the rights or the kind of server: waiting helps
-nothing.
+LedgerUnavailableError (retry) is for what passes by itself or by an operator's work on the server,
+so that a process waits for it. LedgerRefusedError (refuse) is for what is wrong in the address, the
+rights or the kind of server: waiting helps nothing.
 """
 
 from __future__ import annotations
@@ -56,21 +57,38 @@ _BY_CODE = {
     # The text of the script goes with the next call.
     "NOSCRIPT": _away("its scripts were flushed between two calls; nothing is to be done"),
     "OOM": _no_writes("raise its maxmemory or free memory"),
-    "READONLY": _no_writes("unless a failover is under way, point the URL at the primary, not at a replica"),
-    "MISCONF": _no_writes("it cannot save to its disk: check the space there, its log and settings"),
-    "NOREPLICAS": _no_writes("too few replicas keep up: check them, its log and settings (min-replicas-to-write)"),
+    "READONLY": _no_writes(
+        "unless a failover is under way, point the URL at the primary, not at a replica"
+    ),
+    "MISCONF": _no_writes(
+        "it cannot save to its disk: check the space there, its log and settings"
+    ),
+    "NOREPLICAS": _no_writes(
+        "too few replicas keep up: check them, its log and settings (min-replicas-to-write)"
+    ),
     "NOAUTH": _LOGIN,
     "WRONGPASS": _LOGIN,
     "NOPERM": _LOGIN,
     "DENIED": _refusal("it is in protected mode: give it a password, and write that into its URL"),
     "MOVED": _MEMBER,
     "ASK": _MEMBER,
-    "CROSSSLOT": _refusal("begin its URL with redis+cluster://, and let no proxy of a cluster stand in between"),
-    "WRONGTYPE": _refusal("another program uses the same keys: give tiercel a database of its own, or remove the key"),
+    "CROSSSLOT": _refusal(
+        "begin its URL with redis+cluster://, and let no proxy of a cluster stand in between"
+    ),
+    "WRONGTYPE": _refusal(
+        "another program uses the same keys: give tiercel a database of its own, or remove the key"
+    ),
 }
 # For errors without a code, or with one that says nothing: the first that fits.
 _BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
-    ((exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError), _LOGIN),
+    (
+        (
+            exceptions.AuthenticationError,
+            exceptions.AuthorizationError,
+            exceptions.NoPermissionError,
+        ),
+        _LOGIN,
+    ),
     ((exceptions.AuthenticationWrongNumberOfArgsError,), _LOGIN),
     ((exceptions.MaxConnectionsError,), _away("raise max_connections in its URL, or leave it out")),
     ((exceptions.BusyLoadingError,), _BY_CODE["LOADING"]),
@@ -81,10 +99,16 @@ _BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
     ((exceptions.OutOfMemoryError,), _BY_CODE["OOM"]),
     ((exceptions.ReadOnlyError,), _BY_CODE["READONLY"]),
     ((exceptions.AskError,), _MEMBER),  # a MovedError is one
-    ((exceptions.ClusterCrossSlotError, exceptions.CrossSlotTransactionError), _BY_CODE["CROSSSLOT"]),
+    (
+        (exceptions.ClusterCrossSlotError, exceptions.CrossSlotTransactionError),
+        _BY_CODE["CROSSSLOT"],
+    ),
     # The error inside it was looked for before; nothing took effect.
     ((exceptions.ExecAbortError,), _away("it discarded a transaction: see its log")),
-    ((exceptions.InvalidResponse,), _refusal("what answers there speaks another protocol: check host and port")),
+    (
+        (exceptions.InvalidResponse,),
+        _refusal("what answers there speaks another protocol: check host and port"),
+    ),
     ((exceptions.ConnectionError, exceptions.TimeoutError), _away(_CHECK)),
 )
 _OF_PIPELINE = re.compile(r"Command # \d+ \(.*?\) of pipeline caused error: ", re.DOTALL)
@@ -103,14 +127,23 @@ def translated(verb: str) -> Iterator[None]:
         if tls:
             raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
         meaning = _meaning(error)
-        also = f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
+        also = (
+            f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
+        )
         kind = LedgerUnavailableError if meaning.passes else LedgerRefusedError
-        raise kind(f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}") from error
+        raise kind(
+            f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}"
+        ) from error
 
 
 def shown(error: Exception) -> str:
-    """The error in one line, without a password, and without the command of a pipeline, which may hold what users sent."""
-    return _URL_CREDENTIALS.sub("://***@", _text(error).partition("\n")[0])[:200] or type(error).__name__
+    """The error in one line, without a password, and without the command of a pipeline, which may
+    hold what users sent.
+    """
+    return (
+        _URL_CREDENTIALS.sub("://***@", _text(error).partition("\n")[0])[:200]
+        or type(error).__name__
+    )
 
 
 def _text(error: Exception) -> str:
@@ -127,7 +160,8 @@ def _meaning(error: Exception) -> _Meaning:
     if "cluster support disabled" in str(error):
         return _NO_CLUSTER
     if "unauthenticated" in str(error):
-        # Redis takes only short commands from strangers: a long one ends here, before NOAUTH could be said.
+        # Redis takes only short commands from strangers: a long one ends here, before
+        # NOAUTH could be said.
         return _LOGIN
     if "max number of clients" in str(error):
         return _away("raise its maxclients, or let fewer processes use it")
@@ -135,7 +169,10 @@ def _meaning(error: Exception) -> _Meaning:
 
 
 def _tls_advice(error: BaseException) -> str | None:
-    """Advice about a handshake that will fail again; None if it was something else. The client hides its cause."""
+    """Advice about a handshake that will fail again; None if it was something else.
+
+    The client hides its cause.
+    """
     cause = error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return "add ?ssl_ca_certs=/path/to/ca.pem to its URL or correct the host name there"
@@ -143,5 +180,8 @@ def _tls_advice(error: BaseException) -> str | None:
     if reason == "WRONG_VERSION_NUMBER":
         return f"check the port, and {SCHEMES}"
     if "ALERT" in reason:
-        return "it asks for another certificate or protocol: see ssl_certfile and ssl_keyfile, and its log"
+        return (
+            "it asks for another certificate or protocol: see ssl_certfile and "
+            "ssl_keyfile, and its log"
+        )
     return None

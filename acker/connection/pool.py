@@ -1,7 +1,7 @@
 """A pool of connections that also exchanges a batch of commands for its replies, for little CPU.
 
-The client's own pipeline does the same for three times the CPU: at a hundred messages per second that was a
-sixth of what a step of a bolt costs (see docs/decisions/short-steps.md).
+The client's own pipeline does the same for three times the CPU: at a hundred messages per second
+that was a sixth of what a step of a bolt costs (see docs/decisions/short-steps.md).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class Pool(redis.ConnectionPool):
     """Connections to one server. Thread-safe, and safe to make before a fork."""
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send the commands in one write and return their replies, where a ResponseError is one as well.
+        """Send the commands in one write and return their replies, where a
+        ResponseError is one as well.
 
-        Connects where that is needed; what breaks is repeated as the pool's options say, so each command may take
-        effect more than once. Raises the client's errors.
+        Connects where that is needed; what breaks is repeated as the pool's options say, so each
+        command may take effect more than once. Raises the client's errors.
         """
         connection = self._taken()
         try:
@@ -45,14 +46,15 @@ class Pool(redis.ConnectionPool):
                 closed.append(idle.pop())
         for connection in closed:
             connection.disconnect()
-        # Closed and not thrown away: the pool counts them, and they connect again when they are used.
+        # Closed and not thrown away: the pool counts them, and they connect again
+        # when they are used.
         idle.extend(closed)
         super().disconnect(inuse_connections)
 
     def reset(self) -> None:
         """Forget all connections: in a process that was forked they are the parent's."""
-        # Beside the base class's own, because taking one from there costs a lock, a look at the socket and
-        # four records for an observer.
+        # Beside the base class's own, because taking one from there costs a lock, a look at the
+        # socket and four records for an observer.
         self._idle: deque[Any] = deque()
         super().reset()
 

@@ -1,4 +1,5 @@
-"""Connections that look for the primary themselves, each time they connect: asked are Sentinels, or members of a cluster.
+"""Connections that look for the primary themselves, each time they connect: asked are Sentinels, or
+members of a cluster.
 
 Their users see one server. In a cluster that is the server of one hash slot: all that one of our
 clients touches has one hash tag. So nothing else has to know that there are several, and pipelines,
@@ -21,16 +22,31 @@ from tiercel.acker.connection.address import Form, RedisAddress
 from tiercel.acker.connection.pool import Pool
 
 Host = tuple[str, int]
-_NOT_FOR_THOSE_ASKED = ("db", "username", "password", "credential_provider", "retry_on_error", "health_check_interval")
+_NOT_FOR_THOSE_ASKED = (
+    "db",
+    "username",
+    "password",
+    "credential_provider",
+    "retry_on_error",
+    "health_check_interval",
+)
 # Then another one is asked.
 _ANSWER_S = 2.0
 
 
 class Finder:
-    """Knows where the primary was last, and finds out where it is. Thread-safe; holds no connection."""
+    """Knows where the primary was last, and finds out where it is.
 
-    def __init__(self, hosts: Sequence[Host], ask: Callable[[Host], tuple[Host, Sequence[Host]]]) -> None:
-        """``ask`` asks one host for the primary and for others that can be asked; it raises the client's errors."""
+    Thread-safe; holds no connection.
+    """
+
+    def __init__(
+        self, hosts: Sequence[Host], ask: Callable[[Host], tuple[Host, Sequence[Host]]]
+    ) -> None:
+        """``ask`` asks one host for the primary and for others that can be asked.
+
+        It raises the client's errors.
+        """
         self._hosts = list(hosts)
         self._ask = ask
         self._lock = threading.Lock()
@@ -68,7 +84,8 @@ class _Following:
         self._found = None
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # Another connection has learned of a failover; this one need not wait for a server that is gone.
+        # Another connection has learned of a failover; this one need not wait for a
+        # server that is gone.
         if self._sock and self._found != self._finder.newest:
             self.disconnect()  # type: ignore[attr-defined]
         super().send_packed_command(command, check_health)  # type: ignore[misc]
@@ -76,9 +93,14 @@ class _Following:
     def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]
-        except (exceptions.ReadOnlyError, exceptions.AskError) as error:  # a MovedError is an AskError
+        except (
+            exceptions.ReadOnlyError,
+            exceptions.AskError,
+        ) as error:  # a MovedError is an AskError
             self.disconnect()  # type: ignore[attr-defined]
-            raise exceptions.ConnectionError(f"the primary is another server now ({error})") from error
+            raise exceptions.ConnectionError(
+                f"the primary is another server now ({error})"
+            ) from error
 
     def _connect(self) -> Any:
         self._found = self.host, self.port = self._finder.find()  # type: ignore[assignment]
@@ -94,9 +116,16 @@ class _FollowingSSLConnection(_Following, redis.SSLConnection):
 
 
 def following_pool(like: Pool, address: RedisAddress, key: str) -> Pool:
-    """A pool with the options of ``like``, whose connections lead to the primary; in a cluster to that of ``key``."""
+    """A pool with the options of ``like``, whose connections lead to the primary.
+
+    In a cluster to that of ``key``.
+    """
     kind = like.connection_class
-    options = {name: value for name, value in like.connection_kwargs.items() if name not in ("host", "port")}
+    options = {
+        name: value
+        for name, value in like.connection_kwargs.items()
+        if name not in ("host", "port")
+    }
     asking = {name: value for name, value in options.items() if name not in _NOT_FOR_THOSE_ASKED}
     asking.update(socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0))
     if address.form is Form.SENTINEL:
@@ -105,24 +134,34 @@ def following_pool(like: Pool, address: RedisAddress, key: str) -> Pool:
     else:
         asking.update((name, options[name]) for name in ("username", "password") if name in options)
         ask = _member(kind, asking, key_slot(key.encode()))
-    following = _FollowingSSLConnection if issubclass(kind, redis.SSLConnection) else _FollowingConnection
+    following = (
+        _FollowingSSLConnection if issubclass(kind, redis.SSLConnection) else _FollowingConnection
+    )
     return Pool(connection_class=following, finder=Finder(address.hosts, ask), **options)
 
 
-def _sentinel(kind: type[Any], options: dict[str, Any], service: str) -> Callable[[Host], tuple[Host, Sequence[Host]]]:
+def _sentinel(
+    kind: type[Any], options: dict[str, Any], service: str
+) -> Callable[[Host], tuple[Host, Sequence[Host]]]:
     def ask(host: Host) -> tuple[Host, Sequence[Host]]:
         found = _answer(kind, host, options, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if not found:
-            raise exceptions.ConnectionError(f"the Sentinel at {host[0]}:{host[1]} knows no {service!r}")
+            raise exceptions.ConnectionError(
+                f"the Sentinel at {host[0]}:{host[1]} knows no {service!r}"
+            )
         return (found[0].decode(), int(found[1])), ()
 
     return ask
 
 
-def _member(kind: type[Any], options: dict[str, Any], slot: int) -> Callable[[Host], tuple[Host, Sequence[Host]]]:
+def _member(
+    kind: type[Any], options: dict[str, Any], slot: int
+) -> Callable[[Host], tuple[Host, Sequence[Host]]]:
     def ask(host: Host) -> tuple[Host, Sequence[Host]]:
         ranges = _answer(kind, host, options, "CLUSTER", "SLOTS")
-        primaries = {(first, last): _member_host(primary, host) for first, last, primary, *_ in ranges}
+        primaries = {
+            (first, last): _member_host(primary, host) for first, last, primary, *_ in ranges
+        }
         for (first, last), found in primaries.items():
             if first <= slot <= last:
                 return found, list(primaries.values())

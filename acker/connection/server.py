@@ -1,10 +1,10 @@
 """Redis as a place for effects: prepared scripts and commands that leave alone or together.
 
-A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or by
-``perform_all`` they take the same way: one pipeline per server, in the order given. Scripts that
+A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or
+by ``perform_all`` they take the same way: one pipeline per server, in the order given. Scripts that
 ``perform_in_turn`` makes become one script, so that the server stops at the one that it refuses.
-Effects of several stores travel together where their servers share a connection pool, that is where their URLs are equal
-(in a cluster: URL and hash tag).
+Effects of several stores travel together where their servers share a connection pool, that is where
+their URLs are equal (in a cluster: URL and hash tag).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tiercel.acker.errors import LedgerUnavailableError
 T = TypeVar("T")
 Reader = Callable[[Any], T]
 
-# Longest wait for a push in one call. A connection that died without a word is noticed after the other.
+# Longest wait for a push in one call. A connection that died without a word is noticed
+# after the other.
 _LONGEST_WAIT = timedelta(seconds=5)
 _WAITING_TIMEOUT = timedelta(seconds=10)
 # Keys and arguments of scripts that become one.
@@ -51,7 +52,10 @@ class RedisEffect(Generic[T]):
     text: str | None = None
 
     def perform(self) -> T:
-        """Make the call alone. Raises LedgerUnavailableError, LedgerRefusedError, and what ``read`` raises."""
+        """Make the call alone.
+
+        Raises LedgerUnavailableError, LedgerRefusedError, and what ``read`` raises.
+        """
         reply: T = self.batch.perform([self])[0]
         return reply
 
@@ -74,7 +78,9 @@ class RedisScript:
     text: str
     digest: str
 
-    def __call__(self, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str) -> RedisEffect[T]:
+    def __call__(
+        self, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str
+    ) -> RedisEffect[T]:
         command = ("EVALSHA", self.digest, len(keys), *keys, *args)
         return RedisEffect(self.server, command, read, verb, self.text)
 
@@ -111,9 +117,9 @@ class RedisServer:
     def perform(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         """Make the calls in order, in one round trip; returns their replies.
 
-        The first error is raised when all calls were made. A script goes by its digest once it was sent
-        from here. Should the server have forgotten it since, the whole batch is repeated with the texts:
-        the calls behind it have then taken effect before it.
+        The first error is raised when all calls were made. A script goes by its digest once it was
+        sent from here. Should the server have forgotten it since, the whole batch is repeated with
+        the texts: the calls behind it have then taken effect before it.
         """
         if not effects:
             return []
@@ -131,7 +137,9 @@ class RedisServer:
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
 
     def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
-        """Make each call only if the one before replied 1; return the replies of those that were made.
+        """Make each call only if the one before replied 1.
+
+        Return the replies of those that were made.
 
         Scripts with few arguments go together, as one: one round trip, and atomic. If one of them
         fails, those before it have taken effect.
@@ -176,10 +184,12 @@ class RedisServer:
         return found
 
     def wait(self, key: str, most: timedelta, verb: str) -> bool:
-        """Wait until something is in a list, and take it out; False after ``most``, or after some seconds.
+        """Wait until something is in a list, and take it out.
 
-        A wait whose connection breaks may take something and return after all its time. Each thread that
-        waits has a connection of its own.
+        False after ``most``, or after some seconds.
+
+        A wait whose connection breaks may take something and return after all its time. Each thread
+        that waits has a connection of its own.
         """
         seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
         with translated(verb):
@@ -202,7 +212,8 @@ class RedisServer:
     def _send(self, commands: Sequence[Command]) -> list[Any]:
         replies = self._pool.exchange(commands)
         if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
-            # The primary became a replica: a new connection may lead to the new primary, this one never will.
+            # The primary became a replica: a new connection may lead to the new primary,
+            # this one never will.
             self._pool.disconnect(inuse_connections=False)
             replies = self._pool.exchange(commands)
         return replies
@@ -223,7 +234,9 @@ class RedisServers:
         return len(self._urls)
 
     def at(self, number: int, key: str) -> RedisServer:
-        """Return the server that holds a key: number ``number``, or in a cluster what has its hash tag."""
+        """Return the server that holds a key: number ``number``, or in a cluster what
+        has its hash tag.
+        """
         place = (number, _tag(key) if self._by_key[number] else "")
         found = self._servers.get(place)
         if found is None:
@@ -242,7 +255,9 @@ def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]
     words = 0
     for effect in effects:
         words += len(effect.command)
-        if groups[-1] and (words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None):
+        if groups[-1] and (
+            words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None
+        ):
             groups.append([])
             words = len(effect.command)
         groups[-1].append(effect)

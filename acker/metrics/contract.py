@@ -1,4 +1,6 @@
-"""The contract of the counters: what every task of a topology did, exact and not sampled, and the last errors."""
+"""The contract of the counters: what every task of a topology did, exact and not sampled, and
+the last errors.
+"""
 
 from __future__ import annotations
 
@@ -50,25 +52,34 @@ def clipped(error: ErrorReport) -> ErrorReport:
 class Metrics(Protocol):
     """Counters by component and task, exact as long as the counting process lives.
 
-    What a process has counted and not yet reported when it is killed is lost, and so is what a store loses. Never a message.
+    What a process has counted and not yet reported when it is killed is lost, and so is what a
+    store loses. Never a message.
     """
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
-        """Add to the named counters of one task, all in one round trip. Call it once per piece of work.
+        """Add to the named counters of one task, all in one round trip.
 
-        When it raises LedgerUnavailableError the counts are kept here: the next call sends them too, and a call that had
-        taken effect although its reply was lost is not counted twice. So do not add them again.
+        Call it once per piece of work.
+
+        When it raises LedgerUnavailableError the counts are kept here: the next call sends them
+        too, and a call that had taken effect although its reply was lost is not counted twice. So
+        do not add them again.
         """
         ...
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
-        """``add`` for several tasks, {(component, task): {counter: count}}, in the same one round trip."""
+        """``add`` for several tasks, {(component, task): {counter: count}}, in the
+        same one round trip.
+        """
         ...
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
-        """Keep these errors, the newest 1000 of the topology; of one task five each ten seconds, the first ones.
+        """Keep these errors, the newest 1000 of the topology.
 
-        A window begins with the first error after the one before. However many processes a task runs in, they share it.
+        Of one task five each ten seconds, the first ones.
+
+        A window begins with the first error after the one before. However many processes a task
+        runs in, they share it.
         """
         ...
 
@@ -79,7 +90,8 @@ class Metrics(Protocol):
     def over(self, window: Window) -> Counted:
         """Return the counts of a window that ends now, and the length of that window.
 
-        Exact, by the clock of each machine that counts. What is older than a day and a slot is kept in the totals alone.
+        Exact, by the clock of each machine that counts. What is older than a day and a slot is kept
+        in the totals alone.
         """
         ...
 

@@ -1,7 +1,7 @@
 """A latency histogram made of exact counters, so that tasks and processes add up. Pure.
 
-Bucket i counts the latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "complete_ms_bucket:i"; below 1 ms, i is
-negative.
+Bucket i counts the latencies from 1.1**i to 1.1**(i + 1) ms under the counter name
+"complete_ms_bucket:i"; below 1 ms, i is negative.
 """
 
 from __future__ import annotations
@@ -17,26 +17,41 @@ _LONGEST_MS = 1e9
 
 def bucket_of(latency_ms: float) -> str:
     """The counter that counts a latency; below 1 µs counts as 1 µs."""
-    return f"{PREFIX}{math.floor(math.log(min(max(latency_ms, _SHORTEST_MS), _LONGEST_MS)) / _GROWTH)}"
+    return (
+        f"{PREFIX}{math.floor(math.log(min(max(latency_ms, _SHORTEST_MS), _LONGEST_MS)) / _GROWTH)}"
+    )
 
 
 def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, int]]:
     """(bound in ms, how many latencies are below it), exact.
 
-    The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is infinite: all of them.
+    The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is
+    infinite: all of them.
     """
-    buckets = {int(name.removeprefix(PREFIX)): count for name, count in counts.items() if name.startswith(PREFIX)}
+    buckets = {
+        int(name.removeprefix(PREFIX)): count
+        for name, count in counts.items()
+        if name.startswith(PREFIX)
+    }
     bounds = range(0, math.ceil(math.log(1e5) / _GROWTH) + every, every)
-    found = [(math.exp(bound * _GROWTH), sum(n for at, n in buckets.items() if at < bound)) for bound in bounds]
+    found = [
+        (math.exp(bound * _GROWTH), sum(n for at, n in buckets.items() if at < bound))
+        for bound in bounds
+    ]
     return [*found, (math.inf, sum(buckets.values()))]
 
 
 def percentile(counts: Mapping[str, int], q: float) -> float | None:
-    """The latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed, within 5 %; None if none were.
+    """The latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed,
+    within 5 %; None if none were.
 
     Counters with other names are ignored.
     """
-    buckets = sorted((int(name.removeprefix(PREFIX)), count) for name, count in counts.items() if name.startswith(PREFIX))
+    buckets = sorted(
+        (int(name.removeprefix(PREFIX)), count)
+        for name, count in counts.items()
+        if name.startswith(PREFIX)
+    )
     rank = q * sum(count for _, count in buckets)
     seen = 0
     for bucket, count in buckets:

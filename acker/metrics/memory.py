@@ -7,8 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from tiercel.acker.metrics.contract import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
-from tiercel.acker.metrics.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
+from tiercel.acker.metrics.contract import (
+    ERRORS_A_WINDOW,
+    ERRORS_KEPT,
+    ERRORS_WINDOW,
+    ErrorReport,
+    by_task,
+    newest_first,
+)
+from tiercel.acker.metrics.windows import (
+    SLIDING,
+    Counted,
+    Counts,
+    Window,
+    seconds_of,
+    slot_of,
+    slots_of,
+)
 
 _Slot = dict[tuple[str, int], Counter[str]]
 

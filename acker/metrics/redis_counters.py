@@ -18,8 +18,23 @@ from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.layout import topology_prefix
-from tiercel.acker.metrics.contract import ERRORS_A_WINDOW, ERRORS_KEPT, ERRORS_WINDOW, ErrorReport, by_task, newest_first
-from tiercel.acker.metrics.windows import SLIDING, Counted, Counts, Window, seconds_of, slot_of, slots_of
+from tiercel.acker.metrics.contract import (
+    ERRORS_A_WINDOW,
+    ERRORS_KEPT,
+    ERRORS_WINDOW,
+    ErrorReport,
+    by_task,
+    newest_first,
+)
+from tiercel.acker.metrics.windows import (
+    SLIDING,
+    Counted,
+    Counts,
+    Window,
+    seconds_of,
+    slot_of,
+    slots_of,
+)
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536
@@ -28,10 +43,16 @@ _REPORTER_MEMORY_MS = 600_000
 
 
 class RedisMetrics:
-    """``Metrics`` on one server; thread-safe. Connects on its first call. Raises LedgerUnavailableError, LedgerRefusedError."""
+    """``Metrics`` on one server; thread-safe.
+
+    Connects on its first call. Raises LedgerUnavailableError, LedgerRefusedError.
+    """
 
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
-        """``url`` may hold a password. ``clock`` counts seconds, the same for all that count: since the epoch."""
+        """``url`` may hold a password.
+
+        ``clock`` counts seconds, the same for all that count: since the epoch.
+        """
         prefix = topology_prefix(topology)
         self._client = connect_topology(url, topology)
         self._clock = clock
@@ -44,7 +65,9 @@ class RedisMetrics:
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"
-        self._report = self._client.register_script(script_source("report", "tiercel.acker.metrics"))
+        self._report = self._client.register_script(
+            script_source("report", "tiercel.acker.metrics")
+        )
         self._since_key = prefix + "metrics:since"
         self._slot_prefix = prefix + "metrics:"
         self._count = self._client.register_script(script_source("count", "tiercel.acker.metrics"))
@@ -58,8 +81,8 @@ class RedisMetrics:
                 for counter, count in more.items():
                     name = _name(component, task, counter)
                     self._waiting[name] = self._waiting.get(name, 0) + count
-            # The call before may have been counted though its reply was lost: as it was, with its number, it is not counted
-            # twice. What has come since goes under the next number.
+            # The call before may have been counted though its reply was lost: as it was, with its
+            # number, it is not counted twice. What has come since goes under the next number.
             if self._unsure:
                 self._send()
             if self._waiting:
@@ -87,7 +110,8 @@ class RedisMetrics:
             packed = [_pack(error) for error in reported[:ERRORS_A_WINDOW]]
             with translated("report errors"):
                 self._report(
-                    keys=[self._errors_key, self._windows_key], args=[*_BOUNDS, json.dumps([component, task]), *packed]
+                    keys=[self._errors_key, self._windows_key],
+                    args=[*_BOUNDS, json.dumps([component, task]), *packed],
                 )
 
     def totals(self) -> Counts:
@@ -106,7 +130,9 @@ class RedisMetrics:
                 component, task, counter = _parts(name)
                 of_task = counts.setdefault(component, {}).setdefault(task, {})
                 of_task[counter] = of_task.get(counter, 0) + int(count)
-        return Counted(counts=counts, seconds=seconds_of(window, now, None if since is None else float(since)))
+        return Counted(
+            counts=counts, seconds=seconds_of(window, now, None if since is None else float(since))
+        )
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         if limit < 1:
@@ -119,7 +145,12 @@ class RedisMetrics:
         with translated("clear the counters"):
             slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
             self._client.delete(
-                self._counts_key, self._errors_key, self._windows_key, self._since_key, self._reporter_key, *slots
+                self._counts_key,
+                self._errors_key,
+                self._windows_key,
+                self._since_key,
+                self._reporter_key,
+                *slots,
             )
 
     def close(self) -> None:
@@ -152,4 +183,6 @@ def _pack(error: ErrorReport) -> str:
 
 def _unpack(packed: bytes) -> ErrorReport:
     at, component, task, message = json.loads(packed)
-    return ErrorReport(at=datetime.fromisoformat(at), component=component, task=task, message=message)
+    return ErrorReport(
+        at=datetime.fromisoformat(at), component=component, task=task, message=message
+    )

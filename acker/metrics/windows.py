@@ -1,7 +1,7 @@
 """The spans of time that counters are looked at over, cut into slots. Pure.
 
-A window is the slot of now and the twenty before it, as in Storm. Nothing is sampled or forgotten early, and a window reaches
-back a twentieth more than its name says at most.
+A window is the slot of now and the twenty before it, as in Storm. Nothing is sampled or forgotten
+early, and a window reaches back a twentieth more than its name says at most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Window(enum.Enum):
 
 SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
 
-# {component: {task: {counter: value}}}
+# By component, task and counter.
 Counts = dict[str, dict[int, dict[str, int]]]
 
 
@@ -57,5 +57,9 @@ def seconds_of(window: Window, now: float, since: float | None) -> float:
     """Return the length of a window now, if counting began at ``since``."""
     if since is None:
         return 0.0
-    began = since if window is Window.ALL_TIME else max(since, slots_of(window, now).start * window.slot_s)
+    began = (
+        since
+        if window is Window.ALL_TIME
+        else max(since, slots_of(window, now).start * window.slot_s)
+    )
     return max(0.0, now - began)

@@ -1,9 +1,12 @@
-"""One process, one pika ``SelectConnection``, one channel, and the prefetch of tiercel's spout; each message acked by itself.
+"""One process, one pika ``SelectConnection``, one channel, and the prefetch of tiercel's spout.
 
-    python -m bench.peers.consumer bare|inline QUEUE      AMQP and Redis as TIERCEL_AMQP and TIERCEL_REDIS
+Each message acked by itself.
 
-``bare`` does nothing with a message: what a Python consumer of this queue can do at most. ``inline`` splits the sentence and
-counts its words in Redis in one pipeline before the ack.
+    python -m bench.peers.consumer bare|inline QUEUE      AMQP and Redis as TIERCEL_AMQP
+                                                          and TIERCEL_REDIS
+
+``bare`` does nothing with a message: what a Python consumer of this queue can do at most.
+``inline`` splits the sentence and counts its words in Redis in one pipeline before the ack.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ def consume(amqp_url: str, queue: str, work: Work | None) -> None:
         channel.basic_consume(queue, delivered)
 
     connection = SelectConnection(
-        URLParameters(amqp_url), on_open_callback=lambda opened: opened.channel(on_open_callback=channel_open)
+        URLParameters(amqp_url),
+        on_open_callback=lambda opened: opened.channel(on_open_callback=channel_open),
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     connection.ioloop.start()

@@ -35,19 +35,26 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Read ``amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost][?heartbeat=seconds&cafile=path]``.
+        """Read
+        ``amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost][?heartbeat=seconds&cafile=path]``.
 
         Without a vhost it is ``/``, without a user ``guest``. Raises AddressError.
         """
         scheme, separator, rest = url.partition("://")
         if not separator or scheme.lower() not in _PORTS:
             shown = scheme[:20] if separator else "no scheme"
-            raise AddressError(f"the AMQP URL begins with {shown!r}, not with amqp:// or amqps://; {_EXAMPLE}")
-        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+            raise AddressError(
+                f"the AMQP URL begins with {shown!r}, not with amqp:// or amqps://; {_EXAMPLE}"
+            )
+        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
+        # one in brackets.
         place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
         parts = urlsplit(f"//{rest[len(place) :]}")
         if "@" in rest and "@" not in place:
-            raise AddressError("the AMQP URL has a '/', '?' or '#' in its user or password; write it as %2F, %3F or %23")
+            raise AddressError(
+                "the AMQP URL has a '/', '?' or '#' in its user or password; write it as "
+                "%2F, %3F or %23"
+            )
         login, _, hosts = place.rpartition("@")
         user, colon, password = login.partition(":")
         options = _options(parts.query)
@@ -62,7 +69,9 @@ class Address:
         )
 
     def __str__(self) -> str:
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        hosts = ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts
+        )
         vhost = "" if self.vhost == "/" else f"/{self.vhost}"
         return f"amqp{'s' if self.tls else ''}://{self.user}@{hosts}{vhost}"
 
@@ -93,7 +102,9 @@ class Address:
         try:
             return ssl.create_default_context(cafile=self.cafile)
         except (OSError, ssl.SSLError) as error:
-            raise AddressError(f"cannot read the CA certificates in {self.cafile!r}: {error}") from error
+            raise AddressError(
+                f"cannot read the CA certificates in {self.cafile!r}: {error}"
+            ) from error
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:
@@ -114,7 +125,10 @@ def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in _OPTIONS:
-            raise AddressError(f"the AMQP URL has an unknown option {name[:20]!r}; the options are {' and '.join(_OPTIONS)}")
+            raise AddressError(
+                f"the AMQP URL has an unknown option {name[:20]!r}; the options are "
+                f"{' and '.join(_OPTIONS)}"
+            )
     return options
 
 
@@ -122,5 +136,7 @@ def _heartbeat(text: str | None) -> int:
     if text is None:
         return _HEARTBEAT_S
     if not text.isdecimal() or not 0 <= int(text) <= 65535:
-        raise AddressError(f"heartbeat={text[:20]} in the AMQP URL must be whole seconds from 0 (none) to 65535")
+        raise AddressError(
+            f"heartbeat={text[:20]} in the AMQP URL must be whole seconds from 0 (none) to 65535"
+        )
     return int(text)

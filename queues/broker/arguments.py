@@ -19,8 +19,8 @@ PRECONDITION_FAILED = 406
 TYPE = "x-queue-type"
 LIMIT = "x-delivery-limit"
 
-# No queue has this delivery limit, so that a declaration with it is always refused: it neither makes
-# nor changes a queue.
+# No queue has this delivery limit, so that a declaration with it is always refused: it neither
+# makes nor changes a queue.
 _NO_LIMIT = 1_999_999_999
 _ROUNDS = 40
 _REFUSAL = re.compile(
@@ -33,9 +33,9 @@ _OLD_PROPERTIES = ("durable", "auto_delete", "exclusive")
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
     """Return what the queue, which must be there, was declared with; None where that is not told.
 
-    RabbitMQ does not tell it to a user without the permission to configure, nor where the queue's name
-    is too long for the refusal's 255 bytes. Of queues other than quorum queues only the type is read.
-    ``connection`` is a ``BlockingConnection``.
+    RabbitMQ does not tell it to a user without the permission to configure, nor where the queue's
+    name is too long for the refusal's 255 bytes. Of queues other than quorum queues only the type
+    is read. ``connection`` is a ``BlockingConnection``.
     """
     known: dict[str, Any] = {TYPE: "quorum", LIMIT: _NO_LIMIT}
     for _ in range(_ROUNDS):
@@ -74,7 +74,9 @@ def _checked(connection: Any, name: str, known: Mapping[str, Any]) -> Mapping[st
         # The queue was deleted a moment ago, and this declaration has made one that is not wanted.
         connection.channel().queue_delete(name, if_unused=True, if_empty=True)
         return None
-    return MappingProxyType({argument: value for argument, value in known.items() if value is not None})
+    return MappingProxyType(
+        {argument: value for argument, value in known.items() if value is not None}
+    )
 
 
 def _value(text: str | None, kind: str | None) -> Any:

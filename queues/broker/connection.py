@@ -12,12 +12,27 @@ from typing import Any
 
 import pika
 from pika import exceptions as amqp
-from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed, AMQPConnectorException
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
+from pika.adapters.utils.connection_workflow import (
+    AMQPConnectionWorkflowFailed,
+    AMQPConnectorException,
+)
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import Connection
-from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError, QueuesError
+from tiercel.queues.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    QueueMissingError,
+    QueuesError,
+)
 
 # A broker that starts takes longer than that, and a client that waits for it shall not wait much
 # longer than it takes.
@@ -31,27 +46,49 @@ _NOT_ALLOWED = 530
 # error, internal error.
 _TRANSIENT = (313, 320, 504, 541)
 
-_LOGIN = "RabbitMQ at {at} refused the login of user {user!r}; check user and password in the AMQP URL"
-_VHOST = "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; create it or grant access"
+_LOGIN = (
+    "RabbitMQ at {at} refused the login of user {user!r}; check user and password in the AMQP URL"
+)
+_VHOST = (
+    "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; "
+    "create it or grant access"
+)
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str], ...] = (
     ((amqp.AuthenticationError,), BrokerRefusedError, _LOGIN),
     (
         (amqp.IncompatibleProtocolError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
         BrokerUnavailableError,
-        "what listens at {at} hung up without a greeting; wait if it is starting, else check the port, and amqp or amqps",
+        (
+            "what listens at {at} hung up without a greeting; wait if it is starting, "
+            "else check the port, and amqp or amqps"
+        ),
     ),
     (
         (ssl.SSLCertVerificationError,),
         BrokerRefusedError,
-        "the certificate of RabbitMQ at {at} is not trusted ({what}); add ?cafile=/path/to/ca.pem or correct the host name",
+        (
+            "the certificate of RabbitMQ at {at} is not trusted ({what}); add "
+            "?cafile=/path/to/ca.pem or correct the host name"
+        ),
     ),
     (
         (ssl.SSLError, amqp.ProtocolSyntaxError),
         BrokerRefusedError,
-        "what answers at {at} does not speak this protocol; check the port, and whether it is amqp or amqps",
+        (
+            "what answers at {at} does not speak this protocol; check the port, and "
+            "whether it is amqp or amqps"
+        ),
     ),
-    ((socket.gaierror,), BrokerUnavailableError, "the host name in {at} is not known; check the AMQP URL"),
-    ((ConnectionRefusedError,), BrokerUnavailableError, "nothing listens at {at}; start RabbitMQ or correct the AMQP URL"),
+    (
+        (socket.gaierror,),
+        BrokerUnavailableError,
+        "the host name in {at} is not known; check the AMQP URL",
+    ),
+    (
+        (ConnectionRefusedError,),
+        BrokerUnavailableError,
+        "nothing listens at {at}; start RabbitMQ or correct the AMQP URL",
+    ),
     (
         (amqp.ConnectionBlockedTimeout,),
         BrokerUnavailableError,
@@ -65,7 +102,9 @@ _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
 
 
 def backoff_s(attempt: int) -> float:
-    """Seconds to wait before attempt number ``attempt + 1`` to connect: 0.1, 0.2, 0.4 … 2, and a little chance."""
+    """Seconds to wait before attempt number ``attempt + 1`` to connect: 0.1, 0.2, 0.4 … 2, and
+    a little chance.
+    """
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     return _BACKOFF(state)
@@ -73,9 +112,12 @@ def backoff_s(attempt: int) -> float:
 
 @contextmanager
 def connected(address: Address, name: str, patience: timedelta = timedelta(0)) -> Iterator[Any]:
-    """A pika ``BlockingConnection``, closed at the end. Translates everything that pika raises inside.
+    """A pika ``BlockingConnection``, closed at the end.
 
-    Tries again for ``patience`` while RabbitMQ does not answer. Raises BrokerUnavailableError, BrokerRefusedError.
+    Translates everything that pika raises inside.
+
+    Tries again for ``patience`` while RabbitMQ does not answer. Raises BrokerUnavailableError,
+    BrokerRefusedError.
     """
     retrying = Retrying(
         retry=retry_if_exception_type(BrokerUnavailableError),
@@ -112,16 +154,21 @@ def translate(error: BaseException, address: Address) -> QueuesError:
     if isinstance(cause, amqp.ConnectionClosed | amqp.ChannelClosed):
         return _closed(cause.reply_code, cause.reply_text, address)
     if isinstance(cause, amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError):
-        # Guesses of pika's, by the moment at which the connection broke. RabbitMQ says so when it refuses; what it said is
-        # in the text. Without that, the connection just broke.
+        # Guesses of pika's, by the moment at which the connection broke. RabbitMQ says so when it
+        # refuses; what it said is in the text. Without that, the connection just broke.
         said = _SAID.search(str(cause))
         if said is not None:
             return _closed(int(said[1]), said[2], address)
     for kinds, make, message in _MEANINGS:
         if isinstance(cause, kinds):
-            return make(message.format(at=address, user=address.user, vhost=address.vhost, what=_brief(cause)))
+            return make(
+                message.format(
+                    at=address, user=address.user, vhost=address.vhost, what=_brief(cause)
+                )
+            )
     return BrokerUnavailableError(
-        f"RabbitMQ at {address} did not answer ({_brief(cause)}); check that it runs and is reachable"
+        f"RabbitMQ at {address} did not answer ({_brief(cause)}); check that it runs "
+        "and is reachable"
     )
 
 
@@ -131,23 +178,34 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
     if code == _NOT_ALLOWED:
         return BrokerRefusedError(_VHOST.format(at=address, user=address.user, vhost=address.vhost))
     if code == _NOT_FOUND:
-        return QueueMissingError(f"RabbitMQ at {address} says: {_line(text)}; declare it first or correct the name")
+        return QueueMissingError(
+            f"RabbitMQ at {address} says: {_line(text)}; declare it first or correct the name"
+        )
     if code in _TRANSIENT:
         return BrokerUnavailableError(f"RabbitMQ at {address} closed the connection: {_line(text)}")
     if code == _ACCESS_REFUSED:
-        return BrokerRefusedError(f"user {address.user!r} may not do this on {address}: {_line(text)}; grant the permission")
+        return BrokerRefusedError(
+            f"user {address.user!r} may not do this on {address}: {_line(text)}; grant "
+            "the permission"
+        )
     return BrokerRefusedError(f"RabbitMQ at {address} refused: {_line(text)}")
 
 
 def _root(error: BaseException) -> BaseException:
-    """The innermost error: pika wraps what happened in what it was doing, at each layer in another way."""
+    """The innermost error: pika wraps what happened in what it was doing, at each
+    layer in another way.
+    """
     while True:
         if isinstance(error, AMQPConnectionWorkflowFailed):
             inner = error.exceptions[-1]
         elif isinstance(error, AMQPConnectorException):
             inner = getattr(error, "exception", None)
         else:
-            inner = error.args[0] if type(error) is amqp.AMQPConnectionError and error.args else error.__cause__
+            inner = (
+                error.args[0]
+                if type(error) is amqp.AMQPConnectionError and error.args
+                else error.__cause__
+            )
         if not isinstance(inner, BaseException):
             return error
         error = inner

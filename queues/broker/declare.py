@@ -1,6 +1,7 @@
 """Declaring the queues: a quorum queue for the work, and its dead-letter queue.
 
-What the arguments are for: https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison messages, delayed retry).
+What the arguments are for: https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison
+messages, delayed retry).
 """
 
 from __future__ import annotations
@@ -82,9 +83,12 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
 
 
 def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
-    """Make sure that the queue exists; ``connection`` is a ``BlockingConnection``. A queue that exists is never changed.
+    """Make sure that the queue exists; ``connection`` is a ``BlockingConnection``.
 
-    Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none, BrokerRefusedError.
+    A queue that exists is never changed.
+
+    Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none,
+    BrokerRefusedError.
     """
     version = check_server(connection, address)
     if queue.declare:
@@ -100,7 +104,9 @@ def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> D
     return declared
 
 
-def _declared(arguments: Mapping[str, Any] | None, version: tuple[int, int], queue: WorkQueue) -> Declared:
+def _declared(
+    arguments: Mapping[str, Any] | None, version: tuple[int, int], queue: WorkQueue
+) -> Declared:
     """Read a queue's arguments, ``None`` where they are not known."""
     known = {} if arguments is None else arguments
     limit = known.get(LIMIT, _LIMIT_SINCE_THEN if version >= _LIMITED_SINCE else None)
@@ -114,7 +120,9 @@ def _declared(arguments: Mapping[str, Any] | None, version: tuple[int, int], que
     )
 
 
-def _judge(declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue) -> None:
+def _judge(
+    declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue
+) -> None:
     """Warn about the properties of a queue that is used as it is.
 
     Raises BrokerRefusedError if it would lose messages.
@@ -122,30 +130,43 @@ def _judge(declared: Declared, found: Mapping[str, Any] | None, address: Address
     limit = declared.limit.returns
     if declared.limit.deletes and limit is not None and limit < 1:
         raise BrokerRefusedError(
-            f"queue {queue.name!r} on {address} has the delivery limit {limit} and no dead-letter exchange: RabbitMQ deletes"
-            " each message that comes back; declare the queue with a higher limit or a dead-letter exchange"
+            f"queue {queue.name!r} on {address} has the delivery limit {limit} and no "
+            "dead-letter exchange: RabbitMQ deletes"
+            " each message that comes back; declare the queue with a higher limit or a "
+            "dead-letter exchange"
         )
     if found is None:
         why = "its arguments cannot be read"
     elif declared.limit.deletes:
-        why = f"after {limit} deliveries a message is copied to {queue.dead!r}: there is no dead-letter exchange"
+        why = (
+            f"after {limit} deliveries a message is copied to {queue.dead!r}: there is no "
+            "dead-letter exchange"
+        )
     elif not declared.limit.returns_are_free:
         why = (
-            f"RabbitMQ dead-letters what comes back more than {limit} times, for lost connections too;"
-            f" to end that, delete it when it is empty and let tiercel declare it with {LIMIT}={BROKER_LIMIT}"
+            f"RabbitMQ dead-letters what comes back more than {limit} times, for lost "
+            "connections too;"
+            " to end that, delete it when it is empty and let tiercel declare it with "
+            f"{LIMIT}={BROKER_LIMIT}"
         )
     elif found.get(TYPE) != "quorum":
         why = f"it is a {found.get(TYPE)} queue, where deliveries are counted per worker"
     else:
         return
-    log.warning("queue %s is used as it is: %s", queue.name, why, extra={"event": "queue_used_as_is", "queue": queue.name})
+    log.warning(
+        "queue %s is used as it is: %s",
+        queue.name,
+        why,
+        extra={"event": "queue_used_as_is", "queue": queue.name},
+    )
 
 
 def declare_dead_letter_queue(connection: Any, address: Address, name: str) -> None:
     """Make sure that a dead-letter queue exists."""
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
     if check_server(connection, address) >= _LIMITED_SINCE:
-        # Looking at a dead letter is a delivery. With a limit, looking often enough would delete it.
+        # Looking at a dead letter is a delivery. With a limit, looking often enough
+        # would delete it.
         arguments[LIMIT] = -1
     _declare(connection, address, name, arguments)
 
@@ -159,7 +180,8 @@ def check_server(connection: Any, address: Address) -> tuple[int, int]:
     if version < OLDEST_SERVER:
         shown = f"{properties.get('product', 'the server')} {text or 'without a version'}"
         raise ServerTooOldError(
-            f"{shown} at {address} is too old; tiercel needs RabbitMQ {'.'.join(map(str, OLDEST_SERVER))} or newer"
+            f"{shown} at {address} is too old; tiercel needs RabbitMQ "
+            f"{'.'.join(map(str, OLDEST_SERVER))} or newer"
         )
     return version
 
@@ -168,24 +190,31 @@ def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str
     """The arguments that a work queue is declared with on this version of RabbitMQ."""
     arguments = {
         TYPE: "quorum",
-        # The default exchange leads to the queue of that name: nothing in between that could be missing or bound wrongly.
+        # The default exchange leads to the queue of that name: nothing in between that could be
+        # missing or bound wrongly.
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": queue.dead,
-        # A dead letter stays in the work queue until its dead-letter queue has it; needs reject-publish, even without a limit.
+        # A dead letter stays in the work queue until its dead-letter queue has it; needs
+        # reject-publish, even without a limit.
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
         LIMIT: BROKER_LIMIT,
     }
-    return arguments | (delayed_retry_arguments(queue.retry) if version >= _DELAYED_RETRY_SINCE else {})
+    return arguments | (
+        delayed_retry_arguments(queue.retry) if version >= _DELAYED_RETRY_SINCE else {}
+    )
 
 
 def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
     """Return the arguments that make RabbitMQ 4.3 wait before it delivers a rejected message again;
     nothing without a wait.
 
-    ``failed`` means those that count as a failed delivery (``basic.reject``), not those that were given back (``basic.nack``).
+    ``failed`` means those that count as a failed delivery (``basic.reject``), not those that were
+    given back (``basic.nack``).
     """
-    first_ms, longest_ms = (int(wait.total_seconds() * 1000) for wait in (policy.first, policy.longest))
+    first_ms, longest_ms = (
+        int(wait.total_seconds() * 1000) for wait in (policy.first, policy.longest)
+    )
     if first_ms <= 0:
         return {}
     return {
@@ -202,7 +231,8 @@ def _declare(connection: Any, address: Address, name: str, arguments: Mapping[st
     except ChannelClosedByBroker as error:
         if error.reply_code != PRECONDITION_FAILED:
             raise translate(error, address) from error
-        # RabbitMQ refuses arguments that it does not know in the same way: then there need be no queue.
+        # RabbitMQ refuses arguments that it does not know in the same way: then there
+        # need be no queue.
         _look(connection, address, name)
         return False
     return True

@@ -36,13 +36,16 @@ class QueueDepth:
     dead_lettered: int | None
 
 
-def depths(amqp_url: str, names: Sequence[str], management_url: str | None = None) -> list[QueueDepth]:
+def depths(
+    amqp_url: str, names: Sequence[str], management_url: str | None = None
+) -> list[QueueDepth]:
     """The depths of these queues, in this order.
 
-    A quorum queue without a leader counts as empty and without consumers, for that is what RabbitMQ says.
-    ``management_url`` is like ``http://host:15672``; user and password are those of the AMQP URL unless it has its own. Its
-    numbers are some seconds old, so it is only asked for what AMQP does not tell. Raises QueueMissingError,
-    AddressError, BrokerUnavailableError, BrokerRefusedError.
+    A quorum queue without a leader counts as empty and without consumers, for that is what RabbitMQ
+    says. ``management_url`` is like ``http://host:15672``; user and password are those of the AMQP
+    URL unless it has its own. Its numbers are some seconds old, so it is only asked for what AMQP
+    does not tell. Raises QueueMissingError, AddressError, BrokerUnavailableError,
+    BrokerRefusedError.
     """
     address = Address.parse(amqp_url)
     found = _declared(address, names)
@@ -50,11 +53,13 @@ def depths(amqp_url: str, names: Sequence[str], management_url: str | None = Non
     return [_with_more(depth, _more(management_url, address, depth.name)) for depth in found]
 
 
-def survey(amqp_url: str, names: Sequence[str], management_url: str | None = None) -> list[QueueDepth]:
+def survey(
+    amqp_url: str, names: Sequence[str], management_url: str | None = None
+) -> list[QueueDepth]:
     """The depths of those of these queues that there are: for monitors, which look again and again.
 
-    The management interface tells all of them without a connection of AMQP's; where it does not answer, AMQP does. Raises
-    AddressError, BrokerUnavailableError, BrokerRefusedError.
+    The management interface tells all of them without a connection of AMQP's; where it does not
+    answer, AMQP does. Raises AddressError, BrokerUnavailableError, BrokerRefusedError.
     """
     address = Address.parse(amqp_url)
     if management_url is not None:
@@ -76,7 +81,10 @@ def _refuse_missing(address: Address, names: Sequence[str], found: Sequence[Queu
     there = {depth.name for depth in found}
     for name in names:
         if name not in there:
-            raise QueueMissingError(f"there is no queue {name!r} on {address}; publish to it or start its topology first")
+            raise QueueMissingError(
+                f"there is no queue {name!r} on {address}; publish to it or start its "
+                "topology first"
+            )
 
 
 def _declared(address: Address, names: Sequence[str]) -> list[QueueDepth]:
@@ -87,7 +95,15 @@ def _declared(address: Address, names: Sequence[str]) -> list[QueueDepth]:
             dead = _look(connection, address, dead_letter_queue(name))
             if work is not None:
                 dead_lettered = None if dead is None else dead[0]
-                found.append(QueueDepth(name=name, ready=work[0], unacked=None, consumers=work[1], dead_lettered=dead_lettered))
+                found.append(
+                    QueueDepth(
+                        name=name,
+                        ready=work[0],
+                        unacked=None,
+                        consumers=work[1],
+                        dead_lettered=dead_lettered,
+                    )
+                )
     return found
 
 
@@ -97,7 +113,8 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
     try:
         method = channel.queue_declare(name, passive=True).method
         if not method.message_count and not method.consumer_count:
-            # RabbitMQ says the same of a quorum queue whose leader took longer than 250 ms to answer.
+            # RabbitMQ says the same of a quorum queue whose leader took longer than
+            # 250 ms to answer.
             method = channel.queue_declare(name, passive=True).method
     except ChannelClosedByBroker as error:
         refusal = translate(error, address)
@@ -135,4 +152,10 @@ def _more(management_url: str | None, address: Address, name: str) -> Managed | 
 def _with_more(depth: QueueDepth, more: Managed | None) -> QueueDepth:
     if more is None:
         return depth
-    return replace(depth, unacked=more.unacked, delayed=more.delayed, in_rate=more.in_rate, out_rate=more.out_rate)
+    return replace(
+        depth,
+        unacked=more.unacked,
+        delayed=more.delayed,
+        in_rate=more.in_rate,
+        out_rate=more.out_rate,
+    )

@@ -1,13 +1,16 @@
 """pika's connection, but a message whose headers pika cannot decode does not end it.
 
-pika decodes headers where it reads frames: what it raises there ends the connection, and every
-message that was open on it is delivered again, counted as failed. So headers are read by
-``queues.broker.headers`` instead, in the connections that are opened here and in no others of the process.
+pika decodes headers where it reads frames: what it raises there ends the connection, and
+every message that was open on it is delivered again, counted as failed. So headers are read
+by ``queues.broker.headers`` instead, in the connections that are opened here and in no
+others of the process.
 
-A message that is there as a whole, as small ones are, is read in one go and not as three frames: pika takes 12 µs for
-these, which was a third of what a spout worker spends on a message when a queue is drained, and this takes 3.
+A message that is there as a whole, as small ones are, is read in one go and not as three frames:
+pika takes 12 µs for these, which was a third of what a spout worker spends on a message when a
+queue is drained, and this takes 3.
 
-``tests/unit/queues/broker/test_frames.py`` fails if a pika no longer reads frames by the methods overridden here.
+``tests/unit/queues/broker/test_frames.py`` fails if a pika no longer reads frames by the methods
+overridden here.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ from typing import Any
 
 from pika import BasicProperties, SelectConnection
 from pika.frame import Frame, Header
-from pika.spec import FRAME_BODY, FRAME_END, FRAME_END_SIZE, FRAME_HEADER, FRAME_HEADER_SIZE, FRAME_METHOD, Basic
+from pika.spec import (
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_END_SIZE,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    FRAME_METHOD,
+    Basic,
+)
 
 from tiercel.queues.broker.headers import Headers
 
@@ -52,7 +63,9 @@ class Message(Frame):  # type: ignore[misc] # pika is not typed
 
     NAME = "Message"
 
-    def __init__(self, channel_number: int, method: Basic.Deliver, properties: Properties, body: bytes) -> None:
+    def __init__(
+        self, channel_number: int, method: Basic.Deliver, properties: Properties, body: bytes
+    ) -> None:
         """``properties`` are shared with other messages that have the same: to be read only."""
         self.frame_type = FRAME_METHOD
         self.channel_number = channel_number
@@ -69,9 +82,12 @@ class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
         return super()._read_frame() if found is None else found
 
     def _process_frame(self, frame_value: Any) -> None:
-        channel = self._channels.get(frame_value.channel_number) if type(frame_value) is Message else None
+        channel = (
+            self._channels.get(frame_value.channel_number) if type(frame_value) is Message else None
+        )
         if channel is None:
-            super()._process_frame(frame_value)  # of a message it says that there is no such channel
+            # of a message it says that there is no such channel
+            super()._process_frame(frame_value)
             return
         self.frames_received += 3 if frame_value.body else 2
         channel._on_deliver(frame_value, frame_value, frame_value.body)  # noqa: SLF001 - as pika does with three frames
@@ -93,12 +109,16 @@ def read_properties(wire: bytes) -> Properties:
         properties.decode(_FLAGS.pack(flags) + wire[_FLAGS.size : start] + wire[end:])
         properties.headers = Headers(wire[start + _LENGTH.size : end])
     except Exception as error:  # noqa: BLE001 - whatever it is, it must harm this message alone
-        return Properties(headers=Headers(unreadable=f"the properties are not AMQP: {error!r:.100}"))
+        return Properties(
+            headers=Headers(unreadable=f"the properties are not AMQP: {error!r:.100}")
+        )
     return properties
 
 
 def _content_header(data: bytes) -> tuple[int, Header] | None:
-    """The frame at the beginning, if it is all there and begins a message, and its size; else pika reads it."""
+    """The frame at the beginning, if it is all there and begins a message, and its size;
+    else pika reads it.
+    """
     if data[:1] != bytes([FRAME_HEADER]) or len(data) < FRAME_HEADER_SIZE:
         return None
     _, channel, size = _FIRST.unpack_from(data)
@@ -113,7 +133,9 @@ def _content_header(data: bytes) -> tuple[int, Header] | None:
 
 
 def _message(data: bytes) -> tuple[int, Message] | None:
-    """The delivery at the beginning, if all of it is there, with the body in one frame, and its size; else pika reads it."""
+    """The delivery at the beginning, if all of it is there, with the body in one frame, and its
+    size; else pika reads it.
+    """
     if data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + 4] != _DELIVER or data[0] != FRAME_METHOD:
         return None
     try:
@@ -123,7 +145,11 @@ def _message(data: bytes) -> tuple[int, Message] | None:
         content = method_end + FRAME_END_SIZE + FRAME_HEADER_SIZE
         content_end = content + found[2]
         kind, _, body_size = _CONTENT.unpack_from(data, content)
-        if found[:2] != (FRAME_HEADER, channel) or kind != BasicProperties.INDEX or data[content_end] != FRAME_END:
+        if (
+            found[:2] != (FRAME_HEADER, channel)
+            or kind != BasicProperties.INDEX
+            or data[content_end] != FRAME_END
+        ):
             return None
         end = content_end
         body = b""
@@ -131,7 +157,11 @@ def _message(data: bytes) -> tuple[int, Message] | None:
             start = content_end + FRAME_END_SIZE + FRAME_HEADER_SIZE
             end = start + body_size
             body = data[start:end]
-            if _FIRST.unpack_from(data, content_end + FRAME_END_SIZE) != (FRAME_BODY, channel, body_size):
+            if _FIRST.unpack_from(data, content_end + FRAME_END_SIZE) != (
+                FRAME_BODY,
+                channel,
+                body_size,
+            ):
                 return None
         if data[method_end] != FRAME_END or data[end] != FRAME_END:
             return None

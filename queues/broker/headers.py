@@ -47,7 +47,9 @@ class _UnreadableError(ValueError):
 
 
 class _Entry(NamedTuple):
-    """One value, with the places where it begins (with its name), where its type stands, and its end."""
+    """One value, with the places where it begins (with its name), where its type
+    stands, and its end.
+    """
 
     name: str
     start: int
@@ -72,7 +74,10 @@ class Headers(Mapping[str, Any]):
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None) -> Headers:
-        """The same if it is one, else a table of these values; what pika cannot write becomes text."""
+        """The same if it is one, else a table of these values.
+
+        What pika cannot write becomes text.
+        """
         if isinstance(headers, Headers):
             return headers
         entries = [_name(name) + _written(value) for name, value in (headers or {}).items()]
@@ -89,7 +94,11 @@ class Headers(Mapping[str, Any]):
     def without(self, unwanted: Callable[[str], bool]) -> Headers:
         """A copy without the entries of these names, and without what cannot be read."""
         wire = self.wire
-        return Headers(b"".join([wire[each.start : each.end] for each in self._table[0] if not unwanted(each.name)]))
+        return Headers(
+            b"".join(
+                [wire[each.start : each.end] for each in self._table[0] if not unwanted(each.name)]
+            )
+        )
 
     def plus(self, texts: Mapping[str, str]) -> Headers:
         """A copy with these entries, instead of those of the same names."""
@@ -120,7 +129,8 @@ class Headers(Mapping[str, Any]):
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        # Of a name that stands twice, the first: that is the one which RabbitMQ sets, and keeps when it writes anew.
+        # Of a name that stands twice, the first: that is the one which RabbitMQ sets, and keeps
+        # when it writes anew.
         return {each.name: _value(self.wire, each, 1) for each in reversed(self._table[0])}
 
 
@@ -197,6 +207,14 @@ def _written(value: Any) -> bytes:
     try:
         encode_value(pieces, value)
         return b"".join(pieces)
-    except (AMQPError, ValueError, TypeError, AttributeError, ArithmeticError, struct.error, RecursionError):
+    except (
+        AMQPError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        struct.error,
+        RecursionError,
+    ):
         text = str(value) if isinstance(value, float) else f"({type(value).__name__})"
         return b"S" + struct.pack(">I", len(text)) + text.encode()

@@ -38,7 +38,10 @@ class LinkUser(Protocol):
     """User of the channel. All of it is called on the I/O thread."""
 
     def prepare(self) -> None:
-        """Called before each connection, and may block: declare the queues here. Raises QueuesError."""
+        """Called before each connection, and may block: declare the queues here.
+
+        Raises QueuesError.
+        """
         ...
 
     def opened(self, channel: Any) -> None:
@@ -58,9 +61,11 @@ class LinkUser(Protocol):
 
 
 class Link:
-    """Connects, connects again with growing waits, tries the hosts in turn, and ends when told to or when refused.
+    """Connects, connects again with growing waits, tries the hosts in turn, and ends when told to
+    or when refused.
 
-    A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else after five in a row.
+    A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else
+    after five in a row.
     """
 
     def __init__(self, address: Address, user: LinkUser, name: str) -> None:
@@ -81,7 +86,7 @@ class Link:
         # The broker takes no messages over this connection now.
         self.blocked = False
 
-    # -- from any thread ---------------------------------------------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------------
 
     def start(self) -> None:
         self._thread.start()
@@ -96,7 +101,7 @@ class Link:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    # -- on the I/O thread -------------------------------------------------------------------------------------------------
+    # -- on the I/O thread -------------------------------------------------------------------------
 
     def later(self, delay_s: float, function: Callable[[], None]) -> object:
         """Run it after a while; the handle is for ``forget``."""
@@ -118,7 +123,9 @@ class Link:
             connection.close()
 
     def abandon(self, why: QueuesError) -> None:
-        """As ``restart``, for a broker that answers nothing on this connection, nor would answer its close."""
+        """As ``restart``, for a broker that answers nothing on this connection, nor would
+        answer its close.
+        """
         self._why = self._why or why
         # pika has no public way to end a connection from this side alone.
         self._connection._terminate_stream(None if self._connection.is_closing else why)  # noqa: SLF001
@@ -131,21 +138,28 @@ class Link:
             self._loop.stop()
         elif connection.is_open:
             connection.close()
-        # Else it is being made, which pika cannot give up half way, or being closed: what follows either sees that we finish.
+        # Else it is being made, which pika cannot give up half way, or being closed: what follows
+        # either sees that we finish.
 
     def _run(self) -> None:
         try:
             self._next = self._loop.call_later(0, self._connect)
             while not self._turn():
                 pass
-        except Exception as error:  # our own fault; the owner must not wait for a thread that is gone
+        except (
+            Exception
+        ) as error:  # our own fault; the owner must not wait for a thread that is gone
             log.exception("the thread %s ends", self._name, extra={"event": "link_broken"})
-            self._user.failed(BrokerUnavailableError(f"an error in the connection to {self._address}: {error}"))
+            self._user.failed(
+                BrokerUnavailableError(f"an error in the connection to {self._address}: {error}")
+            )
         finally:
             self._loop.close()
 
     def _turn(self) -> bool:
-        """Run the loop until it is stopped; False if an error got out of it, and a new connection is on its way."""
+        """Run the loop until it is stopped; False if an error got out of it, and a new
+        connection is on its way.
+        """
         try:
             self._loop.start()
         except Exception as error:  # noqa: BLE001 - _begin_anew logs it
@@ -154,22 +168,32 @@ class Link:
         return True
 
     def _guarded(self, function: Callable[[], None]) -> None:
-        # An error that gets out of a callback ends pika's loop, and takes the timers with it that were due at the same time.
+        # An error that gets out of a callback ends pika's loop, and takes the timers with it that
+        # were due at the same time.
         try:
             function()
         except Exception as error:  # noqa: BLE001 - _begin_anew logs it
             self._begin_anew(error)
 
     def _begin_anew(self, error: Exception) -> None:
-        """After a fault of ours, or of pika's: what was done on this connection is in doubt, but the broker has it all."""
-        log.error("%s: connecting again after an error", self._name, exc_info=error, extra={"event": "link_error"})
+        """After a fault of ours, or of pika's: what was done on this connection is in doubt, but
+        the broker has it all.
+        """
+        log.error(
+            "%s: connecting again after an error",
+            self._name,
+            exc_info=error,
+            extra={"event": "link_error"},
+        )
         why = BrokerUnavailableError(f"an error in the connection to {self._address}: {error}")
         connection = self._connection
         if connection is not None and not connection.is_closed:
             try:
                 self.abandon(why)
             except Exception:
-                log.exception("%s: the connection is left as it is", self._name, extra={"event": "link_error"})
+                log.exception(
+                    "%s: the connection is left as it is", self._name, extra={"event": "link_error"}
+                )
             else:
                 return
         if self._next is None:
@@ -205,13 +229,19 @@ class Link:
             self._listen(connection, heard=0, silent=0)
 
     def _listen(self, connection: Any, heard: int, silent: int) -> None:
-        """Give up a connection over which nothing comes any more. pika does too, but after two to three times as long."""
+        """Give up a connection over which nothing comes any more. pika does too, but after two to
+        three times as long.
+        """
         if connection is not self._connection or connection.is_closed:
             return
         silent = silent + 1 if connection.bytes_received == heard else 0
         if silent > _SILENT_LOOKS:
             seconds = silent * self._address.heartbeat_s / _LOOKS
-            self.abandon(BrokerUnavailableError(f"RabbitMQ at {self._address} has been silent for {seconds:.0f} s"))
+            self.abandon(
+                BrokerUnavailableError(
+                    f"RabbitMQ at {self._address} has been silent for {seconds:.0f} s"
+                )
+            )
             return
         again = partial(self._listen, connection, connection.bytes_received, silent)
         self._loop.call_later(self._address.heartbeat_s / _LOOKS, again)
@@ -256,5 +286,7 @@ class Link:
         else:
             self._host = (self._host + 1) % len(self._parameters)
             wait_s = backoff_s(self._attempts + 1)
-            log.warning("%s; connecting again in %.1f s", error, wait_s, extra={"event": "broker_lost"})
+            log.warning(
+                "%s; connecting again in %.1f s", error, wait_s, extra={"event": "broker_lost"}
+            )
             self._next = self._loop.call_later(wait_s, self._connect)

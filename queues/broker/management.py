@@ -23,13 +23,16 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Raises the redirect as an HTTPError: the login would go with the request, to whatever host the answer names."""
+    """Raises the redirect as an HTTPError: the login would go with the request, to whatever host
+    the answer names.
+    """
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
-# No proxy either, whatever http_proxy says: it would read the login. RabbitMQ is asked directly, or not at all.
+# No proxy either, whatever http_proxy says: it would read the login. RabbitMQ is asked
+# directly, or not at all.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
@@ -57,8 +60,8 @@ class ManagementSilentError(Exception):
 def managed(management_url: str, address: Address, name: str) -> Managed | None:
     """A queue; None if there is no such queue. Raises ManagementSilentError, AddressError.
 
-    User and password are those of ``address`` unless the URL has its own. They go to the host of the URL and to no other: no
-    redirect is followed, and no proxy is asked.
+    User and password are those of ``address`` unless the URL has its own. They go to the host of
+    the URL and to no other: no redirect is followed, and no proxy is asked.
     """
     request = _request(management_url, address, name)
     try:
@@ -102,7 +105,11 @@ def _is_ours(error: urllib.error.HTTPError) -> bool:
 
 
 def _silent(error: Exception) -> ManagementSilentError:
-    log.debug("no answer from the management interface: %s", error, extra={"event": "management_unavailable"})
+    log.debug(
+        "no answer from the management interface: %s",
+        error,
+        extra={"event": "management_unavailable"},
+    )
     return ManagementSilentError(str(error))
 
 
@@ -113,7 +120,8 @@ def _request(management_url: str, address: Address, name: str) -> urllib.request
     host = parts.netloc.rpartition("@")[2]
     user = unquote(parts.username) if parts.username else address.user
     password = unquote(parts.password or "") if parts.username else address.password
-    path = f"{parts.path.rstrip('/')}/api/queues/{quote(address.vhost, safe='')}/{quote(name, safe='')}"
+    vhost = quote(address.vhost, safe="")
+    path = f"{parts.path.rstrip('/')}/api/queues/{vhost}/{quote(name, safe='')}"
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
     return urllib.request.Request(  # noqa: S310 - checked above
         f"{parts.scheme}://{host}{path}", headers={"Authorization": f"Basic {login}"}

@@ -10,8 +10,8 @@ from typing import Any
 from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.delivery_tags import SettleBook
 
-# Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most are
-# part of a contiguous prefix some milliseconds later, which is one ack.
+# Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most
+# are part of a contiguous prefix some milliseconds later, which is one ack.
 _FEW = 16
 _PATIENCE_S = 0.1
 
@@ -28,7 +28,9 @@ class Acks:
         self._later: object | None = None
 
     def send(self, *, everything: bool = False) -> None:
-        """Send what is finished; much that is not contiguous waits for a moment, unless ``everything``."""
+        """Send what is finished; much that is not contiguous waits for a moment,
+        unless ``everything``.
+        """
         few = everything or self.book.finished <= _FEW
         self._take(singles=few)
         if self.book.finished and self._later is None:

@@ -35,7 +35,8 @@ class EpochSettings:
     failures: FailureBook
     # Called when there begins to be something to ``take``.
     wake: Callable[[], None]
-    # Moves a copy to the dead-letter queue; ``dead_lettered`` or ``not_dead_lettered`` is called some time later.
+    # Moves a copy to the dead-letter queue; ``dead_lettered`` or ``not_dead_lettered`` is called
+    # some time later.
     dead_letter: Callable[[Delivery, str], None]
     clock: Callable[[], float]
 
@@ -43,12 +44,14 @@ class EpochSettings:
 class Epoch:
     """Everything of one channel. All of it runs on the I/O thread, except ``take``.
 
-    A message is open until it is settled. While it is held for its back-off or being copied to the dead-letter queue it is
-    busy: only the end of that settles it. Once the channel begins to close nothing can be said on it any more; what is held
-    then is held until ``void``.
+    A message is open until it is settled. While it is held for its back-off or being copied to the
+    dead-letter queue it is busy: only the end of that settles it. Once the channel begins to close
+    nothing can be said on it any more; what is held then is held until ``void``.
     """
 
-    def __init__(self, number: int, channel: Any, link: Link, intake: Intake, settings: EpochSettings) -> None:
+    def __init__(
+        self, number: int, channel: Any, link: Link, intake: Intake, settings: EpochSettings
+    ) -> None:
         self.number = number
         self.counts: Counter[str] = Counter()
         self._channel = channel
@@ -65,7 +68,11 @@ class Epoch:
         self._taking = False
         self._at_end: Callable[[], None] | None = None
         self.subscription = Subscription(
-            channel, settings.queue, f"{settings.tag}.{number}", on_message=self._on_message, on_end=self.adjust
+            channel,
+            settings.queue,
+            f"{settings.tag}.{number}",
+            on_message=self._on_message,
+            on_end=self.adjust,
         )
         channel.add_on_cancel_callback(self._cancelled_by_broker)
 
@@ -74,14 +81,16 @@ class Epoch:
         """Messages can be settled."""
         return bool(self._channel.is_open)
 
-    # -- taking messages ---------------------------------------------------------------------------------------------------
+    # -- taking messages ---------------------------------------------------------------------------
 
     def take(self, limit: int) -> list[Delivery]:
         """The next messages, ``limit`` at most. On any thread."""
         return self._waiting.take(limit)
 
     def adjust(self, *, at_once: bool = False) -> None:
-        """Begin, end or change the subscription; for a change it ends when nothing is on its way, or ``at_once``."""
+        """Begin, end or change the subscription; for a change it ends when nothing is on its
+        way, or ``at_once``.
+        """
         subscription = self.subscription
         if subscription.ending or not self.is_open:
             return
@@ -99,7 +108,10 @@ class Epoch:
             self._acks.send(everything=True)
 
     def set_taking(self, *, taking: bool) -> None:
-        """Take messages, as many as the intake wants; or take none, and give back what was not handed out."""
+        """Take messages, as many as the intake wants.
+
+        Or take none, and give back what was not handed out.
+        """
         self._taking = taking
         if not taking:
             self._give_back_all(self._waiting.first_while(lambda _: True))
@@ -111,9 +123,14 @@ class Epoch:
         Call it now and then.
         """
         if self.subscription.lost or not self.is_open:
-            self._link.restart(BrokerUnavailableError(f"the subscription to queue {self._settings.queue!r} is gone"))
+            self._link.restart(
+                BrokerUnavailableError(
+                    f"the subscription to queue {self._settings.queue!r} is gone"
+                )
+            )
             return
-        # They would be too old for the consumer timeout before they are processed; the next delivery is a young one.
+        # They would be too old for the consumer timeout before they are processed; the next
+        # delivery is a young one.
         old = list(self._waiting.first_while(self._is_old))
         self._give_back_all(old)
         # With too large a prefetch they would come straight back.
@@ -147,11 +164,18 @@ class Epoch:
                     self.give_back(delivery)
 
     def _is_old(self, delivery: Delivery) -> bool:
-        return self._limit.returns_are_free and self._settings.clock() - delivery.arrived_s > UNEMITTED_S
+        return (
+            self._limit.returns_are_free
+            and self._settings.clock() - delivery.arrived_s > UNEMITTED_S
+        )
 
     def _cancelled_by_broker(self, _frame: Any) -> None:
         why = "deleted, moved, or not acknowledged in time"
-        self._link.restart(BrokerUnavailableError(f"RabbitMQ cancelled the subscription to {self._settings.queue!r} ({why})"))
+        self._link.restart(
+            BrokerUnavailableError(
+                f"RabbitMQ cancelled the subscription to {self._settings.queue!r} ({why})"
+            )
+        )
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not self.is_open:
@@ -172,21 +196,29 @@ class Epoch:
             self.give_back(delivery)
         elif len(body) > MAX_BODY_BYTES:
             self.counts["rejected"] += 1
-            self.dead_letter(delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}")
+            self.dead_letter(
+                delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}"
+            )
         else:
             self._open[tag] = delivery
             if self._waiting.add(delivery):
                 self._settings.wake()
         self.adjust()
 
-    # -- settling them -----------------------------------------------------------------------------------------------------
+    # -- settling them -----------------------------------------------------------------------------
 
     def claim(self, tag: int) -> Delivery | None:
-        """Take an open message out, to settle it by one of the calls below; None if it is settled or busy."""
+        """Take an open message out, to settle it by one of the calls below.
+
+        None if it is settled or busy.
+        """
         return self._open.pop(tag, None)
 
     def finish_all(self, tags: Iterable[int]) -> int:
-        """Take open messages out and ack them with the next ``flush``; returns how many of these were open."""
+        """Take open messages out and ack them with the next ``flush``.
+
+        Returns how many of these were open.
+        """
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
@@ -212,7 +244,8 @@ class Epoch:
     def release(self, delivery: Delivery) -> None:
         """Hand it out once more, from here, without blame. It costs the message nothing.
 
-        One that is old is given back instead: it shall not be too old for the consumer timeout when it is done.
+        One that is old is given back instead: it shall not be too old for the consumer timeout
+        when it is done.
         """
         if self._taking and not self._is_old(delivery):
             self._open[delivery.tag] = delivery
@@ -240,13 +273,17 @@ class Epoch:
             self.counts["dead_lettered"] += 1
 
     def not_dead_lettered(self, tag: int) -> None:
-        """The dead-letter queue did not take it: keep it in its own queue, and try again after the longest wait."""
+        """The dead-letter queue did not take it: keep it in its own queue, and try again after
+        the longest wait.
+        """
         delivery = self._busy.pop(tag, None)
         if delivery is not None:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
 
     def flush(self) -> None:
-        """Send the acks that are due, unless they wait for a change of the prefetch: then a later call sends them."""
+        """Send the acks that are due, unless they wait for a change of the prefetch: then a later
+        call sends them.
+        """
         if self.is_open:
             self.adjust()
             if not self.subscription.withholds_acks(self._settings.clock()):
@@ -262,7 +299,9 @@ class Epoch:
         if wait_s <= 0:
             self._reject_held(delivery.tag)
         else:
-            self._timers[delivery.tag] = self._link.later(wait_s, lambda: self._reject_held(delivery.tag))
+            self._timers[delivery.tag] = self._link.later(
+                wait_s, lambda: self._reject_held(delivery.tag)
+            )
 
     def _reject_held(self, tag: int) -> None:
         self._timers.pop(tag, None)
@@ -273,7 +312,8 @@ class Epoch:
         if self._limit.is_last_delivery(delivery.delivery_count):
             self.dead_letter(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
             return
-        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the broker delays retries.
+        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the
+        # broker delays retries.
         self._channel.basic_reject(delivery.tag, requeue=True)
         self._settled(delivery, "requeued")
         self.adjust()

@@ -1,6 +1,7 @@
 """Consuming from one queue on an I/O thread of its own, with acknowledgements by hand.
 
-Every new channel is a new *epoch*: delivery tags begin at 1 again, and whatever is said about an older epoch is dropped.
+Every new channel is a new *epoch*: delivery tags begin at 1 again, and whatever is said about an
+older epoch is dropped.
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ class _Verb(Enum):
 
 
 class Consumer:
-    """Opens messages and settles them; ``get`` and the settling calls are thread-safe and never block.
+    """Opens messages and settles them; ``get`` and the settling calls are thread-safe
+    and never block.
 
-    It declares the queue, connects, subscribes, and does so again whenever the connection, the channel or the subscription is
-    gone. Messages that were open then come again, in a new epoch. Settling a message twice, or one of an older epoch, is
-    dropped and counted as ``stale``.
+    It declares the queue, connects, subscribes, and does so again whenever the connection, the
+    channel or the subscription is gone. Messages that were open then come again, in a new epoch.
+    Settling a message twice, or one of an older epoch, is dropped and counted as ``stale``.
     """
 
     def __init__(self, address: Address, settings: ConsumerSettings) -> None:
@@ -81,10 +83,12 @@ class Consumer:
         self._settlements: deque[tuple[int, Sequence[int], _Verb, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
-        self._dead_letter_writer = DeadLetterWriter(address, settings.queue.name, settings.queue.dead)
+        self._dead_letter_writer = DeadLetterWriter(
+            address, settings.queue.name, settings.queue.dead
+        )
         self._link = Link(address, self, settings.name)
 
-    # -- from any thread ---------------------------------------------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
@@ -121,7 +125,10 @@ class Consumer:
         self._settle(epoch, [tag], _Verb.DEAD_LETTER, reason)
 
     def pause(self) -> None:
-        """Take no more messages, and give back those that ``get`` has not handed out. What is open can still be settled."""
+        """Take no more messages, and give back those that ``get`` has not handed out.
+
+        What is open can still be settled.
+        """
         self._link.call(lambda: self._set_paused(paused=True))
 
     def resume(self) -> None:
@@ -129,7 +136,9 @@ class Consumer:
         self._link.call(lambda: self._set_paused(paused=False))
 
     def expect(self, tuples: int) -> None:
-        """Ask for about twice as many messages from now on; 0: hold none but those that ``get`` has handed out."""
+        """Ask for about twice as many messages from now on; 0: hold none but those that
+        ``get`` has handed out.
+        """
         self._link.call(lambda: self._set_expected(tuples))
 
     def stop(self, grace: timedelta) -> bool:
@@ -151,7 +160,7 @@ class Consumer:
             self._asked = True
             self._link.call(self._flush)
 
-    # -- on the I/O thread -------------------------------------------------------------------------------------------------
+    # -- on the I/O thread -------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """``LinkUser.prepare``: the queue may have been deleted while we were away."""
@@ -231,7 +240,11 @@ class Consumer:
             if error is None:
                 self._settle(delivery.epoch, [delivery.tag], _Verb.DEAD_LETTERED)
                 return
-            log.warning("a message stays in its queue for now: %s", error, extra={"event": "dead_letter_refused"})
+            log.warning(
+                "a message stays in its queue for now: %s",
+                error,
+                extra={"event": "dead_letter_refused"},
+            )
             self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_DEAD_LETTERED)
 
         try:

@@ -18,9 +18,10 @@ class Ack(NamedTuple):
 class SettleBook:
     """The delivery tags of one channel. Not thread-safe; a value of the channel's I/O thread.
 
-    A tag is *opened* when its message comes, then either *finished* (to be acked by the next ``take``) or *closed* (rejected
-    or nacked on the wire by the caller, before the next ``take``). Settling a tag twice would make the broker close the
-    channel, so the second time is refused with False. It remembers open tags only, however long one of them stays open.
+    A tag is *opened* when its message comes, then either *finished* (to be acked by the next
+    ``take``) or *closed* (rejected or nacked on the wire by the caller, before the next ``take``).
+    Settling a tag twice would make the broker close the channel, so the second time is refused with
+    False. It remembers open tags only, however long one of them stays open.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,9 @@ class SettleBook:
 
     @property
     def unsettled(self) -> int:
-        """Messages that came after the last ``mark`` and that the broker does not know to be settled."""
+        """Messages that came after the last ``mark`` and that the broker does not
+        know to be settled.
+        """
         return self._unsettled
 
     def mark(self) -> None:
@@ -75,7 +78,8 @@ class SettleBook:
     def take(self, *, singles: bool = True) -> list[Ack]:
         """The acks to send now, in this order; each finished tag is covered exactly once.
 
-        Without ``singles`` only the contiguous prefix; what is finished above it may be part of a later one.
+        Without ``singles`` only the contiguous prefix; what is finished above it may be
+        part of a later one.
         """
         if not self._finished:
             return []
@@ -92,5 +96,6 @@ class SettleBook:
         self._unsettled -= sum([tag > self._mark for tag in (finished if singles else prefix)])
         if not prefix:
             return single
-        # The broker refuses a multiple whose own tag is settled already: its highest tag must be a finished one.
+        # The broker refuses a multiple whose own tag is settled already: its highest tag must
+        # be a finished one.
         return [Ack(max(prefix), multiple=len(prefix) > 1), *single]

@@ -1,9 +1,9 @@
 """Failures of each message, as one worker saw them: those that are the message's own.
 
 RabbitMQ's delivery count rises with each failure, but also with each connection, worker or consumer
-timeout that ends around a message. It can be too high and never too low. What is counted here can be
-too low, for a worker forgets when it ends and does not know of the others, and is too high only where
-several tasks are reckoned with. A message is dead-lettered when both say so.
+timeout that ends around a message. It can be too high and never too low. What is counted here can
+be too low, for a worker forgets when it ends and does not know of the others, and is too high only
+where several tasks are reckoned with. A message is dead-lettered when both say so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class FailureBook:
     """
 
     def __init__(self, tasks: int = 1, most: int = _MOST) -> None:
-        """``tasks`` read the queue: a message that comes back may go to any, and each sees its share."""
+        """``tasks`` read the queue: a message that comes back may go to any, and
+        each sees its share.
+        """
         self._tasks = tasks
         self._most = most
         # Copies and failures of each.
@@ -37,9 +39,9 @@ class FailureBook:
     def failed(self, body: bytes, properties: Any, delivery_count: int | None) -> int:
         """Note a failure, and return how often this message failed before.
 
-        ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the queue does not count.
-        Then each worker counts for itself, and a message has at most as many failures as it is allowed,
-        times the number of tasks.
+        ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the queue does not
+        count. Then each worker counts for itself, and a message has at most as many failures as it
+        is allowed, times the number of tasks.
         """
         key = _key(body, properties)
         entry = self._entries.setdefault(key, [0, 0])
@@ -68,7 +70,10 @@ class FailureBook:
 
 
 def _key(body: bytes, properties: Any) -> bytes:
-    said = [getattr(properties, name, None) for name in ("message_id", "correlation_id", "timestamp", "type")]
+    said = [
+        getattr(properties, name, None)
+        for name in ("message_id", "correlation_id", "timestamp", "type")
+    ]
     digest = blake2b(body, digest_size=16)
     digest.update(repr(said).encode("utf-8", "surrogatepass"))
     return digest.digest()

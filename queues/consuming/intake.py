@@ -15,10 +15,10 @@ _PER_TUPLE = 2
 class Intake:
     """Decides the prefetch of the one consumer of a channel. Not thread-safe.
 
-    It is small at first, because what waits in the queue may be large; it grows when messages turn out to be small; it is
-    0 (no consumer) while too many bytes are held, or more messages than are expected. What is held when it shrinks is held
-    on, and nothing is asked for until it has become less. It outlives the channel: what was held on one that is gone must be
-    settled here too.
+    It is small at first, because what waits in the queue may be large; it grows when messages turn
+    out to be small; it is 0 (no consumer) while too many bytes are held, or more messages than are
+    expected. What is held when it shrinks is held on, and nothing is asked for until it has become
+    less. It outlives the channel: what was held on one that is gone must be settled here too.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -45,7 +45,10 @@ class Intake:
         return self._count
 
     def expect(self, tuples: int) -> None:
-        """So many tuples are in flight at most, and a small multiple of that is held. 0: nothing is to be taken."""
+        """So many tuples are in flight at most, and a small multiple of that is held.
+
+        0: nothing is to be taken.
+        """
         self._limit = min(self._most, _PER_TUPLE * tuples)
 
     def arrived(self, size: int) -> None:
@@ -64,8 +67,9 @@ class Intake:
     def wanted(self, current: int) -> int:
         """The prefetch to have, given the one there is (0: no consumer).
 
-        A change costs a round trip, so it grows only where that doubles it, and shrinks only where that halves it. With a new
-        consumer RabbitMQ counts from zero, whatever is still held: so there is none before that fits.
+        A change costs a round trip, so it grows only where that doubles it, and shrinks only where
+        that halves it. With a new consumer RabbitMQ counts from zero, whatever is still held: so
+        there is none before that fits.
         """
         limit = self._limit
         if limit == 0 or self._held > self._bound:

@@ -25,8 +25,8 @@ class Delivery(NamedTuple):
 class Waiting:
     """Two lines: released messages, and behind them those that came from the broker.
 
-    One thread puts messages in and may take them out again; another one takes them. A deque's ends are
-    thread-safe, asking it for its length before is not.
+    One thread puts messages in and may take them out again; another one takes them. A deque's ends
+    are thread-safe, asking it for its length before is not.
     """
 
     def __init__(self) -> None:

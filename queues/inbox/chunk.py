@@ -1,7 +1,9 @@
-"""A chunk: the tuples that one task emits to one other task on one stream, as one Arrow record batch with their ids.
+"""A chunk: the tuples that one task emits to one other task on one stream, as one Arrow record
+batch with their ids.
 
-On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed columns, then
-``__roots`` and ``__edges`` (list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
+On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed
+columns, then ``__roots`` and ``__edges`` (list<uint64>, parallel), with the route in the schema's
+metadata. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -22,10 +24,24 @@ _EDGES = "__edges"
 _ROUTE = b"tiercel"
 _IDS = pa.list_(pa.uint64())
 # The types of ``queues.schema``, beside decimals and lists: each value has bytes of its own.
-_FLAT = {pa.string(), pa.binary(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
+_FLAT = {
+    pa.string(),
+    pa.binary(),
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+}
 _DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
 _MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-_TIMES = {pa.date32(): _DAYS, pa.timestamp("us"): _MICROSECONDS, pa.timestamp("us", tz="UTC"): _MICROSECONDS}
+_TIMES = {
+    pa.date32(): _DAYS,
+    pa.timestamp("us"): _MICROSECONDS,
+    pa.timestamp("us", tz="UTC"): _MICROSECONDS,
+}
 _LEAST_SCALE = -38  # what pyarrow makes Python decimals of
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
@@ -35,7 +51,8 @@ _KEPT_BYTES = 16 * 1024
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
-# All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is UnicodeDecodeError too.
+# All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is
+# UnicodeDecodeError too.
 _DAMAGED = (
     pa.ArrowException,
     OSError,
@@ -62,9 +79,11 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
-    """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the trees ``roots`` of that slice.
+    """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the
+    trees ``roots`` of that slice.
 
-    A tuple without roots is not tracked. A root may stand twice in one slice: the edges of one root XOR together.
+    A tuple without roots is not tracked. A root may stand twice in one slice: the edges of one
+    root XOR together.
     """
 
     # Shape (n + 1,).
@@ -94,21 +113,30 @@ def encode(chunk: Chunk) -> bytes:
     lineage = chunk.lineage
     schema, beginning = _written_heading(chunk.route, chunk.values.schema)
     offsets = pa.array(lineage.offsets, pa.int32())
-    ids = [pa.ListArray.from_arrays(offsets, pa.array(array, pa.uint64())) for array in (lineage.roots, lineage.edges)]
+    ids = [
+        pa.ListArray.from_arrays(offsets, pa.array(array, pa.uint64()))
+        for array in (lineage.roots, lineage.edges)
+    ]
     batch = pa.RecordBatch.from_arrays([*chunk.values.columns, *ids], schema=schema)
     return b"".join((beginning, batch.serialize(), _END))
 
 
 @lru_cache(maxsize=1024)
 def _written_heading(route: Route, values: pa.Schema) -> tuple[pa.Schema, bytes]:
-    """The schema of all chunks on one route, and its message: to write it anew is half of a small chunk's price."""
+    """The schema of all chunks on one route, and its message: to write it anew is half of a
+    small chunk's price.
+    """
     names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
-    schema = pa.schema([*values, pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)], metadata={_ROUTE: names.encode()})
+    schema = pa.schema(
+        [*values, pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)], metadata={_ROUTE: names.encode()}
+    )
     return schema, schema.serialize().to_pybytes()
 
 
 def decode(payload: bytes) -> Chunk:
-    """The chunk in an Arrow IPC stream written by ``encode``. Raises BadChunkError for anything else.
+    """The chunk in an Arrow IPC stream written by ``encode``.
+
+    Raises BadChunkError for anything else.
 
     Safe with a payload from any writer: what this returns is safe to read. Arrow itself believes
     offsets and lengths as they come, and would read beyond a buffer later; here all of them are
@@ -161,11 +189,17 @@ def _heading(head: bytes) -> _Heading:
     leaves = [_leaf(field.type) for field in fields[:-2]]
     for field, leaf in zip(fields, leaves, strict=False):
         if not _is_plain(leaf):
-            raise BadChunkError(f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has")
-    if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or any(field.type != _IDS for field in fields[-2:]):
+            raise BadChunkError(
+                f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
+            )
+    if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or any(
+        field.type != _IDS for field in fields[-2:]
+    ):
         raise BadChunkError("its last columns are not the ids of trees and edges")
     source, target, component, stream = schema.metadata[_ROUTE].decode().split("\n")
-    route = Route(component=component, stream=stream, source_task=int(source), target_task=int(target))
+    route = Route(
+        component=component, stream=stream, source_task=int(source), target_task=int(target)
+    )
     times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
     return _Heading(schema, pa.schema(fields[:-2]), times, route)
 
@@ -174,7 +208,10 @@ def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
     """The record batch, checked through and through."""
     message = pa.ipc.read_message(pa.py_buffer(payload)[at:])
     if message.type != "record batch" or message.metadata_version != pa.ipc.MetadataVersion.V5:
-        raise BadChunkError(f"a {message.type} of Arrow's format {message.metadata_version} where its rows should be")
+        raise BadChunkError(
+            f"a {message.type} of Arrow's format {message.metadata_version} where its "
+            "rows should be"
+        )
     if _is_compressed(message.metadata):
         raise BadChunkError("its body is compressed")
     batch = pa.ipc.read_record_batch(message, schema)
@@ -190,7 +227,9 @@ def _lineage(roots: pa.Array, edges: pa.Array) -> Lineage:
     others = edges.offsets.to_numpy()
     if len(offsets) != len(others) or not (offsets == others).all():
         raise BadChunkError("it has not one edge for each root")
-    if len(roots) and (offsets[0] != 0 or not offsets[-1] == len(roots.values) == len(edges.values)):
+    if len(roots) and (
+        offsets[0] != 0 or not offsets[-1] == len(roots.values) == len(edges.values)
+    ):
         raise BadChunkError("it has ids that belong to none of its tuples")
     return Lineage(
         offsets=offsets,
@@ -223,11 +262,12 @@ def _check_times(column: pa.Array, type_: pa.DataType) -> None:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Look into the message's head: pyarrow unpacks a body without asking, however large it becomes.
+    """Look into the message's head: pyarrow unpacks a body without asking, however
+    large it becomes.
 
-    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the table's length, its own
-    and then the places of its fields, 0 for one that is not there. The third field of a message is the head of its batch,
-    whose fourth is the compression.
+    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the
+    table's length, its own and then the places of its fields, 0 for one that is not there. The
+    third field of a message is the head of its batch, whose fourth is the compression.
     """
     head = memoryview(metadata)
     (message,) = _U32.unpack_from(head)

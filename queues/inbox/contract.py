@@ -1,27 +1,28 @@
 """The contract of the inboxes: the chunks that wait for each bolt task.
 
-Every bolt task has one inbox. Spout workers and other bolt tasks *append* to it; the task *takes* from
-it, works, and commits in *steps*: it seals the set of tuples that a step covers, lets the step's effects
-leave, and finishes it, which forgets the tuples. ``MemoryInboxes`` and ``RedisInboxes`` both fulfil
-this contract and pass one suite.
+Every bolt task has one inbox. Spout workers and other bolt tasks *append* to it; the task *takes*
+from it, works, and commits in *steps*: it seals the set of tuples that a step covers, lets the
+step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes`` and
+``RedisInboxes`` both fulfil this contract and pass one suite.
 
-* **Nothing is lost within a run.** A tuple that was appended stays until a finished step covered it.
-* **Once.** A sender numbers its appends; each inbox remembers the last number that it took from each
-  sender. So the client may repeat a call whose reply was lost, and a repeated step appends nothing
-  twice. A sender appends to one inbox in the order of its numbers: a lower one is a repeat.
+* **Nothing is lost within a run.** A tuple that was appended stays until a finished
+  step covered it.
+* **Once.** A sender numbers its appends; each inbox remembers the last number that it took from
+  each sender. So the client may repeat a call whose reply was lost, and a repeated step appends
+  nothing twice. A sender appends to one inbox in the order of its numbers: a lower one is a repeat.
 * **Fencing.** An inbox belongs to one run (``adopt``) and to the latest attempt at its task
-  (``open``). Whatever another run or an older attempt writes or takes is refused where it is written,
-  and so is an append of a sender that a newer attempt of the same task has fenced off.
+  (``open``). Whatever another run or an older attempt writes or takes is refused where it is
+  written, and so is an append of a sender that a newer attempt of the same task has fenced off.
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large.
 * **Every call may be repeated** as it is, at any time after: a repeat has no effect of its own.
   But ``draw`` draws another number.
 * Attempts, steps and numbers are above 0 and at most ``LARGEST``.
-* Errors of the server are raised as the server's owner raises them: LedgerUnavailableError (the call
-  may have taken effect; repeat it) and LedgerRefusedError (an operator must act).
+* Errors of the server are raised as the server's owner raises them: LedgerUnavailableError (the
+  call may have taken effect; repeat it) and LedgerRefusedError (an operator must act).
 
-Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After a
-server came back empty its inboxes belong to no run, and every call of the old run finds that out:
+Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After
+a server came back empty its inboxes belong to no run, and every call of the old run finds that out:
 
     append              STALE
     seal, finish        False
@@ -32,7 +33,8 @@ server came back empty its inboxes belong to no run, and every call of the old r
     beat                returns the tasks
     figures             an inbox with ``adopted`` False, by which the driver notices
 
-The driver begins a new run: ``adopt`` makes the inboxes anew, and drains what other servers still hold.
+The driver begins a new run: ``adopt`` makes the inboxes anew, and drains what other
+servers still hold.
 """
 
 from __future__ import annotations
@@ -41,7 +43,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from tiercel.queues.inbox.records import Appended, Covered, Entry, InboxFigures, Opened, Parcel, Sender
+from tiercel.queues.inbox.records import (
+    Appended,
+    Covered,
+    Entry,
+    InboxFigures,
+    Opened,
+    Parcel,
+    Sender,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,23 +68,28 @@ class Effect(Protocol[T_co]):
 
 
 class Inbox(Protocol):
-    """The inbox of one bolt task, as one attempt at the task sees it. One thread only, but ``wake``."""
+    """The inbox of one bolt task, as one attempt at the task sees it.
+
+    One thread only, but ``wake``.
+    """
 
     @property
     def opened(self) -> Opened:
         """State that the attempt found."""
         ...
 
-    def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:
+    def take(
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+    ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
         Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
 
         Takes at least one entry if there is one, and ends before more than ``tuples`` tuples or
-        ``size`` bytes. Waits at most ``wait`` for the first one; with a ``wait`` of 0 it does not. The
-        position of the last one is kept on the server before this returns (see ``Opened.taken``).
-        Finish a step that was found sealed first, else its entries come too; those that it leaves done
-        in part do come, after ``read`` as well. Raises StaleAttemptError.
+        ``size`` bytes. Waits at most ``wait`` for the first one; with a ``wait`` of 0 it does not.
+        The position of the last one is kept on the server before this returns (see
+        ``Opened.taken``). Finish a step that was found sealed first, else its entries come too;
+        those that it leaves done in part do come, after ``read`` as well. Raises StaleAttemptError.
         """
         ...
 
@@ -88,15 +103,17 @@ class Inbox(Protocol):
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         """Note what a step covers, before its first effect leaves. False: the attempt is stale.
 
-        ``snapshot`` is what the bolt is after the step; it counts when the step is finished, and None
-        leaves the one before. A repeat changes nothing but the snapshot, which the last seal gives;
-        nor does a step that is finished. Raises ValueError where an earlier step is sealed and not
-        finished.
+        ``snapshot`` is what the bolt is after the step; it counts when the step is finished, and
+        None leaves the one before. A repeat changes nothing but the snapshot, which the last seal
+        gives; nor does a step that is finished. Raises ValueError where an earlier step is sealed
+        and not finished.
         """
         ...
 
     def finish(self, step: int) -> Effect[bool]:
-        """Forget what the sealed step covers. False: the attempt is stale. A repeat changes nothing.
+        """Forget what the sealed step covers.
+
+        False: the attempt is stale. A repeat changes nothing.
 
         Raises ValueError if the step was never sealed.
         """
@@ -122,23 +139,23 @@ class Inboxes(Protocol):
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         """Give the inboxes of ``tasks`` to a run: from now on every call of another run is refused.
 
-        Inboxes of tasks that the topology no longer has are adopted too, so that they can be drained;
-        what was there stays until it is drained. Senders and steps begin anew, attempts go on.
-        Adopting again for the same run changes nothing, but for tasks that it did not have yet. An empty
-        inbox of a task that the topology no longer has is forgotten.
+        Inboxes of tasks that the topology no longer has are adopted too, so that they can be
+        drained; what was there stays until it is drained. Senders and steps begin anew, attempts go
+        on. Adopting again for the same run changes nothing, but for tasks that it did not have yet.
+        An empty inbox of a task that the topology no longer has is forgotten.
 
         The name of a run begins with its number (``Lease.draw``); one without counts as 0. Raises
-        StaleAttemptError where a run with a higher number has an inbox: an older driver that comes late
-        takes nothing away from its successor.
+        StaleAttemptError where a run with a higher number has an inbox: an older driver that comes
+        late takes nothing away from its successor.
         """
         ...
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
         """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
 
-        Changes nothing; empty when nothing is left. Release the roots of the entries, discard them, and
-        drain again. A driver that dies in between leaves the rest, and what it did not discard, to the
-        next one. Drain before anything is appended in the new run. Raises StaleAttemptError.
+        Changes nothing; empty when nothing is left. Release the roots of the entries, discard them,
+        and drain again. A driver that dies in between leaves the rest, and what it did not discard,
+        to the next one. Drain before anything is appended in the new run. Raises StaleAttemptError.
         """
         ...
 
@@ -169,8 +186,8 @@ class Inboxes(Protocol):
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         """Refuse from now on what older attempts of the sender append to these inboxes.
 
-        Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at any of
-        them; the others are fenced nevertheless. An append does the same for its own inbox.
+        Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at
+        any of them; the others are fenced nevertheless. An append does the same for its own inbox.
         """
         ...
 
@@ -190,12 +207,15 @@ class Inboxes(Protocol):
 
     # -- senders ---------------------------------------------------------------------------------
 
-    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
         """Prepare one append per parcel. Register the roots of the tuples first.
 
         ``number`` grows from call to call of one sender task, over its attempts too; a call that is
-        repeated has the same number and the same parcels. At most one parcel per target and call, none
-        without chunks, else ValueError. A parcel that was FULL must be in before the next number goes to the same inbox.
+        repeated has the same number and the same parcels. At most one parcel per target and call,
+        none without chunks, else ValueError. A parcel that was FULL must be in before the next
+        number goes to the same inbox.
         """
         ...
 

@@ -1,4 +1,6 @@
-"""Inboxes within one process: the oracle of the contract's suite, and the engine of the test kit."""
+"""Inboxes within one process: the oracle of the contract's suite, and the engine
+of the test kit.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,14 @@ class _Call(Generic[T]):
 
 
 class MemoryInboxes:
-    """``Inboxes`` within one process. ``clock`` gives seconds; nothing here waits for it to go on."""
+    """``Inboxes`` within one process.
 
-    def __init__(self, bounds: Bounds | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    ``clock`` gives seconds; nothing here waits for it to go on.
+    """
+
+    def __init__(
+        self, bounds: Bounds | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bounds = bounds or Bounds()
         self._clock = clock
         self._boxes: dict[int, Box] = {}
@@ -76,7 +83,10 @@ class MemoryInboxes:
         with self._changed:
             for task in self._boxes:
                 self._of(run, task)
-            found = [(task, box.after(0, DRAINED_TUPLES, DRAINED_BYTES)) for task, box in sorted(self._boxes.items())]
+            found = [
+                (task, box.after(0, DRAINED_TUPLES, DRAINED_BYTES))
+                for task, box in sorted(self._boxes.items())
+            ]
             return [(task, entries) for task, entries in found if entries]
 
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
@@ -140,7 +150,9 @@ class MemoryInboxes:
                     box.seen = self._clock()
             return lost
 
-    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
         check_append(number, parcels)
         return [_Call(partial(self._append, run, sender, number, parcel)) for parcel in parcels]
 
@@ -183,7 +195,10 @@ class MemoryInboxes:
 
     def _has_room(self, box: Box, parcel: Parcel) -> bool:
         tuples = box.tuples + sum(parcel.tuples)
-        return tuples <= self._bounds.tuples and box.size + sum(map(len, parcel.chunks)) <= self._bounds.bytes
+        return (
+            tuples <= self._bounds.tuples
+            and box.size + sum(map(len, parcel.chunks)) <= self._bounds.bytes
+        )
 
     def _of(self, run: str, task: int) -> Box:
         box = self._boxes.get(task)
@@ -213,12 +228,16 @@ class MemoryInbox:
     def opened(self) -> Opened:
         return self._opened
 
-    def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:
+    def take(
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+    ) -> list[Entry]:
         if finishing is not None:
             self._finish(finishing)
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: self._woken or self._box().last > self._after, wait.total_seconds())
+                self._changed.wait_for(
+                    lambda: self._woken or self._box().last > self._after, wait.total_seconds()
+                )
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)

@@ -52,12 +52,18 @@ class Box:
             size=self.size,
             last=self.last,
             entries=self.entries,
-            left=[*self.left, *(one for one in (self.snapshot, self.sealed_snapshot) if one is not None)],
+            left=[
+                *self.left,
+                *(one for one in (self.snapshot, self.sealed_snapshot) if one is not None),
+            ],
         )
 
     def add(self, payload: bytes, tuples: int, now: float) -> None:
         self.last += 1
-        self.entries[self.last] = (now, Entry(position=f"{self.last}-0", tuples=tuples, payload=payload))
+        self.entries[self.last] = (
+            now,
+            Entry(position=f"{self.last}-0", tuples=tuples, payload=payload),
+        )
         self.tuples += tuples
         self.size += len(payload)
 

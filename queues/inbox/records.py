@@ -33,7 +33,9 @@ class Sender:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:
-    """What one sender appends to one inbox in one call: encoded chunks, see ``queues.inbox.chunk``."""
+    """What one sender appends to one inbox in one call: encoded chunks, see
+    ``queues.inbox.chunk``.
+    """
 
     # Task id of the inbox.
     target: int

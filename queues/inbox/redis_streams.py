@@ -2,15 +2,18 @@
 
 Keys of one inbox share the hash tag ``{topology:inbox:TASK}``:
 
-    meta       hash     run, attempts, last finished step and ticks, tuples and bytes held, last taken, seen
+    meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
+                        last taken, seen
     entries    stream   one entry per chunk: field = its tuples, value = its payload
     senders    hash     sender's task: its attempt, last number, digest of that parcel
-    progress   hash     position: bitmap in hex of what is done of the entry; "sealed": see ``covered``
+    progress   hash     position: bitmap in hex of what is done of the entry;
+                        "sealed": see ``covered``
     snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left
     wake       list     holds something while entries came that were not looked for
 
-Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so that the
-inboxes of an earlier shape of the topology, or of an earlier list of servers, are found and drained.
+Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so
+that the inboxes of an earlier shape of the topology, or of an earlier list of servers, are
+found and drained.
 """
 
 from __future__ import annotations
@@ -24,12 +27,22 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tiercel.queues.inbox.contract import Effect
-from tiercel.queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
+from tiercel.queues.inbox.records import (
+    Appended,
+    Bounds,
+    Covered,
+    Entry,
+    InboxFigures,
+    Opened,
+    Parcel,
+    Sender,
+)
 from tiercel.queues.inbox.rules import DRAINED_BYTES, check_append, stale
 from tiercel.queues.inbox.scripts import InboxScripts
 from tiercel.queues.inbox.server import Server, Servers
 
-# Separates the number of a server from a position, where an inbox lies on a server that is not its own any more.
+# Separates the number of a server from a position, where an inbox lies on a server that is not
+# its own any more.
 _ELSEWHERE = "@"
 _DRAINED_AT_ONCE = 16
 T = TypeVar("T")
@@ -67,7 +80,9 @@ class RedisInboxes:
         while places and size < DRAINED_BYTES:
             group = places[:_DRAINED_AT_ONCE]
             del places[:_DRAINED_AT_ONCE]
-            for place, entries in zip(group, self._each(group, lambda box, _: box.drain(run)), strict=True):
+            for place, entries in zip(
+                group, self._each(group, lambda box, _: box.drain(run)), strict=True
+            ):
                 if entries:
                     drained.append((place[1], self._marked(place, entries)))
                     size += sum(len(entry.payload) for entry in entries)
@@ -105,12 +120,19 @@ class RedisInboxes:
         return RedisInbox(self._of(task), run, attempt)
 
     def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
-        kept = self._each(self._homes(attempts), lambda box, place: box.beat(run, attempts[place[1]]))
+        kept = self._each(
+            self._homes(attempts), lambda box, place: box.beat(run, attempts[place[1]])
+        )
         return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
 
-    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
         check_append(number, parcels)
-        return [self._of(parcel.target).append(run, sender, number, parcel, self._bounds) for parcel in parcels]
+        return [
+            self._of(parcel.target).append(run, sender, number, parcel, self._bounds)
+            for parcel in parcels
+        ]
 
     def close(self) -> None:
         self._servers.close()
@@ -129,11 +151,18 @@ class RedisInboxes:
         if box is None:
             number, task = place
             prefix = f"tiercel:{{{self._name}:inbox:{task}}}:"
-            box = self._boxes.setdefault(place, InboxScripts(self._servers.at(number, prefix), prefix, task))
+            box = self._boxes.setdefault(
+                place, InboxScripts(self._servers.at(number, prefix), prefix, task)
+            )
         return box
 
-    def _each(self, places: Sequence[Place], prepare: Callable[[InboxScripts, Place], Effect[T]]) -> list[T]:
-        """Make one call per inbox, those of one server in one round trip; returns the replies in order."""
+    def _each(
+        self, places: Sequence[Place], prepare: Callable[[InboxScripts, Place], Effect[T]]
+    ) -> list[T]:
+        """Make one call per inbox, those of one server in one round trip.
+
+        Returns the replies in order.
+        """
         by_server: dict[Server, dict[Place, Effect[T]]] = {}
         for place in places:
             box = self._at(place)
@@ -151,13 +180,17 @@ class RedisInboxes:
     def _index(self, number: int, command: str, *tasks: int) -> Any:
         key = f"tiercel:{{{self._name}}}:inboxes"
         server = self._servers.at(number, key)
-        return server.command(command, key, *tasks, read=_as_it_is, verb="look for inboxes").perform()
+        return server.command(
+            command, key, *tasks, read=_as_it_is, verb="look for inboxes"
+        ).perform()
 
     def _marked(self, place: Place, entries: list[Entry]) -> list[Entry]:
         number, task = place
         if number == self._home(task):
             return entries
-        return [replace(entry, position=f"{number}{_ELSEWHERE}{entry.position}") for entry in entries]
+        return [
+            replace(entry, position=f"{number}{_ELSEWHERE}{entry.position}") for entry in entries
+        ]
 
 
 class RedisInbox:
@@ -175,7 +208,9 @@ class RedisInbox:
     def opened(self) -> Opened:
         return self._opened
 
-    def take(self, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Entry]:
+    def take(
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+    ) -> list[Entry]:
         until = time.monotonic() + wait.total_seconds()
         first = [] if finishing is None else [self.finish(finishing)]
         while True:

@@ -37,7 +37,9 @@ def digest_of(parcel: Parcel) -> str:
 
 def stale(task: int) -> StaleAttemptError:
     """Return the error for a caller that another attempt or run has replaced at a task."""
-    return StaleAttemptError(f"task {task} belongs to a newer attempt or another run; this one ends")
+    return StaleAttemptError(
+        f"task {task} belongs to a newer attempt or another run; this one ends"
+    )
 
 
 def number_of_run(run: str) -> int:

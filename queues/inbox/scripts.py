@@ -10,8 +10,25 @@ from typing import Any, TypeVar
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.covered import decode, encode
-from tiercel.queues.inbox.records import Appended, Bounds, Covered, Entry, InboxFigures, Opened, Parcel, Sender
-from tiercel.queues.inbox.rules import DRAINED_BYTES, DRAINED_TUPLES, digest_of, stale, superseded, unfinished, unsealed
+from tiercel.queues.inbox.records import (
+    Appended,
+    Bounds,
+    Covered,
+    Entry,
+    InboxFigures,
+    Opened,
+    Parcel,
+    Sender,
+)
+from tiercel.queues.inbox.rules import (
+    DRAINED_BYTES,
+    DRAINED_TUPLES,
+    digest_of,
+    stale,
+    superseded,
+    unfinished,
+    unsealed,
+)
 from tiercel.queues.inbox.server import Script, Server
 
 T = TypeVar("T")
@@ -20,7 +37,10 @@ _SEALED = b"sealed"
 
 
 class InboxScripts:
-    """One inbox on one server. "Or raise" below is: StaleAttemptError if the caller is not the one."""
+    """One inbox on one server.
+
+    "Or raise" below is: StaleAttemptError if the caller is not the one.
+    """
 
     def __init__(self, server: Server, prefix: str, task: int) -> None:
         """``prefix`` holds a hash tag of the task's own."""
@@ -35,25 +55,38 @@ class InboxScripts:
         self._prepared: dict[str, Script] = {}
 
     def adopt(self, run: str, *, known: bool) -> Effect[bool]:
-        """Adopt the inbox, or forget it (False) if it is empty and its task not ``known``, or raise."""
+        """Adopt the inbox, or forget it (False) if it is empty and its task not
+        ``known``, or raise.
+        """
 
         def read(reply: int) -> bool:
             if reply == 2:
                 raise superseded(run)
             return bool(reply)
 
-        keys = (self._meta, self._entries, self._senders, self._progress, self._wake, self._snapshots)
+        keys = (
+            self._meta,
+            self._entries,
+            self._senders,
+            self._progress,
+            self._wake,
+            self._snapshots,
+        )
         return self._call("adopt", keys, (run, int(known)), read, "adopt")
 
     def drain(self, run: str) -> Effect[list[Entry]]:
         """Read the first entries, or raise."""
         keys = (self._meta, self._entries)
-        return self._call("drain", keys, (run, DRAINED_TUPLES, DRAINED_BYTES), self._read_entries, "drain")
+        return self._call(
+            "drain", keys, (run, DRAINED_TUPLES, DRAINED_BYTES), self._read_entries, "drain"
+        )
 
     def discard(self, run: str, positions: Sequence[str]) -> Effect[None]:
         """Delete entries, or raise."""
         keys = (self._meta, self._entries, self._progress)
-        return self._call("discard", keys, (run, *positions), self._done_or_raise, "discard entries of")
+        return self._call(
+            "discard", keys, (run, *positions), self._done_or_raise, "discard entries of"
+        )
 
     def snapshots(self, run: str) -> Effect[list[bytes]]:
         """Read the snapshots of earlier runs, or raise."""
@@ -62,7 +95,9 @@ class InboxScripts:
             self._done_or_raise(reply is not None)
             return list(reply or ())
 
-        return self._call("snapshots", (self._meta, self._snapshots), (run,), read, "look for snapshots in")
+        return self._call(
+            "snapshots", (self._meta, self._snapshots), (run,), read, "look for snapshots in"
+        )
 
     def forget(self, run: str) -> Effect[None]:
         """Forget the snapshots of earlier runs, or raise."""
@@ -91,7 +126,9 @@ class InboxScripts:
         """Note that the attempt lives; False if it is stale."""
         return self._call("beat", (self._meta,), (run, attempt), bool, "say that a process attends")
 
-    def append(self, run: str, sender: Sender, number: int, parcel: Parcel, bounds: Bounds) -> Effect[Appended]:
+    def append(
+        self, run: str, sender: Sender, number: int, parcel: Parcel, bounds: Bounds
+    ) -> Effect[Appended]:
         """Append a parcel."""
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
         args: list[Any] = [run, sender.task, sender.attempt, number, digest_of(parcel), *most]
@@ -100,17 +137,23 @@ class InboxScripts:
         keys = (self._meta, self._entries, self._senders, self._wake)
         return self._call("append", keys, args, _APPENDED.__getitem__, "append to")
 
-    def take(self, run: str, attempt: int, after: str, most: tuple[int, int]) -> Effect[list[Entry]]:
+    def take(
+        self, run: str, attempt: int, after: str, most: tuple[int, int]
+    ) -> Effect[list[Entry]]:
         """Read entries beyond a position and note it, or raise."""
         keys = (self._meta, self._entries, self._wake)
-        return self._call("take", keys, (run, attempt, after, *most), self._read_entries, "take from")
+        return self._call(
+            "take", keys, (run, attempt, after, *most), self._read_entries, "take from"
+        )
 
     def read(self, run: str, attempt: int, positions: Sequence[str]) -> Effect[list[Entry]]:
         """Read entries, or raise."""
         args = (run, attempt, *positions)
         return self._call("read", (self._meta, self._entries), args, self._read_entries, "read")
 
-    def seal(self, run: str, attempt: int, covered: Covered, snapshot: bytes | None) -> Effect[bool]:
+    def seal(
+        self, run: str, attempt: int, covered: Covered, snapshot: bytes | None
+    ) -> Effect[bool]:
         """Seal a step; False if the attempt is stale."""
         args: list[Any] = [run, attempt, covered.step, encode(covered)]
         if snapshot is not None:
@@ -143,7 +186,14 @@ class InboxScripts:
         """Wake the waiting reader."""
         return self.server.command("RPUSH", self._wake, "", read=_nothing, verb=self._verb("wake"))
 
-    def _call(self, name: str, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str) -> Effect[T]:
+    def _call(
+        self,
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Callable[[Any], T],
+        verb: str,
+    ) -> Effect[T]:
         script = self._prepared.get(name)
         if script is None:
             script = self._prepared[name] = self.server.script(_source(name))
@@ -172,7 +222,9 @@ class InboxScripts:
         return Opened(
             step=int(step),
             sealed=None if sealed is None else decode(sealed.decode()),
-            done={position.decode(): bytes.fromhex(rows.decode()) for position, rows in done.items()},
+            done={
+                position.decode(): bytes.fromhex(rows.decode()) for position, rows in done.items()
+            },
             taken=None if taken is None else taken.decode(),
             ticks=int(ticks),
             snapshot=snapshot,

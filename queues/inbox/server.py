@@ -17,7 +17,9 @@ T = TypeVar("T")
 class Script(Protocol):
     """A script, prepared on one server."""
 
-    def __call__(self, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str) -> Effect[T]:
+    def __call__(
+        self, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str
+    ) -> Effect[T]:
         """Prepare one call; ``read`` turns the server's reply into the effect's, and may raise."""
         ...
 

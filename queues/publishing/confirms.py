@@ -38,7 +38,10 @@ class Fates:
     def result(self, untold: QueuesError | None) -> list[QueuesError | None]:
         """Return the fate of each as it is now; ``untold`` for those that have none."""
         with self._changed:
-            return [error if told else untold for told, error in zip(self._told, self._errors, strict=True)]
+            return [
+                error if told else untold
+                for told, error in zip(self._told, self._errors, strict=True)
+            ]
 
 
 class Batch:
@@ -83,7 +86,9 @@ class Batch:
         """Wait until at most so much is in flight; False after a problem or ``timeout_s``."""
         with self._changed:
             self._wanted = (count, size)
-            self._changed.wait_for(lambda: self.problem is not None or self.fits(count, size), timeout_s)
+            self._changed.wait_for(
+                lambda: self.problem is not None or self.fits(count, size), timeout_s
+            )
             self._wanted = (-1, -1)
             return self.fits(count, size)
 
@@ -102,7 +107,9 @@ class Batch:
 
     @property
     def first(self) -> int:
-        """The place of the first message that the broker does not have, of those that were added."""
+        """The place of the first message that the broker does not have, of those
+        that were added.
+        """
         with self._changed:
             return next(iter(self._open))
 

@@ -1,7 +1,7 @@
 """Moving a message to the dead-letter queue together with the reason.
 
-It is copied with a publisher confirm, and acknowledged only then: a reject without requeue would lose the message on a queue
-that has no dead-letter exchange, and has no room for a reason.
+It is copied with a publisher confirm, and acknowledged only then: a reject without requeue would
+lose the message on a queue that has no dead-letter exchange, and has no room for a reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 REASON_HEADER = "x-tiercel-reason"
 QUEUE_HEADER = "x-tiercel-queue"
 _REASON_BYTES = 2_000
-# All properties must fit into one frame; this is the size that RabbitMQ and pika agree on by default.
+# All properties must fit into one frame; this is the size that RabbitMQ and pika
+# agree on by default.
 _FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
 _BROKER_HEADERS = frozenset(
@@ -41,8 +42,8 @@ _BROKER_HEADERS = frozenset(
 class DeadLetterWriter:
     """Copies messages of one queue to its dead-letter queue; connects when the first one comes.
 
-    It has a connection of its own: RabbitMQ stops reading from a connection that publishes during a memory or disk alarm, and
-    acknowledgements on it would wait too.
+    It has a connection of its own: RabbitMQ stops reading from a connection that publishes during a
+    memory or disk alarm, and acknowledgements on it would wait too.
     """
 
     def __init__(self, address: Address, queue: str, dead: str) -> None:
@@ -51,16 +52,23 @@ class DeadLetterWriter:
         self._dead = dead
         self._outlet: Outlet | None = None
 
-    def copy(self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]) -> None:
-        """Copy it; ``done`` is called once, on another thread, with None when the dead-letter queue has the copy."""
+    def copy(
+        self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]
+    ) -> None:
+        """Copy it; ``done`` is called once, on another thread, with None when the dead-letter
+        queue has the copy.
+        """
         if self._outlet is None or self._outlet.error is not None:
-            self._outlet = Outlet(self._address, f"tiercel dead letters of {self._queue}", self._prepare)
+            self._outlet = Outlet(
+                self._address, f"tiercel dead letters of {self._queue}", self._prepare
+            )
         outlet = self._outlet
         copy = dead_letter_properties(properties, self._queue, reason)
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
-                # The dead-letter queue may have been deleted: a new connection begins with declaring it.
+                # The dead-letter queue may have been deleted: a new connection begins
+                # with declaring it.
                 outlet.reconnect(error)
                 outlet.submit(Outgoing(self._dead, body, copy, done))
             else:
@@ -90,7 +98,10 @@ def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicPro
         reason = f"{reason}; headers left out: {headers.unreadable}"
     copy = copy_properties(properties, clean_headers(headers).plus(_ours(queue, reason)))
     if size_of(copy) > _FRAME_BYTES:
-        reason = f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: too large with the reason"
+        reason = (
+            f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
+            "too large with the reason"
+        )
         copy = copy_properties(properties, Headers().plus(_ours(queue, reason)))
     return copy
 

@@ -11,7 +11,12 @@ from typing import Any
 
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.publishing.dead_letter_copy import QUEUE_HEADER, REASON_HEADER, clean_headers, copy_properties
+from tiercel.queues.publishing.dead_letter_copy import (
+    QUEUE_HEADER,
+    REASON_HEADER,
+    clean_headers,
+    copy_properties,
+)
 from tiercel.queues.publishing.letter_box import LetterBox, dead_letters_of
 
 log = logging.getLogger(__name__)
@@ -47,7 +52,8 @@ class DeadLetter:
 
 
 def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
-    """The oldest dead letters of ``queue``; they stay there, and the next look shows the same, but for what was replaced.
+    """The oldest dead letters of ``queue``; they stay there, and the next look shows the same, but
+    for what was replaced.
 
     While they are looked at, no other reader sees them. Raises QueueMissingError, AddressError,
     BrokerUnavailableError, BrokerRefusedError; so do the others here.
@@ -62,7 +68,10 @@ def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
 
 
 def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
-    """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is. Others see none meanwhile."""
+    """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is.
+
+    Others see none meanwhile.
+    """
     with dead_letters_of(amqp_url, queue) as box:
         found = None
         for tag, properties, body in box.oldest(SEARCHED):
@@ -74,12 +83,18 @@ def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
     return found
 
 
-def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Callable[[int], None] = lambda _count: None) -> int:
+def requeue(
+    amqp_url: str,
+    queue: str,
+    limit: int | None = None,
+    on_moved: Callable[[int], None] = lambda _count: None,
+) -> int:
     """Put the oldest dead letters back into ``queue`` as if they were new; returns how many.
 
-    Each is published with a confirm before it is taken out: one that is interrupted may be in both queues, never in none.
-    ``on_moved`` is called with 1 for each. Letters that die again meanwhile are left for the next time. A queue that is full or
-    has no leader just now is waited for; raises PublishRefusedError if that takes longer than 15 s.
+    Each is published with a confirm before it is taken out: one that is interrupted may be in both
+    queues, never in none. ``on_moved`` is called with 1 for each. Letters that die again meanwhile
+    are left for the next time. A queue that is full or has no leader just now is waited for; raises
+    PublishRefusedError if that takes longer than 15 s.
     """
     moved = 0
     with dead_letters_of(amqp_url, queue) as box:
@@ -91,9 +106,13 @@ def requeue(amqp_url: str, queue: str, limit: int | None = None, on_moved: Calla
 
 
 def requeue_chosen(
-    amqp_url: str, queue: str, chosen: Collection[str], on_moved: Callable[[int], None] = lambda _count: None
+    amqp_url: str,
+    queue: str,
+    chosen: Collection[str],
+    on_moved: Callable[[int], None] = lambda _count: None,
 ) -> int:
-    """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest SEARCHED; returns how many.
+    """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest
+    SEARCHED; returns how many.
 
     The letters between them are held meanwhile, so that no other reader sees them; RabbitMQ has
     them behind those that were looked at before and in front of the rest afterwards. One that is
@@ -144,13 +163,16 @@ def _as_new(properties: Any) -> Any:
             headers.unreadable,
             extra={"event": "headers_left_out"},
         )
-    return copy_properties(properties, clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS)))
+    return copy_properties(
+        properties, clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS))
+    )
 
 
 def _id(properties: Any, body: bytes) -> str:
     """A digest of what the letter says; what RabbitMQ counts with each delivery is not in it.
 
-    Of the values, not of their bytes: RabbitMQ writes the headers anew when it counts a delivery, some in another type.
+    Of the values, not of their bytes: RabbitMQ writes the headers anew when it counts a delivery,
+    some in another type.
     """
     headers = clean_headers(properties.headers)
     said = vars(copy_properties(properties, headers)) | {"headers": sorted(headers.items())}
@@ -194,7 +216,9 @@ _BROKER_REASONS = {
 
 
 def _text(value: Any) -> str:
-    """A header's value as text, of a length that a line can show: a publisher may have written anything there."""
+    """A header's value as text, of a length that a line can show: a publisher may have
+    written anything there.
+    """
     if isinstance(value, bytes):
         value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
     return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]

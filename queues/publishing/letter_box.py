@@ -1,11 +1,12 @@
 """A dead-letter queue that is open: getting its letters, leaving them, replacing them.
 
-Looking is a delivery, and a quorum queue with a delivery limit deletes what was delivered too often:
-one declared before RabbitMQ 4 and upgraded (the limit is 20 from then on), or one that a policy
-covers, even where its argument says -1. AMQP does not tell the limit, so none is come near. From 4.3
-on letters are given back in a way that does not count. Where it counts, and where a process died in
-the middle of a look, a letter that was given back ``RETURNS`` times is replaced by a copy behind the
-others, which begins at 0. No limit of ``RETURNS`` or more ever deletes a letter that is looked at.
+Looking is a delivery, and a quorum queue with a delivery limit deletes what was delivered too
+often: one declared before RabbitMQ 4 and upgraded (the limit is 20 from then on), or one that a
+policy covers, even where its argument says -1. AMQP does not tell the limit, so none is come near.
+From 4.3 on letters are given back in a way that does not count. Where it counts, and where a
+process died in the middle of a look, a letter that was given back ``RETURNS`` times is replaced by
+a copy behind the others, which begins at 0. No limit of ``RETURNS`` or more ever deletes a letter
+that is looked at.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
             refusal = translate(error, address)
             if isinstance(refusal, QueueMissingError):
                 raise QueueMissingError(
-                    f"queue {queue!r} has no dead letters on {address}: there is no queue {name!r}; check the name"
+                    f"queue {queue!r} has no dead letters on {address}: there is no queue "
+                    f"{name!r}; check the name"
                 ) from error
             raise refusal from error
-        yield LetterBox(connection, name, nack_counts=check_server(connection, address) < _FREE_NACK_SINCE)
+        yield LetterBox(
+            connection, name, nack_counts=check_server(connection, address) < _FREE_NACK_SINCE
+        )
 
 
 class LetterBox:
@@ -65,10 +69,11 @@ class LetterBox:
         self._outlet: Any = None
 
     def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
-        """Get them one by one, as (delivery tag, properties, body), of those that waited at the first.
+        """Get them one by one, as (delivery tag, properties, body), of those that
+        waited at the first.
 
-        The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for a quorum queue whose leader
-        is silent for 250 ms.
+        The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for
+        a quorum queue whose leader is silent for 250 ms.
         """
         got = 0
         while most is None or got < most:
@@ -82,21 +87,30 @@ class LetterBox:
             yield method.delivery_tag, properties, body
 
     def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
-        """Returns when the broker has confirmed that it is in ``queue``; ``before`` of its kind are there already."""
+        """Returns when the broker has confirmed that it is in ``queue``; ``before`` of its kind
+        are there already.
+        """
         until = time.monotonic() + _PATIENCE_S
         while (refusal := self._offer(queue, properties, body)) is not None:
             if time.monotonic() > until:
                 raise PublishRefusedError(
-                    f"queue {queue!r} did not take message {before + 1} for {_PATIENCE_S:.0f} s; it is full or unavailable",
+                    (
+                        f"queue {queue!r} did not take message {before + 1} for {_PATIENCE_S:.0f} "
+                        "s; "
+                        "it is full or unavailable"
+                    ),
                     before,
                 ) from refusal
-            # Over a new channel, for one that met a queue between two leaders may go on asking the dead one.
+            # Over a new channel, for one that met a queue between two leaders may go on
+            # asking the dead one.
             self._outlet.close()
             self._outlet = None
             self._connection.sleep(_AGAIN_S)
 
     def leave(self, tag: int, properties: Any, body: bytes) -> None:
-        """Leave it in the queue: it is given back at the end, or replaced now if it was given back often."""
+        """Leave it in the queue: it is given back at the end, or replaced now if it was
+        given back often.
+        """
         if _returns(properties) < RETURNS:
             self._held += 1
             return
@@ -110,7 +124,9 @@ class LetterBox:
         try:
             self._outlet.basic_publish("", queue, body, properties, mandatory=True)
         except UnroutableError as error:
-            raise QueueMissingError(f"there is no queue {queue!r} to put the messages back into; declare it first") from error
+            raise QueueMissingError(
+                f"there is no queue {queue!r} to put the messages back into; declare it first"
+            ) from error
         except NackError as error:
             return error
         return None
@@ -118,10 +134,11 @@ class LetterBox:
     def give_back(self, moved: int) -> None:
         """Give back what was left and not replaced.
 
-        From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of those
-        that were not got. Before, it counts and puts them behind, and the next look would show other
-        letters; the end of the channel counts too, but puts them in front. They are there a moment
-        later, so this waits for them; not for long, for another process may take them at once.
+        From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of
+        those that were not got. Before, it counts and puts them behind, and the next look
+        would show other letters; the end of the channel counts too, but puts them in front.
+        They are there a moment later, so this waits for them; not for long, for another
+        process may take them at once.
         """
         if not self._held:
             return
@@ -131,7 +148,10 @@ class LetterBox:
         channel = self._connection.channel()
         until = time.monotonic() + _RETURNED_S
         while time.monotonic() < until:
-            if channel.queue_declare(self.name, passive=True).method.message_count >= self.count - moved:
+            if (
+                channel.queue_declare(self.name, passive=True).method.message_count
+                >= self.count - moved
+            ):
                 return
             self._connection.sleep(0.02)
 

@@ -15,7 +15,13 @@ from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.link import Link
-from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, NackedError, PublishRefusedError, QueuesError
+from tiercel.queues.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    NackedError,
+    PublishRefusedError,
+    QueuesError,
+)
 
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
@@ -54,11 +60,13 @@ class Outgoing:
 class Outlet:
     """Sends messages and waits for their confirms; thread-safe.
 
-    What was not confirmed when a connection broke, or for a long time, is sent again: the broker may have it twice, never not
-    at all.
+    What was not confirmed when a connection broke, or for a long time, is sent again: the broker
+    may have it twice, never not at all.
     """
 
-    def __init__(self, address: Address, name: str, prepare: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, address: Address, name: str, prepare: Callable[[], None] = lambda: None
+    ) -> None:
         """``prepare`` runs before each connection, on the I/O thread. Raises AddressError."""
         self.prepare = prepare
         self._address = address
@@ -91,7 +99,7 @@ class Outlet:
         self._link = Link(address, self, name)
         self._link.start()
 
-    # -- from any thread ---------------------------------------------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------------
 
     def submit(self, message: Outgoing) -> None:
         """Send it as soon as there is room; ``message.done`` tells its fate."""
@@ -114,7 +122,7 @@ class Outlet:
         self._link.call(self._link.finish)
         self._link.join(timeout_s)
 
-    # -- on the I/O thread -------------------------------------------------------------------------------------------------
+    # -- on the I/O thread -------------------------------------------------------------------------
 
     def reconnect(self, why: QueuesError) -> None:
         """Begin anew with ``prepare``; nothing is lost."""
@@ -158,7 +166,12 @@ class Outlet:
         self._asked = False
         window = 1 if self._suspects else _WINDOW
         channel = None if self._stale else self._channel
-        while channel is not None and channel.is_open and len(self._unconfirmed) < window and self._bytes < _WINDOW_BYTES:
+        while (
+            channel is not None
+            and channel.is_open
+            and len(self._unconfirmed) < window
+            and self._bytes < _WINDOW_BYTES
+        ):
             try:
                 message = self._waiting.popleft()
             except IndexError:
@@ -167,11 +180,16 @@ class Outlet:
 
     def _send(self, message: Outgoing) -> None:
         try:
-            self._channel.basic_publish("", message.queue, message.body, message.properties, mandatory=True)
+            self._channel.basic_publish(
+                "", message.queue, message.body, message.properties, mandatory=True
+            )
         except (AMQPError, ValueError, struct.error) as error:
             # pika encodes all of it before it sends any of it: the broker has seen nothing.
             self._tell(
-                message, PublishRefusedError(f"a message for queue {message.queue!r} cannot be written as AMQP: {error!r}")
+                message,
+                PublishRefusedError(
+                    f"a message for queue {message.queue!r} cannot be written as AMQP: {error!r}"
+                ),
             )
             return
         if not self._unconfirmed:
@@ -185,7 +203,9 @@ class Outlet:
         """Look again when it would have taken too long."""
         if not self._watched:
             self._watched = True
-            self._link.later(max(0.0, self._moved_at + self._stall_s - time.monotonic()), self._look)
+            self._link.later(
+                max(0.0, self._moved_at + self._stall_s - time.monotonic()), self._look
+            )
 
     def _look(self) -> None:
         self._watched = False
@@ -195,14 +215,21 @@ class Outlet:
             self._moved_at = time.monotonic()
         elif time.monotonic() - self._moved_at >= self._stall_s:
             self._stall_s = min(2 * self._stall_s, _LONGEST_STALL_S)
-            self._link.abandon(BrokerUnavailableError(f"RabbitMQ at {self._address} confirms nothing"))
+            self._link.abandon(
+                BrokerUnavailableError(f"RabbitMQ at {self._address} confirms nothing")
+            )
             return
         self._watch()
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, body: bytes) -> None:
-        # A return has no delivery tag, and comes before the confirm of its message. Equal messages are interchangeable.
+        # A return has no delivery tag, and comes before the confirm of its message. Equal messages
+        # are interchangeable.
         for message in self._unconfirmed.values():
-            if message.queue == method.routing_key and not message.returned and message.body == body:
+            if (
+                message.queue == method.routing_key
+                and not message.returned
+                and message.body == body
+            ):
                 message.returned = True
                 return
 
@@ -240,10 +267,14 @@ class Outlet:
     def _verdict(self, message: Outgoing, *, taken: bool) -> QueuesError | None:
         if message.returned:
             return PublishRefusedError(
-                f"there is no queue {message.queue!r} on {self._address}; declare it first or correct the name"
+                f"there is no queue {message.queue!r} on {self._address}; declare it first or "
+                "correct the name"
             )
         if not taken:
-            return NackedError(f"queue {message.queue!r} on {self._address} did not take it; it is full or unavailable")
+            return NackedError(
+                f"queue {message.queue!r} on {self._address} did not take it; it is full or "
+                "unavailable"
+            )
         return None
 
     def _fail_all(self, error: QueuesError) -> None:

@@ -13,7 +13,12 @@ from typing import Any, Self
 from pika import BasicProperties
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.errors import BrokerUnavailableError, MessageTooLargeError, PublishRefusedError, QueuesError
+from tiercel.queues.errors import (
+    BrokerUnavailableError,
+    MessageTooLargeError,
+    PublishRefusedError,
+    QueuesError,
+)
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing.confirms import Batch, Fates
 from tiercel.queues.publishing.outlet import Outgoing, Outlet
@@ -29,16 +34,19 @@ _NAME = "tiercel publish"
 
 
 class Publisher:
-    """Publishes persistent messages over one connection, which is made again when it breaks. One ``publish`` at a time.
+    """Publishes persistent messages over one connection, which is made again when it breaks.
 
-    A message is published at least once: what was not confirmed when a connection broke is published again. Its
-    ``message_id`` stays the same, so that a consumer could tell.
+    One ``publish`` at a time.
+
+    A message is published at least once: what was not confirmed when a connection broke is
+    published again. Its ``message_id`` stays the same, so that a consumer could tell.
     """
 
     def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
         """Connects in the background. Raises AddressError.
 
-        ``patience`` is how long to go on without a connection, or with a queue that is full or has no leader.
+        ``patience`` is how long to go on without a connection, or with a queue that is full
+        or has no leader.
         """
         self._patience_s = patience.total_seconds()
         self._address = Address.parse(amqp_url)
@@ -53,14 +61,16 @@ class Publisher:
         on_confirmed: Callable[[int], None] = lambda _count: None,
         headers: Mapping[str, Any] | None = None,
     ) -> int:
-        """Publish the bodies in order; returns their number when the broker has confirmed all of them.
+        """Publish the bodies in order; returns their number when the broker has
+        confirmed all of them.
 
-        What the broker nacks, because the queue is full or a quorum queue has no leader just now, is offered again behind what
-        was sent meanwhile, and no more is sent until it is taken. ``on_confirmed`` is called on this thread with how many more
-        were confirmed. Raises MessageTooLargeError before such a body is sent, PublishRefusedError naming the first message
-        that is not in the queue when that is missing or has taken nothing for ``patience``, BrokerUnavailableError after
-        ``patience`` without a connection, BrokerRefusedError. When it raises, messages before that one are in the queue, and
-        some after it may be.
+        What the broker nacks, because the queue is full or a quorum queue has no leader just now,
+        is offered again behind what was sent meanwhile, and no more is sent until it is taken.
+        ``on_confirmed`` is called on this thread with how many more were confirmed. Raises
+        MessageTooLargeError before such a body is sent, PublishRefusedError naming the first
+        message that is not in the queue when that is missing or has taken nothing for ``patience``,
+        BrokerUnavailableError after ``patience`` without a connection, BrokerRefusedError. When it
+        raises, messages before that one are in the queue, and some after it may be.
         """
         with self._lock:
             batch = Batch()
@@ -69,14 +79,19 @@ class Publisher:
             for index, body in enumerate(bodies):
                 if len(body) > MAX_BODY_BYTES:
                     self._wait(batch, on_confirmed, 0, 0)
-                    raise MessageTooLargeError(f"message {index + 1} has {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
+                    raise MessageTooLargeError(
+                        f"message {index + 1} has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
+                    )
                 properties = BasicProperties(
-                    headers=dict(headers) if headers else None, delivery_mode=2, message_id=f"{run}-{index}"
+                    headers=dict(headers) if headers else None,
+                    delivery_mode=2,
+                    message_id=f"{run}-{index}",
                 )
                 if batch.nacked:
                     self._wait(batch, on_confirmed, 0, 0)
                 elif not batch.fits(_ROOM - 1, _ROOM_BYTES - len(body)):
-                    # Until half of it is gone, so that the two threads do not wake each other for every message.
+                    # Until half of it is gone, so that the two threads do not wake each other
+                    # for every message.
                     self._wait(batch, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
                 message = Outgoing(queue, body, properties, batch.done(index))
                 batch.add(index, message)
@@ -86,11 +101,13 @@ class Publisher:
             return count
 
     def publish_each(self, messages: Sequence[tuple[str, bytes]]) -> list[QueuesError | None]:
-        """Publish (queue, body) messages in order; returns the fate of each: None once confirmed by the broker, else why not.
+        """Publish (queue, body) messages in order; returns the fate of each: None once confirmed by
+        the broker, else why not.
 
-        They are told one by one: a message that is too large, returned or refused does not concern its neighbours.
-        BrokerUnavailableError is the fate of what had none after ``patience`` in which the broker told nothing; such a message
-        may be in its queue, and is not sent later. Raises none of these.
+        They are told one by one: a message that is too large, returned or refused does not concern
+        its neighbours. BrokerUnavailableError is the fate of what had none after ``patience`` in
+        which the broker told nothing; such a message may be in its queue, and is not sent later.
+        Raises none of these.
         """
         with self._lock:
             if self._outlet.error is not None:
@@ -102,7 +119,11 @@ class Publisher:
             for index, (queue, body) in enumerate(messages):
                 done = fates.done(index)
                 if len(body) > MAX_BODY_BYTES:
-                    done(MessageTooLargeError(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"))
+                    done(
+                        MessageTooLargeError(
+                            f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
+                        )
+                    )
                 else:
                     properties = BasicProperties(delivery_mode=2, message_id=f"{run}-{index}")
                     self._outlet.submit(Outgoing(queue, body, properties, done))
@@ -115,7 +136,12 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _await(self, fates: Fates) -> list[QueuesError | None]:
@@ -131,15 +157,21 @@ class Publisher:
                 # Messages that still wait in the outlet have failed for the caller, who will
                 # publish them again: they must not go out too.
                 self._renew()
-                return fates.result(BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}"))
+                return fates.result(
+                    BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}")
+                )
         return fates.result(None)
 
     def _renew(self) -> None:
         self._outlet.close(1.0)
         self._outlet = Outlet(self._address, _NAME)
 
-    def _wait(self, batch: Batch, on_confirmed: Callable[[int], None], count: int, size: int) -> None:
-        """Wait until at most so many messages and bytes are on their way, and offer again what was nacked."""
+    def _wait(
+        self, batch: Batch, on_confirmed: Callable[[int], None], count: int, size: int
+    ) -> None:
+        """Wait until at most so many messages and bytes are on their way, and offer again
+        what was nacked.
+        """
         down_since: float | None = None
         nacked_since: float | None = None
         offered = time.monotonic()
@@ -161,7 +193,8 @@ class Publisher:
                 if now - nacked_since > self._patience_s:
                     raise _refused(batch, nacked)
                 if now - offered >= _AGAIN_S:
-                    # One, to see, until the queue takes something; else a full queue would be sent all of it for nothing.
+                    # One, to see, until the queue takes something; else a full queue would be sent
+                    # all of it for nothing.
                     for message in batch.take_nacked(None if moved else 1):
                         self._outlet.submit(message)
                     offered = now
@@ -169,7 +202,9 @@ class Publisher:
             trouble = self._outlet.trouble
             down_since = None if trouble is None else down_since or now
             if down_since is not None and now - down_since > self._patience_s:
-                raise BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {trouble}") from trouble
+                raise BrokerUnavailableError(
+                    f"gave up after {self._patience_s:.0f} s: {trouble}"
+                ) from trouble
 
 
 def _refused(batch: Batch, error: QueuesError) -> QueuesError:

@@ -1,9 +1,10 @@
 """The contract of a bolt: what it is given, what it owes.
 
-A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy of its own, and one thread
-calls it. The copy's attributes outlive its process: they are pickled when a step ends and they have changed, and another
-process begins with them. What cannot be pickled (connections, locks) and what is named in ``transient`` stays where it is, and
-``prepare`` makes it again in the next process. A driver that starts anew begins with fresh copies.
+A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy
+of its own, and one thread calls it. The copy's attributes outlive its process: they are pickled
+when a step ends and they have changed, and another process begins with them. What cannot be pickled
+(connections, locks) and what is named in ``transient`` stays where it is, and ``prepare`` makes it
+again in the next process. A driver that starts anew begins with fresh copies.
 """
 
 from __future__ import annotations
@@ -46,19 +47,24 @@ class _Component:
         """Called once for each copy, before its first tuple: connect here, not in ``__init__``."""
 
     def cleanup(self) -> None:
-        """Called when a copy is not needed any more, if the process gets to it. Not called when the process is killed."""
+        """Called when a copy is not needed any more, if the process gets to it.
+
+        Not called when the process is killed.
+        """
 
 
 class Bolt(_Component):
     """A bolt that acks, fails and anchors by hand.
 
-    Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the tuple and the whole tree is
-    done. Every tuple must be acked or failed; one that is neither times out, and its message is delivered again. An
-    exception out of ``execute`` fails the tuple; the worker goes on.
+    Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the
+    tuple and the whole tree is done. Every tuple must be acked or failed; one that is neither
+    times out, and its message is delivered again. An exception out of ``execute`` fails the tuple;
+    the worker goes on.
 
-    A tuple may be held over any number of steps, to be joined or counted with later ones: keep it in an attribute,
-    and ack it, fail it or anchor to it when its time has come. What it holds survives the loss of its process; when the
-    driver starts anew, the messages of held tuples are delivered again.
+    A tuple may be held over any number of steps, to be joined or counted with later ones: keep it
+    in an attribute, and ack it, fail it or anchor to it when its time has come. What it holds
+    survives the loss of its process; when the driver starts anew, the messages of held tuples are
+    delivered again.
     """
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
@@ -66,18 +72,21 @@ class Bolt(_Component):
         raise NotImplementedError
 
     def flush(self, collector: OutputCollector) -> None:
-        """Called after the last tuple of a step, before any of its acks leave: write in bulk, wait for confirms.
+        """Called after the last tuple of a step, before any of its acks leave: write in bulk,
+        wait for confirms.
 
-        If it raises, the step's tuples fail and nothing that was emitted, acked or kept since its beginning counts: the
-        next one begins with what the task was before, tuples that it held among it.
+        If it raises, the step's tuples fail and nothing that was emitted, acked or kept since
+        its beginning counts: the next one begins with what the task was before, tuples that
+        it held among it.
         """
 
 
 class BasicBolt(_Component):
     """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
 
-    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When it raises, the tuple fails
-    with the exception as the reason, what it had emitted is dropped, and the worker goes on.
+    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
+    it raises, the tuple fails with the exception as the reason, what it had emitted is dropped, and
+    the worker goes on.
     """
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
@@ -85,7 +94,9 @@ class BasicBolt(_Component):
         raise NotImplementedError
 
     def flush(self, collector: BasicCollector) -> None:
-        """Called after the last tuple of a step, before any of its acks leave: write in bulk, wait for confirms.
+        """Called after the last tuple of a step, before any of its acks leave: write in bulk,
+        wait for confirms.
 
-        If it raises, every tuple of the step fails. Nothing can be emitted here: there is no tuple to anchor it to.
+        If it raises, every tuple of the step fails. Nothing can be emitted here: there is no tuple
+        to anchor it to.
         """

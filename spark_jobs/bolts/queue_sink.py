@@ -26,10 +26,11 @@ _NAMES = "use 1 to 250 bytes"
 class QueueSink(Bolt):
     """Publishes persistent messages with publisher confirms and ``mandatory``; emits nothing.
 
-    Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the reason, when the message was
-    returned (no such queue) or refused (queue full, message too large), or when the broker told nothing for ``patience_secs``.
-    So a message is in its queue at least once: what was published may come again when another part of its tree fails.
-    One tuple's failure does not concern its neighbours. The messages of a step go out together, in order.
+    Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the
+    reason, when the message was returned (no such queue) or refused (queue full, message too
+    large), or when the broker told nothing for ``patience_secs``. So a message is in its queue at
+    least once: what was published may come again when another part of its tree fails. One tuple's
+    failure does not concern its neighbours. The messages of a step go out together, in order.
     """
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
@@ -42,21 +43,31 @@ class QueueSink(Bolt):
         declare: bool = True,
         patience_secs: float = 15.0,
     ) -> None:
-        """The body is ``field`` as it is, a string or bytes, or else a JSON object of ``fields``, by default of all of them.
+        """The body is ``field`` as it is, a string or bytes, or else a JSON object of ``fields``,
+        by default of all of them.
 
-        ``queue_field`` holds the name of the tuple's queue; where that is null, the tuple goes to ``queue``. ``declare``: a
-        queue that is missing is made, as a ``QueueSpout`` would make it, with its dead letters. Raises TopologyError.
+        ``queue_field`` holds the name of the tuple's queue; where that is null, the tuple goes to
+        ``queue``. ``declare``: a queue that is missing is made, as a ``QueueSpout`` would make it,
+        with its dead letters. Raises TopologyError.
         """
         if queue is None and queue_field is None:
-            raise TopologyError("QueueSink needs a queue: its name, or queue_field for the field that holds it")
+            raise TopologyError(
+                "QueueSink needs a queue: its name, or queue_field for the field that holds it"
+            )
         if queue is not None and not _can_name_a_queue(queue):
             raise TopologyError(f"QueueSink cannot publish to {queue!r:.50}: {_NAMES}")
         if field is not None and fields:
-            raise TopologyError("QueueSink takes field for a body as it is, or fields for a JSON object, not both")
+            raise TopologyError(
+                "QueueSink takes field for a body as it is, or fields for a JSON object, not both"
+            )
         if isinstance(fields, str):
-            raise TopologyError(f"QueueSink takes a list of fields; for one body as it is write field={fields!r}")
+            raise TopologyError(
+                f"QueueSink takes a list of fields; for one body as it is write field={fields!r}"
+            )
         if not patience_secs > 0:
-            raise TopologyError(f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}")
+            raise TopologyError(
+                f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
+            )
         self._queue = queue
         self._queue_field = queue_field
         self._field, self._fields = field, tuple(fields)
@@ -67,7 +78,8 @@ class QueueSink(Bolt):
         self._held: list[tuple[Tuple, _Message]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connects in the background, to ``config["amqp_url"]``: the topology's broker, or one of the sink's own settings.
+        """Connects in the background, to ``config["amqp_url"]``: the topology's broker, or one of
+        the sink's own settings.
 
         Raises TopologyError without an address, AddressError for one that is none.
         """
@@ -77,7 +89,10 @@ class QueueSink(Bolt):
         self._publisher = Publisher(self._amqp_url, self._patience)
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
-        """Keep it until ``flush``; a tuple that is no message fails here. A tick publishes nothing."""
+        """Keep it until ``flush``; a tuple that is no message fails here.
+
+        A tick publishes nothing.
+        """
         if tup.is_tick:
             collector.ack(tup)
             return
@@ -90,7 +105,9 @@ class QueueSink(Bolt):
         if not held:
             return
         reported = set()
-        for (tup, (queue, _)), error in zip(held, self._publish([message for _, message in held]), strict=True):
+        for (tup, (queue, _)), error in zip(
+            held, self._publish([message for _, message in held]), strict=True
+        ):
             if error is None:
                 collector.ack(tup)
                 continue
@@ -111,7 +128,10 @@ class QueueSink(Bolt):
         named = None if self._queue_field is None else tup[self._queue_field]
         queue = self._queue if named is None else named
         if not _can_name_a_queue(queue):
-            raise ValueError(f"field {self._queue_field!r} holds {queue!r:.50}, which is no name of a queue: {_NAMES}")
+            raise ValueError(
+                f"field {self._queue_field!r} holds {queue!r:.50}, which is no name of a "
+                f"queue: {_NAMES}"
+            )
         return queue
 
     def _body_of(self, tup: Tuple) -> bytes:
@@ -125,11 +145,18 @@ class QueueSink(Bolt):
         if self._publisher is None:
             raise TopologyError("QueueSink was not prepared")
         refused = self._declare_all({queue for queue, _ in messages}) if self._declare else {}
-        fates = iter(self._publisher.publish_each([message for message in messages if message[0] not in refused]))
+        fates = iter(
+            self._publisher.publish_each(
+                [message for message in messages if message[0] not in refused]
+            )
+        )
         return [refused[queue] if queue in refused else next(fates) for queue, _ in messages]
 
     def _declare_all(self, queues: set[str]) -> dict[str, QueuesError]:
-        """Make the queues that are not known to be there; returns why not, for those that could not be made."""
+        """Make the queues that are not known to be there.
+
+        Returns why not, for those that could not be made.
+        """
         refused: dict[str, QueuesError] = {}
         away: BrokerUnavailableError | None = None
         for queue in sorted(queues - self._declared):
@@ -152,13 +179,19 @@ def _can_name_a_queue(name: object) -> TypeGuard[str]:
 
 def no_address(component: str) -> str:
     """Return the message for a topology without a broker to publish to."""
-    return f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
+    return (
+        f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or "
+        "set TIERCEL_AMQP"
+    )
 
 
 def sinks_of(topology: Topology) -> list[str]:
-    """The components that publish to the topology's RabbitMQ: those without an ``amqp_url`` among their own settings."""
+    """The components that publish to the topology's RabbitMQ: those without an ``amqp_url`` among
+    their own settings.
+    """
     return [
         component
         for component, spec in topology.bolts.items()
-        if isinstance(spec.bolt, QueueSink) and not topology.config_of(component).extra.get("amqp_url")
+        if isinstance(spec.bolt, QueueSink)
+        and not topology.config_of(component).extra.get("amqp_url")
     ]

@@ -12,13 +12,14 @@ from tiercel.spark_jobs.state.key_value import KeyValueState
 
 
 class StatefulBolt(BasicBolt):
-    """A ``BasicBolt`` with a map in Redis, ``self.state``: counts, latest values, what was seen before.
+    """A ``BasicBolt`` with a map in Redis, ``self.state``: counts, latest values, what
+    was seen before.
 
-    Guarantee: what ``execute`` and ``flush`` write leaves in bulk after ``flush`` and before any ack of the step, and
-    counts once however often the step is repeated. The writes of a tuple whose ``execute`` raises are forgotten; if
-    ``flush`` raises, all of the step are. A *message* that is delivered again, because something else in its tree
-    failed, is a new tuple and counts again: at least once, as Storm's. Where that must not be, keep in the state what
-    identifies a message.
+    Guarantee: what ``execute`` and ``flush`` write leaves in bulk after ``flush`` and before any
+    ack of the step, and counts once however often the step is repeated. The writes of a tuple whose
+    ``execute`` raises are forgotten; if ``flush`` raises, all of the step are. A *message* that is
+    delivered again, because something else in its tree failed, is a new tuple and counts again: at
+    least once, as Storm's. Where that must not be, keep in the state what identifies a message.
 
     The state belongs to the component and not to its tasks: changed parallelism finds it again. It
     is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on the
@@ -31,10 +32,12 @@ class StatefulBolt(BasicBolt):
     key_fields: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({})
 
     def state_keys(self, tup: Tuple) -> Iterable[Any]:
-        """The keys that ``execute`` will use for this tuple, read in bulk beforehand; others are read one by one when used.
+        """The keys that ``execute`` will use for this tuple, read in bulk beforehand.
 
-        By default what the tuple was grouped by: the value of the one field, or the tuple of the values of several. Not called
-        for ticks.
+        Others are read one by one when used.
+
+        By default what the tuple was grouped by: the value of the one field, or the tuple of the
+        values of several. Not called for ticks.
         """
         fields = self.key_fields.get((tup.source_component, tup.source_stream), ())
         if not fields:

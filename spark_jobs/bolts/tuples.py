@@ -29,11 +29,26 @@ class Origin:
 
 
 class Tuple:
-    """One tuple: ``tup["word"]``, ``tup[0]``, ``tup.values``. Ack it, fail it or anchor to it, on the task that received it."""
+    """One tuple: ``tup["word"]``, ``tup[0]``, ``tup.values``.
 
-    __slots__ = ("began_ns", "emitted", "origin", "process_ns", "record", "row", "seed", "state", "values")
+    Ack it, fail it or anchor to it, on the task that received it.
+    """
 
-    def __init__(self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None) -> None:
+    __slots__ = (
+        "began_ns",
+        "emitted",
+        "origin",
+        "process_ns",
+        "record",
+        "row",
+        "seed",
+        "state",
+        "values",
+    )
+
+    def __init__(
+        self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None
+    ) -> None:
         self.values = values
         self.origin = origin
         # Its number in the input of the step: the collector's business.
@@ -57,7 +72,9 @@ class Tuple:
         except KeyError:
             if isinstance(key, int):
                 return self.values[key]
-            raise KeyError(f"there is no field {key!r}; the fields are {', '.join(self.origin.fields)}") from None
+            raise KeyError(
+                f"there is no field {key!r}; the fields are {', '.join(self.origin.fields)}"
+            ) from None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -91,12 +108,18 @@ class Tuple:
         return self.origin.component == SYSTEM and self.origin.stream == TICK
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r:.60}" for name, value in zip(self.fields, self.values, strict=True))
+        shown = ", ".join(
+            f"{name}={value!r:.60}" for name, value in zip(self.fields, self.values, strict=True)
+        )
         return f"Tuple({self.source_component}:{self.source_stream}, {shown})"
 
 
-def tuples_of(chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None) -> list[Tuple]:
-    """Return the tuples of a chunk, whose rows begin with ``first`` in a step whose rows have these seeds."""
+def tuples_of(
+    chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None
+) -> list[Tuple]:
+    """Return the tuples of a chunk, whose rows begin with ``first`` in a step whose rows
+    have these seeds.
+    """
     route = chunk.route
     origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
     columns = [column.to_pylist() for column in chunk.values.columns]

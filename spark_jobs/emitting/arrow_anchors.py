@@ -13,7 +13,10 @@ from tiercel.spark_jobs.emitting.fold import Rows
 from tiercel.spark_jobs.errors import BadAnchorsError
 from tiercel.spark_jobs.reasons import one_line
 
-_WANTED = "give one row number for each output row, a list of row numbers for each, or None for rows that are in no tree"
+_WANTED = (
+    "give one row number for each output row, a list of row numbers for each, or "
+    "None for rows that are in no tree"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,15 +37,20 @@ def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:
         return Given(counts=np.zeros(outputs, np.int64), rows=np.zeros(0, np.int64), single=False)
     array = _array(anchors)
     if len(array) != outputs:
-        raise BadAnchorsError(f"there are {outputs} output rows and anchors for {len(array)}: {_WANTED}")
+        raise BadAnchorsError(
+            f"there are {outputs} output rows and anchors for {len(array)}: {_WANTED}"
+        )
     if array.null_count:
-        raise BadAnchorsError(f"output row {_first(array.is_null())} has null for an anchor: {_WANTED}")
+        raise BadAnchorsError(
+            f"output row {_first(array.is_null())} has null for an anchor: {_WANTED}"
+        )
     if not _is_list(array.type):
         return Given(counts=np.ones(outputs, np.int64), rows=_rows(array, inputs), single=True)
     counts = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     if not counts.all():
         raise BadAnchorsError(
-            f"output row {int(np.argmin(counts))} has an empty list of anchors: emit rows that are in no tree"
+            f"output row {int(np.argmin(counts))} has an empty list of anchors: emit rows "
+            "that are in no tree"
             " by themselves, with anchors=None"
         )
     return Given(counts=counts, rows=_rows(array.flatten(), inputs), single=False)
@@ -52,7 +60,9 @@ def read_rows(rows: Any, inputs: int) -> Rows:
     """Check some of ``inputs`` row numbers; raises BadAnchorsError."""
     array = _array([rows] if isinstance(rows, (int, np.integer)) else rows)
     if _is_list(array.type) or array.null_count:
-        raise BadAnchorsError(f"rows are named by number, not by {array.type} with {array.null_count} nulls")
+        raise BadAnchorsError(
+            f"rows are named by number, not by {array.type} with {array.null_count} nulls"
+        )
     return _rows(array, inputs)
 
 
@@ -75,12 +85,16 @@ def _array(given: Any) -> pa.Array:
     try:
         array = pa.chunked_array(given) if hasattr(given, "__arrow_c_stream__") else pa.array(given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadAnchorsError(f"{one_line(repr(given)):.50} names no rows ({one_line(str(error))}): {_WANTED}") from error
+        raise BadAnchorsError(
+            f"{one_line(repr(given)):.50} names no rows ({one_line(str(error))}): {_WANTED}"
+        ) from error
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     inner = array.type.value_type if _is_list(array.type) else array.type
     if pa.types.is_boolean(inner):
-        raise BadAnchorsError("a mask names no rows: give their numbers, pyarrow.compute.indices_nonzero(mask)")
+        raise BadAnchorsError(
+            "a mask names no rows: give their numbers, pyarrow.compute.indices_nonzero(mask)"
+        )
     if not (pa.types.is_integer(inner) or pa.types.is_null(inner)):
         raise BadAnchorsError(f"rows are named by whole numbers, not by {array.type}: {_WANTED}")
     return array
@@ -101,7 +115,11 @@ def _rows(array: pa.Array, inputs: int) -> Rows:
 
 
 def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+    return bool(
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+    )
 
 
 def _first(mask: pa.Array) -> int:

@@ -1,4 +1,6 @@
-"""The collector that an ``ArrowBolt`` is handed: it emits record batches, anchored by row number."""
+"""The collector that an ``ArrowBolt`` is handed: it emits record batches,
+anchored by row number.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +68,15 @@ class Sent:
 
 
 class ArrowCollector(_Collector):
-    """For one call of ``execute``, or for ``flush``; what it was told counts only if the call returns."""
+    """For one call of ``execute``, or for ``flush``.
+
+    What it was told counts only if the call returns.
+    """
 
     def __init__(self, record: Record, seeds: Ids, portion: Portion) -> None:
-        """``seeds`` are the identities of the step's input, as the tuples of other bolts have them."""
+        """``seeds`` are the identities of the step's input, as the tuples of other
+        bolts have them.
+        """
         super().__init__(record)
         self.sent: list[Sent] = []
         # Of each call of emit, what its rows are anchored to.
@@ -106,19 +113,24 @@ class ArrowCollector(_Collector):
         return (self._portion.component, self._portion.stream) == (SYSTEM, TICK)
 
     def emit(self, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple for each row of ``batch``, anchored to the input rows that ``anchors`` names.
+        """Emit one tuple for each row of ``batch``, anchored to the input rows that
+        ``anchors`` names.
 
-        ``batch`` is a RecordBatch or a Table, a mapping of column names to arrays, or a data frame of pandas or polars; its
-        columns are the stream's, in any order. ``anchors`` is an array, a Series or a list as long as ``batch``:
+        ``batch`` is a RecordBatch or a Table, a mapping of column names to arrays, or a data frame
+        of pandas or polars; its columns are the stream's, in any order. ``anchors`` is an array, a
+        Series or a list as long as ``batch``:
 
-        * a row number each (filter: ``indices_nonzero(mask)``; explode: ``list_parent_indices(column)``);
-        * or a list of row numbers each (fold: what ``group_by(…).aggregate([("row", "list")])`` returns);
+        * a row number each (filter: ``indices_nonzero(mask)``; explode:
+          ``list_parent_indices(column)``);
+        * or a list of row numbers each (fold: what ``group_by(…).aggregate([("row",
+          "list")])`` returns);
         * or ``None`` itself: the rows are in no tree, and nothing is replayed if they are lost.
 
-        Input rows that nothing is anchored to are acked like the others. An emission stays behind when all its anchors
-        fail, now or later in the step; one good anchor lets it go, since that message counts on it, and the failed
-        ones bring their part again. Raises BadValuesError, BadAnchorsError, UnknownStreamError, DirectStreamError,
-        AlreadySettledError after the call has ended, and what a custom grouping raises; then nothing was emitted.
+        Input rows that nothing is anchored to are acked like the others. An emission stays behind
+        when all its anchors fail, now or later in the step; one good anchor lets it go, since that
+        message counts on it, and the failed ones bring their part again. Raises BadValuesError,
+        BadAnchorsError, UnknownStreamError, DirectStreamError, AlreadySettledError after the call
+        has ended, and what a custom grouping raises; then nothing was emitted.
         """
         self._check_open()
         outlet = self._outputs.find(stream)
@@ -128,11 +140,14 @@ class ArrowCollector(_Collector):
         chosen = [choose(values, identities) for choose in outlet.batch_choosers]
         self._send(stream, values, self._anchored(given, positions), chosen)
 
-    def emit_direct(self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit_direct(
+        self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM
+    ) -> None:
         """Emit on a direct stream, all rows to one task, or each to its own: ``tasks`` is an id, or
         an array with one per row.
 
-        Else as ``emit``. Raises DirectStreamError as well for a task that does not receive the stream.
+        Else as ``emit``. Raises DirectStreamError as well for a task that does not
+        receive the stream.
         """
         self._check_open()
         outlet = self._outputs.find(stream, direct=True)
@@ -143,10 +158,12 @@ class ArrowCollector(_Collector):
         self._send(stream, values, self._anchored(given, self._positions(given)), [chosen])
 
     def fail(self, rows: Any, reason: BaseException | str = "") -> None:
-        """Fail input rows by number, one or an array of them: their messages are delivered again. The others are acked.
+        """Fail input rows by number, one or an array of them: their messages are delivered again.
 
-        A row that failed before keeps its first reason, of which one line is kept. Raises BadAnchorsError,
-        AlreadySettledError after the call has ended.
+        The others are acked.
+
+        A row that failed before keeps its first reason, of which one line is kept. Raises
+        BadAnchorsError, AlreadySettledError after the call has ended.
         """
         self._check_open()
         try:
@@ -160,11 +177,14 @@ class ArrowCollector(_Collector):
     def _check_open(self) -> None:
         if self.closed:
             raise AlreadySettledError(
-                f"{self._record.component!r} uses the collector of a call that has ended; its rows are settled:"
+                f"{self._record.component!r} uses the collector of a call that has ended; its "
+                "rows are settled:"
                 " use the collector that execute or flush is given, and do not keep it"
             )
 
-    def _read(self, batch: Any, anchors: Any, outlet: Outlet, stream: str) -> tuple[pa.RecordBatch, Given]:
+    def _read(
+        self, batch: Any, anchors: Any, outlet: Outlet, stream: str
+    ) -> tuple[pa.RecordBatch, Given]:
         where = f"{self._record.component!r}, stream {stream!r}"
         try:
             values = conform(batch, outlet.schema)
@@ -183,7 +203,9 @@ class ArrowCollector(_Collector):
         return positions
 
     def _identities(self, given: Given, positions: Rows) -> Ids:
-        """Of each output row, for the groupings: what the collectors of the other bolts compute for the same emission."""
+        """Of each output row, for the groupings: what the collectors of the other bolts compute for
+        the same emission.
+        """
         steps = self._seeds[given.rows] + positions.astype(np.uint64) * np.uint64(STEP)
         if given.single:
             return steps * np.uint64(SPREAD)
@@ -192,7 +214,8 @@ class ArrowCollector(_Collector):
         identities = mix_array(count + np.arange(len(given.counts), dtype=np.uint64))
         if not len(given.rows):
             return identities
-        # As in OutputCollector: an untracked anchor's seed differs from attempt to attempt, so tracked ones alone count.
+        # As in OutputCollector: an untracked anchor's seed differs from attempt to attempt, so
+        # tracked ones alone count.
         anchored = np.isin(self._portion.rows[given.rows], list(record.untracked), invert=True)
         starts = np.cumsum(given.counts) - given.counts
         sums = np.add.reduceat(np.where(anchored, mix_array(steps), np.uint64(0)), starts)
@@ -205,20 +228,30 @@ class ArrowCollector(_Collector):
         if found.shape != (outputs,) or found.dtype.kind not in "iu":
             shown = f"{one_line(repr(tasks)):.50}"
             raise BadValuesError(
-                f"{self._record.component!r} emits directly to {shown}: give a task id, or one for each of {outputs} rows"
+                f"{self._record.component!r} emits directly to {shown}: give a task id, or "
+                f"one for each of {outputs} rows"
             )
         return rows_by_task(found)
 
     def _anchored(self, given: Given, positions: Rows) -> Anchors:
         self._counts += np.bincount(given.rows, minlength=len(self._counts))
-        return Anchors(counts=given.counts, rows=self._portion.rows[given.rows], positions=positions.astype(np.uint64))
+        return Anchors(
+            counts=given.counts,
+            rows=self._portion.rows[given.rows],
+            positions=positions.astype(np.uint64),
+        )
 
-    def _send(self, stream: str, values: pa.RecordBatch, anchors: Anchors, chosen: list[dict[int, Rows]]) -> None:
+    def _send(
+        self, stream: str, values: pa.RecordBatch, anchors: Anchors, chosen: list[dict[int, Rows]]
+    ) -> None:
         for tasks in chosen:
             for target, rows in tasks.items():
-                # A copy, also of all rows: a bolt may use the numpy arrays again that its columns are made of.
+                # A copy, also of all rows: a bolt may use the numpy arrays again that its
+                # columns are made of.
                 copied = values.take(pa.array(rows))
-                self.sent.append(Sent(stream=stream, target=target, values=copied, anchors=anchors.select(rows)))
+                self.sent.append(
+                    Sent(stream=stream, target=target, values=copied, anchors=anchors.select(rows))
+                )
                 self.transferred += len(rows)
         self.emissions.append(anchors)
         self.emitted += values.num_rows

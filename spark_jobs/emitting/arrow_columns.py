@@ -14,8 +14,16 @@ from tiercel.spark_jobs.reasons import one_line
 
 # Within a kind Arrow's safe cast keeps every value or raises.
 _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
-    lambda type_: pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_),
-    lambda type_: pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_),
+    lambda type_: (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
+    ),
+    lambda type_: (
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+    ),
     pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
@@ -28,9 +36,10 @@ _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
 def conform(data: Any, schema: Schema) -> pa.RecordBatch:
     """``data`` with the stream's columns, by name, and their types; raises BadValuesError.
 
-    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, and whatever speaks the Arrow PyCapsule
-    interface: data frames of pandas and polars, results of DuckDB. Columns of another width or encoding are cast (int32
-    to long, a dictionary to its strings, nanoseconds to microseconds) if no value changes; columns of another kind are refused.
+    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, and whatever speaks
+    the Arrow PyCapsule interface: data frames of pandas and polars, results of DuckDB. Columns of
+    another width or encoding are cast (int32 to long, a dictionary to its strings, nanoseconds to
+    microseconds) if no value changes; columns of another kind are refused.
     """
     table = _table(data, schema)
     if sorted(table.column_names) != sorted(schema.names):
@@ -41,7 +50,8 @@ def conform(data: Any, schema: Schema) -> pa.RecordBatch:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        # From buffers or an unsafe cast, such as text that is not UTF-8: receivers could not read it.
+        # From buffers or an unsafe cast, such as text that is not UTF-8: receivers
+        # could not read it.
         raise BadValuesError(f"the columns are damaged: {one_line(str(error))}") from error
     return batch
 
@@ -55,9 +65,12 @@ def _table(data: Any, schema: Schema) -> pa.RecordBatch | pa.Table:
         if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
             return pa.table(data)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadValuesError(f"these are no columns for ({schema}): {one_line(str(error))}") from error
+        raise BadValuesError(
+            f"these are no columns for ({schema}): {one_line(str(error))}"
+        ) from error
     raise BadValuesError(
-        f"give a RecordBatch, a Table, a data frame, or a mapping of ({', '.join(schema.names)}) to arrays,"
+        "give a RecordBatch, a Table, a data frame, or a mapping of "
+        f"({', '.join(schema.names)}) to arrays,"
         f" not the {type(data).__name__} {one_line(repr(data)):.50}"
     )
 
@@ -66,12 +79,15 @@ def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if array.type != field.arrow:
         if not _same_kind(array.type, field.arrow):
-            raise BadValuesError(f"field {field.name!r} is a {field.type}, the column is {array.type}")
+            raise BadValuesError(
+                f"field {field.name!r} is a {field.type}, the column is {array.type}"
+            )
         try:
             array = array.cast(field.arrow)
         except pa.ArrowException as error:
             raise BadValuesError(
-                f"field {field.name!r} is a {field.type}, the column is {array.type}: {one_line(str(error))}"
+                f"field {field.name!r} is a {field.type}, the column is {array.type}: "
+                f"{one_line(str(error))}"
             ) from error
     _check_dates(array, field)
     return array
@@ -83,7 +99,11 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_dictionary(given):
         return _same_kind(given.value_type, wanted)
     if pa.types.is_list(wanted):
-        listed = pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given)
+        listed = (
+            pa.types.is_list(given)
+            or pa.types.is_large_list(given)
+            or pa.types.is_fixed_size_list(given)
+        )
         return listed and _same_kind(given.value_type, wanted.value_type)
     if pa.types.is_integer(given) and pa.types.is_floating(wanted):
         return True
@@ -100,4 +120,6 @@ def _check_dates(array: pa.Array, field: Field) -> None:
     try:
         ends.as_py()
     except (ValueError, OverflowError):
-        raise BadValuesError(f"field {field.name!r} is a {field.type}, and a value is not within the years 1 to 9999") from None
+        raise BadValuesError(
+            f"field {field.name!r} is a {field.type}, and a value is not within the years 1 to 9999"
+        ) from None

@@ -1,4 +1,7 @@
-"""The collectors that bolts are handed. They record; what it means for the trees is computed when the task ends."""
+"""The collectors that bolts are handed.
+
+They record; what it means for the trees is computed when the task ends.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,13 @@ class Item(Protocol):
 class Record:
     """Record of what one bolt task did in one step."""
 
-    def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int] = frozenset(), salt: int = 0) -> None:
+    def __init__(
+        self,
+        component: str,
+        outputs: Outputs,
+        untracked: AbstractSet[int] = frozenset(),
+        salt: int = 0,
+    ) -> None:
         self.component = component
         self.outputs = outputs
         # Rows of tuples that are in no tree.
@@ -150,11 +159,19 @@ class BasicCollector(_Collector):
         self.current: Tuple | None = None
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that receive it. Raises BadValuesError, UnknownStreamError."""
+        """Emit a tuple; returns the ids of the tasks that receive it.
+
+        Raises BadValuesError, UnknownStreamError.
+        """
         record = self._record
         tup = self.current
         outlet = self._outlets.get(stream)
-        if outlet is None or outlet.direct is not None or type(values) not in _PLAIN or len(values) != outlet.width:
+        if (
+            outlet is None
+            or outlet.direct is not None
+            or type(values) not in _PLAIN
+            or len(values) != outlet.width
+        ):
             outlet = record.outputs.outlet(stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
@@ -180,7 +197,10 @@ class BasicCollector(_Collector):
         return tasks
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
-        """Emit a tuple to one task, on a direct stream. Raises BadValuesError, UnknownStreamError, DirectStreamError."""
+        """Emit a tuple to one task, on a direct stream.
+
+        Raises BadValuesError, UnknownStreamError, DirectStreamError.
+        """
         record = self._record
         tup = self.current
         outgoing = record.outputs.direct(task, stream, values)
@@ -195,36 +215,57 @@ class BasicCollector(_Collector):
 
     def _nothing_to_anchor_to(self) -> TupleError:
         component = self._record.component
-        return TupleError(f"{component!r} emits in flush, where there is no tuple to anchor to: use a Bolt for that")
+        return TupleError(
+            f"{component!r} emits in flush, where there is no tuple to anchor to: use a "
+            "Bolt for that"
+        )
 
 
 class OutputCollector(_Collector):
     """For ``Bolt``: anchors, acks and fails by hand."""
 
-    def emit(self, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM) -> list[int]:
+    def emit(
+        self,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple] = (),
+        stream: str = DEFAULT_STREAM,
+    ) -> list[int]:
         """Emit a tuple; returns the ids of the tasks that receive it.
 
-        It joins the trees of its ``anchors``, one tuple or several: if it fails, the messages of all of them do. Without
-        anchors it belongs to no tree, and nothing is replayed if it is lost. Raises BadValuesError, UnknownStreamError,
-        AlreadySettledError for an anchor that was acked or failed, ForeignTupleError.
+        It joins the trees of its ``anchors``, one tuple or several: if it fails, the messages of
+        all of them do. Without anchors it belongs to no tree, and nothing is replayed if it is
+        lost. Raises BadValuesError, UnknownStreamError, AlreadySettledError for an anchor that was
+        acked or failed, ForeignTupleError.
         """
         outlet = self._record.outputs.outlet(stream, values)
         anchored = self._anchors(anchors)
         identity = self._identity(anchored)
         values = outlet.keep(values)
-        chosen = [made[task] for choose, made in outlet.subscribers for task in choose(values, identity)]
+        chosen = [
+            made[task] for choose, made in outlet.subscribers for task in choose(values, identity)
+        ]
         self._send(values, anchored, chosen)
         return [outgoing.target for outgoing in chosen]
 
     def emit_direct(
-        self, task: int, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+        self,
+        task: int,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple] = (),
+        stream: str = DEFAULT_STREAM,
     ) -> None:
-        """Emit a tuple to one task, on a direct stream; else as ``emit``. Raises DirectStreamError as well."""
+        """Emit a tuple to one task, on a direct stream; else as ``emit``.
+
+        Raises DirectStreamError as well.
+        """
         outgoing = self._record.outputs.direct(task, stream, values)
         self._send(self._outlets[stream].keep(values), self._anchors(anchors), [outgoing])
 
     def ack(self, tup: Tuple) -> None:
-        """Say that the bolt is done with the tuple. Raises AlreadySettledError, ForeignTupleError."""
+        """Say that the bolt is done with the tuple.
+
+        Raises AlreadySettledError, ForeignTupleError.
+        """
         self._check(tup, "acks")
         tup.state = ACKED
         # Wall-clock time: what is held may be acked in another process. It may be set back.
@@ -255,18 +296,27 @@ class OutputCollector(_Collector):
         return anchored
 
     def _identity(self, anchored: Sequence[Tuple]) -> int:
-        """Of the emission, for the groupings; it rests on tracked anchors alone where there are any.
+        """Of the emission, for the groupings; it rests on tracked anchors alone
+        where there are any.
 
-        Those are the same at each attempt. An untracked tuple's seed is not: it comes from the place in the input.
+        Those are the same at each attempt. An untracked tuple's seed is not: it comes from the
+        place in the input.
         """
         record = self._record
-        tracked = [anchor for anchor in anchored if anchor.row not in record.untracked] if record.untracked else anchored
+        tracked = (
+            [anchor for anchor in anchored if anchor.row not in record.untracked]
+            if record.untracked
+            else anchored
+        )
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
-        # A sum: the order of the anchors may differ when a step is repeated, and the same anchor twice must not cancel out.
+        # A sum: the order of the anchors may differ when a step is repeated, and the same anchor
+        # twice must not cancel out.
         return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
-    def _send(self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]) -> None:
+    def _send(
+        self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]
+    ) -> None:
         """Record the emission. One position per anchor: the same anchor twice gives two edges."""
         rows = []
         positions = []
@@ -285,9 +335,15 @@ class OutputCollector(_Collector):
 
     def _check(self, tup: Tuple, verb: str) -> None:
         if not isinstance(tup, Tuple):
-            raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r:.60}, which is no tuple")
+            raise ForeignTupleError(
+                f"{self._record.component!r} {verb} {tup!r:.60}, which is no tuple"
+            )
         if tup.record is not self._record:
-            raise ForeignTupleError(f"{self._record.component!r} {verb} {tup!r}, which this task does not hold")
+            raise ForeignTupleError(
+                f"{self._record.component!r} {verb} {tup!r}, which this task does not hold"
+            )
         if tup.state != OPEN:
             done = "acked" if tup.state == ACKED else "failed"
-            raise AlreadySettledError(f"{self._record.component!r} {verb} {tup!r}, which it has {done} before")
+            raise AlreadySettledError(
+                f"{self._record.component!r} {verb} {tup!r}, which it has {done} before"
+            )

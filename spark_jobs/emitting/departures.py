@@ -39,15 +39,18 @@ class _Typed:
 
 
 def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> list[Departure]:
-    """The emissions of a task that has executed its input, whose tuples have this lineage and these seeds.
+    """The emissions of a task that has executed its input, whose tuples have this lineage
+    and these seeds.
 
-    Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple that failed, for whatever
-    reason, stays behind too: the message comes again, and its tree is done for. A Bolt's emission may belong to other trees
-    as well, which count on it, so it goes. The record then counts what leaves.
+    Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple
+    that failed, for whatever reason, stays behind too: the message comes again, and its tree is
+    done for. A Bolt's emission may belong to other trees as well, which count on it, so it goes.
+    The record then counts what leaves.
     """
     if record.aborted:
         return []
-    # All types first: a bad value on one stream fails its tuple, and what that emitted on the others must stay.
+    # All types first: a bad value on one stream fails its tuple, and what that emitted on the
+    # others must stay.
     typed = [_typed(record, outgoing) for outgoing in record.outputs.outgoing if outgoing.values]
     failed = np.array(list(record.reasons) if basic else [], np.int64)
     leaving = list(_departing(typed, failed, lineage, seeds))
@@ -60,15 +63,23 @@ def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
     """Return how many emissions stay behind."""
     if basic:
         # Each has one anchor, and a value of a wrong type has failed it.
-        return sum(tup.emitted for tup in record.tuples if tup.row in record.reasons) if record.reasons else 0
+        return (
+            sum(tup.emitted for tup in record.tuples if tup.row in record.reasons)
+            if record.reasons
+            else 0
+        )
     numbers: set[int] = set()
     for one in typed:
         if len(one.kept) < len(one.outgoing.numbers):
-            numbers |= set(one.outgoing.numbers) - {one.outgoing.numbers[kept] for kept in one.kept.tolist()}
+            numbers |= set(one.outgoing.numbers) - {
+                one.outgoing.numbers[kept] for kept in one.kept.tolist()
+            }
     return len(numbers)
 
 
-def _departing(typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:
+def _departing(
+    typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids
+) -> Iterator[Departure]:
     for one in typed:
         kept = one.kept
         values = one.values
@@ -81,7 +92,9 @@ def _departing(typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids) 
             child = child_lineage(lineage, seeds, one.anchors, one.outgoing.target)
             if kept.size < total:
                 child = select(child, kept)
-            yield Departure(stream=one.outgoing.stream, target=one.outgoing.target, values=values, lineage=child)
+            yield Departure(
+                stream=one.outgoing.stream, target=one.outgoing.target, values=values, lineage=child
+            )
 
 
 def _typed(record: Record, outgoing: Outgoing) -> _Typed:
@@ -91,7 +104,9 @@ def _typed(record: Record, outgoing: Outgoing) -> _Typed:
     except SchemaError:
         bad = _bad(outgoing)
     else:
-        return _Typed(outgoing=outgoing, anchors=anchors, kept=np.arange(len(outgoing.values)), values=values)
+        return _Typed(
+            outgoing=outgoing, anchors=anchors, kept=np.arange(len(outgoing.values)), values=values
+        )
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     by_row = {tup.row: tup for tup in record.tuples}
     for emission, error in bad.items():

@@ -1,4 +1,6 @@
-"""The spout's side of emitting: tuples become chunks for inboxes, and roots with their first ack-vals for the ledger."""
+"""The spout's side of emitting: tuples become chunks for inboxes, and roots with their first
+ack-vals for the ledger.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 _UNTRACKED = 0
 _LOW = (1 << 32) - 1
-# Up to so many tuples are faster one by one. At low rates all code is cold: the calls of numpy and Arrow that many tuples
-# share took 0.35 ms to record one and 0.3 ms for its ids, a loop over one takes 0.1 ms for both. At 16 they are equal.
+# Up to so many tuples are faster one by one. At low rates all code is cold: the calls of numpy and
+# Arrow that many tuples share took 0.35 ms to record one and 0.3 ms for its ids, a loop over one
+# takes 0.1 ms for both. At 16 they are equal.
 _FEW = 16
 # Tuples that were emitted together, and the root of each.
 _Whole = tuple[pa.RecordBatch, Ids]
@@ -46,8 +49,9 @@ class Emission:
 class SpoutEmitter:
     """Routes the tuples of one spout task. One thread only.
 
-    A tuple is emitted once, whatever becomes of it, so that turns may choose here, and a shuffle is as even as it can be: the
-    upper half of an emission's identity is its turn, the lower half is well mixed.
+    A tuple is emitted once, whatever becomes of it, so that turns may choose here, and a
+    shuffle is as even as it can be: the upper half of an emission's identity is its turn, the
+    lower half is well mixed.
     """
 
     def __init__(self, topology: Topology, component: str, task_id: int) -> None:
@@ -56,7 +60,8 @@ class SpoutEmitter:
         self._outputs = Outputs(topology, task_id)
         self._roots: list[int] = []
         self._whole: dict[Outgoing, list[_Whole]] = {}
-        # By stream: one turn for all would send every second tuple to one task if two streams alternate.
+        # By stream: one turn for all would send every second tuple to one task if two
+        # streams alternate.
         self._turns = dict.fromkeys(self._outputs.outlets, mix(task_id) & _LOW)
 
     def follow(self, topology: Topology) -> None:
@@ -66,8 +71,9 @@ class SpoutEmitter:
     def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
         """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
 
-        Raises BadValuesError, UnknownStreamError, DirectStreamError, and what a custom grouping raises; then nothing is
-        recorded. What is recorded has the stream's types, so ``take`` cannot fail for a value.
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, and what a custom grouping
+        raises; then nothing is recorded. What is recorded has the stream's types, so ``take``
+        cannot fail for a value.
         """
         kept, chosen = self._chosen(values, root, stream)
         self._record(chosen, kept, root)
@@ -78,11 +84,15 @@ class SpoutEmitter:
         outgoing = self._outputs.direct(task, stream, values)
         self._record([outgoing], self._checked(self._outputs.outlets[stream], stream, values), root)
 
-    def emit_all(self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str) -> int:
-        """Record many tuples of one stream, each as ``emit`` would; returns how many copies there are of them.
+    def emit_all(
+        self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str
+    ) -> int:
+        """Record many tuples of one stream, each as ``emit`` would.
 
-        Many without a loop in Python for what Arrow and numpy can do. Raises what ``emit`` raises, and nothing is recorded
-        then.
+        Returns how many copies there are of them.
+
+        Many without a loop in Python for what Arrow and numpy can do. Raises what ``emit`` raises,
+        and nothing is recorded then.
         """
         if len(rows) <= _FEW:
             return self._emit_few(rows, roots, stream)
@@ -90,14 +100,22 @@ class SpoutEmitter:
         batch = self._batch(outlet, stream, rows)
         count = batch.num_rows
         turns = np.arange(self._turns[stream] + 1, self._turns[stream] + count + 1, dtype=np.uint64)
-        given = np.full(count, _UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
-        identities = turns << np.uint64(32) | mix_array(turns if roots is None else given) & np.uint64(_LOW)
+        given = (
+            np.full(count, _UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
+        )
+        identities = turns << np.uint64(32) | mix_array(
+            turns if roots is None else given
+        ) & np.uint64(_LOW)
         # All choices first: one of them may raise.
         chosen: list[tuple[Outgoing, Rows]] = []
         for choose, (_, made) in zip(outlet.batch_choosers, outlet.subscribers, strict=True):
-            chosen += [(made[task], mine) for task, mine in choose(batch, identities).items() if len(mine)]
+            chosen += [
+                (made[task], mine) for task, mine in choose(batch, identities).items() if len(mine)
+            ]
         for outgoing, mine in chosen:
-            whole = (batch, given) if len(mine) == count else (batch.take(pa.array(mine)), given[mine])
+            whole = (
+                (batch, given) if len(mine) == count else (batch.take(pa.array(mine)), given[mine])
+            )
             self._whole.setdefault(outgoing, []).append(whole)
         self._turns[stream] += count
         self._roots += roots or ()
@@ -122,18 +140,27 @@ class SpoutEmitter:
         self._outputs.clear()
         self._roots = []
         self._whole = {}
-        parcels = [Parcel(target=target, chunks=each, tuples=counts) for target, (each, counts) in packed.items()]
+        parcels = [
+            Parcel(target=target, chunks=each, tuples=counts)
+            for target, (each, counts) in packed.items()
+        ]
         return Emission(parcels=parcels, roots=roots, ack_vals=list(ack_vals.values()))
 
-    def _chosen(self, values: Sequence[Any], root: int | None, stream: str) -> tuple[tuple[Any, ...], list[Outgoing]]:
+    def _chosen(
+        self, values: Sequence[Any], root: int | None, stream: str
+    ) -> tuple[tuple[Any, ...], list[Outgoing]]:
         """Take a turn: the values as they are now, and who receives them."""
         outlet = self._outputs.outlet(stream, values)
         kept = self._checked(outlet, stream, values)
         turn = self._turns[stream] = self._turns[stream] + 1
         identity = (turn & _LOW) << 32 | mix(turn if root is None else root) & _LOW
-        return kept, [made[task] for choose, made in outlet.subscribers for task in choose(kept, identity)]
+        return kept, [
+            made[task] for choose, made in outlet.subscribers for task in choose(kept, identity)
+        ]
 
-    def _emit_few(self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str) -> int:
+    def _emit_few(
+        self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str
+    ) -> int:
         given = [None] * len(rows) if roots is None else roots
         # All choices first: one of them may raise.
         chosen = [self._chosen(row, root, stream) for row, root in zip(rows, given, strict=True)]
@@ -145,9 +172,13 @@ class SpoutEmitter:
         """The tuples for one task on one stream."""
         parts = self._whole.get(outgoing, [])
         if not parts and len(outgoing.values) <= _FEW:
-            return outgoing.schema.batch(outgoing.values), _lineage_of_few(outgoing.rows, outgoing.target)
+            return outgoing.schema.batch(outgoing.values), _lineage_of_few(
+                outgoing.rows, outgoing.target
+            )
         if outgoing.values:
-            parts.append((outgoing.schema.batch(outgoing.values), np.array(outgoing.rows, np.uint64)))
+            parts.append(
+                (outgoing.schema.batch(outgoing.values), np.array(outgoing.rows, np.uint64))
+            )
         if len(parts) == 1:
             values, given = parts[0]
         else:
@@ -171,7 +202,9 @@ class SpoutEmitter:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
         return outlet.keep(values)
 
-    def _record(self, chosen: Sequence[Outgoing], values: tuple[Any, ...], root: int | None) -> None:
+    def _record(
+        self, chosen: Sequence[Outgoing], values: tuple[Any, ...], root: int | None
+    ) -> None:
         for outgoing in chosen:
             outgoing.values.append(values)
             outgoing.rows.append(_UNTRACKED if root is None else root)
@@ -179,12 +212,19 @@ class SpoutEmitter:
             self._roots.append(root)
 
     def _encode(self, outgoing: Outgoing, values: pa.RecordBatch, lineage: Lineage) -> bytes:
-        route = Route(component=self._component, stream=outgoing.stream, source_task=self.task_id, target_task=outgoing.target)
+        route = Route(
+            component=self._component,
+            stream=outgoing.stream,
+            source_task=self.task_id,
+            target_task=outgoing.target,
+        )
         return encode(Chunk(route=route, values=values, lineage=lineage))
 
 
 def _lineage_of_few(given: Sequence[int], target: int) -> Lineage:
-    """The first edges of the trees: derived from the root and the target, so that two copies of a tuple differ."""
+    """The first edges of the trees: derived from the root and the target, so that two copies
+    of a tuple differ.
+    """
     roots = [root for root in given if root != _UNTRACKED]
     return Lineage(
         offsets=np.array([0, *accumulate([root != _UNTRACKED for root in given])], np.int32),

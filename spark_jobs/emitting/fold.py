@@ -34,8 +34,12 @@ class Anchors:
         """Those of some of the emissions."""
         kept = emissions
         if len(self.rows) != len(self.counts) or not np.all(self.counts == 1):
-            kept = _expand((np.cumsum(self.counts) - self.counts)[emissions], self.counts[emissions])
-        return Anchors(counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept])
+            kept = _expand(
+                (np.cumsum(self.counts) - self.counts)[emissions], self.counts[emissions]
+            )
+        return Anchors(
+            counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
+        )
 
 
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
@@ -54,7 +58,11 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
     if len(lineages) == 1:
         return merge_roots(lineages[0])
     if not lineages:
-        return Lineage(offsets=np.zeros(1, np.int32), roots=np.zeros(0, np.uint64), edges=np.zeros(0, np.uint64))
+        return Lineage(
+            offsets=np.zeros(1, np.int32),
+            roots=np.zeros(0, np.uint64),
+            edges=np.zeros(0, np.uint64),
+        )
     counts = np.concatenate([lineage.counts for lineage in lineages])
     return merge_roots(
         Lineage(
@@ -68,8 +76,9 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
 def merge_roots(lineage: Lineage) -> Lineage:
     """The same lineage with each root of a tuple once, its edges XORed together.
 
-    What is anchored to a tuple gets one edge in every root of it. If a root stood there twice, that edge would cancel itself
-    out of the root's ack-val, and the tree would complete without the new tuple.
+    What is anchored to a tuple gets one edge in every root of it. If a root stood there twice,
+    that edge would cancel itself out of the root's ack-val, and the tree would complete
+    without the new tuple.
     """
     counts = lineage.counts
     if not (counts > 1).any():
@@ -78,7 +87,9 @@ def merge_roots(lineage: Lineage) -> Lineage:
     order = np.lexsort((lineage.roots, owner))
     owner = owner[order]
     roots = lineage.roots[order]
-    starts = np.flatnonzero(np.concatenate([[True], (roots[1:] != roots[:-1]) | (owner[1:] != owner[:-1])]))
+    starts = np.flatnonzero(
+        np.concatenate([[True], (roots[1:] != roots[:-1]) | (owner[1:] != owner[:-1])])
+    )
     return Lineage(
         offsets=_offsets(np.bincount(owner[starts], minlength=len(counts))),
         roots=roots[starts],
@@ -87,7 +98,9 @@ def merge_roots(lineage: Lineage) -> Lineage:
 
 
 def row_seeds(lineage: Lineage) -> Ids:
-    """The identity of each tuple: the XOR of the seeds of its (root, edge) pairs, 0 for one that is not tracked."""
+    """The identity of each tuple: the XOR of the seeds of its (root, edge) pairs, 0 for one
+    that is not tracked.
+    """
     seeds = np.zeros(len(lineage.offsets) - 1, np.uint64)
     pairs = seed_array(lineage.roots, lineage.edges)
     counts = lineage.counts
@@ -102,12 +115,17 @@ def row_seeds(lineage: Lineage) -> Ids:
 def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -> Lineage:
     """The lineage of emissions to ``target``: one edge per anchor, in every root of that anchor.
 
-    ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has what this returns.
+    ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has
+    what this returns.
     """
-    derived = edges(seeds[anchors.rows], anchors.positions, np.full(len(anchors.rows), target, np.uint64))
+    derived = edges(
+        seeds[anchors.rows], anchors.positions, np.full(len(anchors.rows), target, np.uint64)
+    )
     counts = lineage.counts[anchors.rows]
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
-    per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts)).astype(np.int64)
+    per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts)).astype(
+        np.int64
+    )
     return merge_roots(
         Lineage(
             offsets=_offsets(per_emission),
@@ -128,7 +146,10 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
     else:
         mine = _pairs(lineage, acked)
         fresh = lineage.roots[lineage.offsets[held] :]
-        parts += [_folded(lineage.roots[mine], lineage.edges[mine]), _folded(fresh, np.zeros(len(fresh), np.uint64))]
+        parts += [
+            _folded(lineage.roots[mine], lineage.edges[mine]),
+            _folded(fresh, np.zeros(len(fresh), np.uint64)),
+        ]
     roots, xors = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(roots, kind="stable")
     roots, xors = _folded(roots[order], xors[order])
@@ -136,7 +157,9 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
 
 
 def _folded(roots: Ids, xors: Ids) -> tuple[Ids, Ids]:
-    """Neighbours of one root made one: tuples of one tree lie side by side nearly always, and the rest is sorting."""
+    """Neighbours of one root made one: tuples of one tree lie side by side nearly always, and the
+    rest is sorting.
+    """
     changes = roots[1:] != roots[:-1]
     if changes.all():
         return roots, xors
@@ -153,7 +176,11 @@ def roots_of(lineage: Lineage, row: int) -> list[int]:
 def select(lineage: Lineage, rows: Rows) -> Lineage:
     """The lineage of some of the tuples."""
     pairs = _pairs(lineage, rows)
-    return Lineage(offsets=_offsets(lineage.counts[rows]), roots=lineage.roots[pairs], edges=lineage.edges[pairs])
+    return Lineage(
+        offsets=_offsets(lineage.counts[rows]),
+        roots=lineage.roots[pairs],
+        edges=lineage.edges[pairs],
+    )
 
 
 def _pairs(lineage: Lineage, rows: Rows) -> Rows:

@@ -22,7 +22,16 @@ from tiercel.spark_jobs.topology.grouping import Choose, Stream
 class Outgoing:
     """Tuples emitted to one task on one stream."""
 
-    __slots__ = ("anchor_counts", "numbers", "positions", "rows", "schema", "stream", "target", "values")
+    __slots__ = (
+        "anchor_counts",
+        "numbers",
+        "positions",
+        "rows",
+        "schema",
+        "stream",
+        "target",
+        "values",
+    )
 
     def __init__(self, stream: str, schema: Schema, target: int) -> None:
         self.stream = stream
@@ -54,7 +63,15 @@ class Outgoing:
 class Outlet:
     """One stream of a component: its fields, and who receives what."""
 
-    __slots__ = ("batch_choosers", "by_identity", "direct", "mutable", "schema", "subscribers", "width")
+    __slots__ = (
+        "batch_choosers",
+        "by_identity",
+        "direct",
+        "mutable",
+        "schema",
+        "subscribers",
+        "width",
+    )
 
     def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
@@ -70,16 +87,25 @@ class Outlet:
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The values as they are now: a component may use its lists and buffers again before they are encoded."""
+        """The values as they are now: a component may use its lists and buffers again before
+        they are encoded.
+        """
         if not self.mutable:
             return tuple(values)
-        return tuple([_kept(value, field.arrow) for value, field in zip(values, self.schema.fields, strict=True)])
+        return tuple(
+            [
+                _kept(value, field.arrow)
+                for value, field in zip(values, self.schema.fields, strict=True)
+            ]
+        )
 
 
 class Outputs:
     """All streams of one task."""
 
-    def __init__(self, topology: Topology, task_id: int, local: AbstractSet[int] = frozenset()) -> None:
+    def __init__(
+        self, topology: Topology, task_id: int, local: AbstractSet[int] = frozenset()
+    ) -> None:
         """``local`` are the bolt tasks in the process of this one."""
         context = topology.context_of(task_id)
         self._component = component = context.component
@@ -93,7 +119,9 @@ class Outputs:
                 made = {task: Outgoing(name, schema, task) for task in tasks}
                 self.outgoing += made.values()
                 if outlet.direct is None:
-                    stream = Stream(schema=schema, tasks=tasks, name=name, context=context, local=local)
+                    stream = Stream(
+                        schema=schema, tasks=tasks, name=name, context=context, local=local
+                    )
                     outlet.subscribers.append((subscription.grouping.chooser(stream), made))
                     outlet.batch_choosers.append(batch_chooser(subscription.grouping, stream))
                     outlet.by_identity |= subscription.grouping.by_identity
@@ -101,7 +129,9 @@ class Outputs:
                     outlet.direct.update(made)
 
     def outlet(self, stream: str, values: Sequence[Any]) -> Outlet:
-        """The outlet of a stream for ``emit``; raises UnknownStreamError, DirectStreamError, BadValuesError."""
+        """The outlet of a stream for ``emit``; raises UnknownStreamError,
+        DirectStreamError, BadValuesError.
+        """
         outlet = self.find(stream)
         self._check_width(outlet, stream, values)
         return outlet
@@ -116,13 +146,19 @@ class Outputs:
         return self.receiver(outlet, stream, task)
 
     def find(self, stream: str, *, direct: bool = False) -> Outlet:
-        """The outlet of a stream; raises UnknownStreamError, and DirectStreamError if it is not of this kind."""
+        """The outlet of a stream; raises UnknownStreamError, and DirectStreamError if it is
+        not of this kind.
+        """
         outlet = self.outlets.get(stream)
         if outlet is None:
             known = ", ".join(self.outlets) or "none: set output_fields"
-            raise UnknownStreamError(f"{self._component!r} emits on stream {stream!r}; its streams are {known}")
+            raise UnknownStreamError(
+                f"{self._component!r} emits on stream {stream!r}; its streams are {known}"
+            )
         if outlet.direct is not None and not direct:
-            raise DirectStreamError(f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct")
+            raise DirectStreamError(
+                f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct"
+            )
         if outlet.direct is None and direct:
             raise DirectStreamError(
                 f"{self._component!r} emits directly on stream {stream!r}, which is not direct:"
@@ -141,7 +177,8 @@ class Outputs:
         except (KeyError, TypeError):
             known = ", ".join(map(str, made)) or "none: subscribe one with direct_grouping"
             raise DirectStreamError(
-                f"{self._component!r} emits directly to task {task!r}; the tasks that receive stream {stream!r} are {known}"
+                f"{self._component!r} emits directly to task {task!r}; the tasks that receive "
+                f"stream {stream!r} are {known}"
             ) from None
 
     def clear(self) -> None:
@@ -150,10 +187,13 @@ class Outputs:
             outgoing.clear()
 
     def _check_width(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> None:
-        listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview))
+        listed = isinstance(values, Sequence) and not isinstance(
+            values, (str, bytes, bytearray, memoryview)
+        )
         if not listed or len(values) != outlet.width:
             raise BadValuesError(
-                f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list with one value for each of"
+                f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list "
+                "with one value for each of"
                 f" ({outlet.schema})"
             )
 
@@ -163,7 +203,9 @@ def _may_change(column: pa.DataType) -> bool:
 
 
 def _kept(value: Any, column: pa.DataType) -> Any:
-    """A copy of what could change; values of a wrong type are found later, where all are checked."""
+    """A copy of what could change; values of a wrong type are found later, where
+    all are checked.
+    """
     if not _may_change(column) or isinstance(value, (str, bytes, NoneType)):
         return value
     if isinstance(value, (bytearray, memoryview)):

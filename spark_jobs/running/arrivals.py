@@ -1,4 +1,6 @@
-"""Reads what arrives in the inbox of a bolt task, and tells what this topology cannot have written."""
+"""Reads what arrives in the inbox of a bolt task, and tells what this topology
+cannot have written.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,19 @@ log = logging.getLogger(__name__)
 
 
 def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None, list[int]]:
-    """Return the chunk if this topology can have written it for ``task``; else None, and the roots to release.
+    """Return the chunk if this topology can have written it for ``task``.
 
-    A chunk that cannot be read has no roots: its messages time out. One of another version of the topology has them.
-    Either is one line in the log, and harms only itself.
+    Else None, and the roots to release.
+
+    A chunk that cannot be read has no roots: its messages time out. One of another version of the
+    topology has them. Either is one line in the log, and harms only itself.
     """
     try:
         chunk = decode(payload)
     except BadChunkError as error:
         log.warning(
-            "task %d passes over %d bytes: %s; whatever was in them times out and is delivered again", task, len(payload),
+            "task %d passes over %d bytes: %s; whatever was in them times out and is delivered "
+            "again", task, len(payload),
             error, extra={"event": "chunk_unreadable"},
         )  # fmt: skip
         return None, []
@@ -34,15 +39,18 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
     if route.target_task == task and known is not None and chunk.values.schema.equals(known.arrow):
         return chunk, []
     log.warning(
-        "task %d passes over %d tuples of stream %.50r of %.50r, which this version of the topology does not send there;"
-        " their messages are delivered again", task, chunk.values.num_rows, route.stream, route.component,
+        "task %d passes over %d tuples of stream %.50r of %.50r, which this version of the topology"
+        " does not send there; their messages are delivered again",
+        task, chunk.values.num_rows, route.stream, route.component,
         extra={"event": "chunk_foreign"},
     )  # fmt: skip
     return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
 
 
 def waiting_roots(inboxes: Inboxes, run: str, task: int) -> set[int]:
-    """The roots of what lies in one inbox, taken or not: of the first ten thousand tuples. Changes nothing.
+    """The roots of what lies in one inbox, taken or not: of the first ten thousand tuples.
+
+    Changes nothing.
 
     Raises StaleAttemptError, LedgerUnavailableError.
     """
@@ -55,7 +63,10 @@ def waiting_roots(inboxes: Inboxes, run: str, task: int) -> set[int]:
 
 
 def schema_of(route: Route, topology: Topology) -> Schema | None:
-    """Return the schema of the stream that a chunk came on; None if the topology has no such stream."""
+    """Return the schema of the stream that a chunk came on.
+
+    None if the topology has no such stream.
+    """
     if route.component == SYSTEM:
         return SYSTEM_STREAMS.get(route.stream)
     component = topology.spouts.get(route.component) or topology.bolts.get(route.component)

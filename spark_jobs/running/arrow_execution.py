@@ -43,7 +43,9 @@ class _Received:
 class ArrowRecord(Record):
     """Record of what one task of an ``ArrowBolt`` did in one step; it has rows and no tuples."""
 
-    def __init__(self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int, seeds: Ids) -> None:
+    def __init__(
+        self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int, seeds: Ids
+    ) -> None:
         super().__init__(component, outputs, untracked, salt)
         # The identity of each tuple of the step's input.
         self.seeds = seeds
@@ -57,12 +59,17 @@ class ArrowRecord(Record):
         self._received.append(_Received(chunk=chunk, first=first))
 
     def portions(self) -> Iterator[Portion]:
-        """The input, by source, a tick last. Not in the order of the chunks: a repeated step meets these in another one."""
+        """The input, by source, a tick last.
+
+        Not in the order of the chunks: a repeated step meets these in another one.
+        """
         sources: dict[tuple[str, str], list[_Received]] = {}
         for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
             route = received.chunk.route
             sources.setdefault((route.component, route.stream), []).append(received)
-        for (component, stream), parts in sorted(sources.items(), key=lambda one: (is_system(one[0][0]), one[0])):
+        for (component, stream), parts in sorted(
+            sources.items(), key=lambda one: (is_system(one[0][0]), one[0])
+        ):
             tasks = np.array([part.chunk.route.source_task for part in parts], np.int32)
             yield Portion(
                 component=component,
@@ -79,7 +86,9 @@ class ArrowRecord(Record):
     @property
     def process_ns(self) -> int:
         failed = list(self.reasons)
-        return sum(took_ns * int(np.isin(rows, failed, invert=True).sum()) for rows, took_ns in self._calls)
+        return sum(
+            took_ns * int(np.isin(rows, failed, invert=True).sum()) for rows, took_ns in self._calls
+        )
 
     def commit(self, collector: ArrowCollector) -> None:
         """The call returned: what its collector was told counts."""
@@ -104,7 +113,9 @@ class ArrowRecord(Record):
 
     @cached_property
     def acked(self) -> Rows:
-        rows = np.concatenate([np.zeros(0, np.int64), *(received.rows for received in self._received)])
+        rows = np.concatenate(
+            [np.zeros(0, np.int64), *(received.rows for received in self._received)]
+        )
         return rows[~np.isin(rows, list(self.reasons))] if self.reasons else rows
 
 
@@ -119,7 +130,10 @@ class _Row:
 
 
 def execute_arrow(bolt: ArrowBolt, record: ArrowRecord, watch: Watch | None = None) -> bool:
-    """Execute all rows, then flush; returns whether the bolt's state can still be trusted. Row by row where one watches."""
+    """Execute all rows, then flush; returns whether the bolt's state can still be trusted.
+
+    Row by row where one watches.
+    """
     began = time.perf_counter_ns()
     if watch is None:
         for portion in record.portions():
@@ -141,7 +155,9 @@ def execute_arrow(bolt: ArrowBolt, record: ArrowRecord, watch: Watch | None = No
 
 def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
     no_rows = np.zeros(0, np.int64)
-    nothing = Portion(component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows)
+    nothing = Portion(
+        component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows
+    )
     collector = ArrowCollector(record, record.seeds, nothing)
     trusted = flush_bolt(lambda: bolt.flush(collector), record)
     collector.closed = True
@@ -151,10 +167,12 @@ def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
 
 
 def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Iterator[Departure]:
-    """The emissions of a task that has executed its input, whose tuples have this lineage and these seeds.
+    """The emissions of a task that has executed its input, whose tuples have this lineage
+    and these seeds.
 
-    An emission whose anchors all failed stays behind, as those of a BasicBolt do; one that has a good anchor goes, as those of
-    a Bolt do: the good one's tree counts on it, and was told nothing of the failure. The record then counts what leaves.
+    An emission whose anchors all failed stays behind, as those of a BasicBolt do; one that has a
+    good anchor goes, as those of a Bolt do: the good one's tree counts on it, and was told nothing
+    of the failure. The record then counts what leaves.
     """
     failed = np.zeros(len(seeds), bool)
     failed[list(record.reasons)] = True
@@ -172,7 +190,12 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
             anchors = anchors.select(np.flatnonzero(goes))
             record.transferred -= int((~goes).sum())
         if values.num_rows:
-            yield Departure(stream=stream, target=target, values=values, lineage=child_lineage(lineage, seeds, anchors, target))
+            yield Departure(
+                stream=stream,
+                target=target,
+                values=values,
+                lineage=child_lineage(lineage, seeds, anchors, target),
+            )
 
 
 def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
@@ -191,7 +214,13 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
         reason = reason_of(error)
         if record.report(reason):
             source = f"{portion.component}:{portion.stream}"
-            log.debug("%s: a row of %s failed", record.component, source, exc_info=error, extra={"event": "tuple_failed"})
+            log.debug(
+                "%s: a row of %s failed",
+                record.component,
+                source,
+                exc_info=error,
+                extra={"event": "tuple_failed"},
+            )
         record.reasons.setdefault(int(portion.rows[0]), reason)
     else:
         collector.closed = True

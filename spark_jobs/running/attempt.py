@@ -1,4 +1,5 @@
-"""One attempt at a bolt task: take what is there, execute, commit, again and again until the run is over.
+"""One attempt at a bolt task: take what is there, execute, commit, again and again until
+the run is over.
 
 The order of things is in ``Attempt.run``; read it first.
 """
@@ -39,7 +40,10 @@ class Attempt:
     """One attempt at one bolt task. One thread only, but ``wake``."""
 
     def __init__(self, around: Around, task: int, stop: threading.Event) -> None:
-        """Take the task over: fence the older attempts off, at home last. Raises StaleAttemptError."""
+        """Take the task over: fence the older attempts off, at home last.
+
+        Raises StaleAttemptError.
+        """
         self._around = around
         self._stop = stop
         topology = around.topology
@@ -77,7 +81,9 @@ class Attempt:
         self._inbox.wake()
 
     def run(self) -> bool:
-        """Work until ``stop``; False: begin again with a new attempt, which repeats what was sealed."""
+        """Work until ``stop``; False: begin again with a new attempt, which repeats
+        what was sealed.
+        """
         try:
             self.recover()
             while not self._stop.is_set():
@@ -90,13 +96,19 @@ class Attempt:
         return True
 
     def recover(self) -> None:
-        """Repeat the step that an earlier attempt had sealed, if there is one. Call it before the first ``turn``."""
+        """Repeat the step that an earlier attempt had sealed, if there is one.
+
+        Call it before the first ``turn``.
+        """
         sealed = self._inbox.opened.sealed
         if sealed is not None:
             self._repeat(sealed)
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        """Take what is there, or wait for it, and do at most one step; returns whether there was one."""
+        """Take what is there, or wait for it, and do at most one step.
+
+        Returns whether there was one.
+        """
         self._take(wait_s)
         if not self._pending and not self._ticks.due(self._around.clock()):
             return False
@@ -149,7 +161,9 @@ class Attempt:
     def _repeat(self, sealed: Covered) -> None:
         """Do a step again that an earlier attempt had sealed: just its tuples, and its tick."""
         opened = self._inbox.opened
-        log.info("task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"})
+        log.info(
+            "task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"}
+        )
         entries = self._inbox.read([*sealed.whole, *sealed.part])
         pending, self._pending = self._pending, Pending(opened.done)
         self._pending.add(entries, self._read)
@@ -159,13 +173,21 @@ class Attempt:
         pending.cover(sealed)
         self._pending = pending
 
-    def _commit(self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None) -> None:
+    def _commit(
+        self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None
+    ) -> None:
         """One step, from its input to the end of its commit."""
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         around = self._around
         states = TaskStates(around.state, around.topology, number, self._committer.begin)
-        step = Step(self._bench, StepOf(run=around.run, task=self.task, number=number), shares, ticks, states)
+        step = Step(
+            self._bench,
+            StepOf(run=around.run, task=self.task, number=number),
+            shares,
+            ticks,
+            states,
+        )
         step.record.tell_resets = partial(self._tell_resets, step)
         self.doing = step
         try:
@@ -189,7 +211,9 @@ class Attempt:
         return covered
 
     def _leave(self, covered: Covered, done: Done, states: TaskStates, began_ns: int) -> None:
-        """Commit, however long Redis is away; a step with a state begins again with a new attempt instead."""
+        """Commit, however long Redis is away; a step with a state begins again with a new
+        attempt instead.
+        """
         self._reset(done)
         if states.begun:
             reply = self._committer.commit(covered, done, states)
@@ -198,7 +222,9 @@ class Attempt:
         if done.snapshot is not None:
             self._bench.copy.kept(done.snapshot)
         step_ns = time.perf_counter_ns() - began_ns
-        self._around.counting.step(self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns)
+        self._around.counting.step(
+            self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
+        )
 
     # -- around it -------------------------------------------------------------------------------
 
@@ -230,7 +256,9 @@ class Attempt:
                 return call()
             except LedgerUnavailableError as error:
                 if not said:
-                    log.warning("task %d waits: %s", self.task, error, extra={"event": "redis_away"})
+                    log.warning(
+                        "task %d waits: %s", self.task, error, extra={"event": "redis_away"}
+                    )
                 said = True
             if self._stop.wait(_RETRY_S):
                 raise StaleAttemptError("the run is over")

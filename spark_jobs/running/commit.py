@@ -5,12 +5,13 @@ For each commit, in this order:
 
 1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
 2. the states of stateful bolts are written;
-3. what was emitted is appended to the inboxes of its targets, and the trees are updated in the ledger;
-4. the inbox forgets the tuples: when the task takes new ones, when it begins with its state, or with
-   the next commit, whichever comes first.
+3. what was emitted is appended to the inboxes of its targets, and the trees are
+   updated in the ledger;
+4. the inbox forgets the tuples: when the task takes new ones, when it begins with its state, or
+   with the next commit, whichever comes first.
 
-Where all of this is on one server, 1 and 3 are one round trip, or with a state 1 and 2. An attempt that
-dies after 1 is repeated by the next one over exactly the same tuples.
+Where all of this is on one server, 1 and 3 are one round trip, or with a state 1 and 2. An attempt
+that dies after 1 is repeated by the next one over exactly the same tuples.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Committer:
         ledger: Ledger | None,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``wait`` is called between two looks for room; it raises StaleAttemptError when the run is over."""
+        """``wait`` is called between two looks for room.
+
+        It raises StaleAttemptError when the run is over.
+        """
         self._run = run
         self._sender = sender
         self._inbox = inbox
@@ -117,18 +121,28 @@ class Committer:
     def _applying(self, step: int, done: Done) -> Sequence[Effect[Reply]]:
         if self._ledger is None or not (len(done.updates.roots) or done.failures):
             return ()
-        token = Token(run=self._run, task=self._sender.task, step=step, attempt=self._sender.attempt)
+        token = Token(
+            run=self._run, task=self._sender.task, step=step, attempt=self._sender.attempt
+        )
         return self._ledger.applying(token, done.updates, done.failures)
 
     def _appended(self, step: int, parcels: Sequence[Parcel], verdicts: Sequence[Appended]) -> bool:
-        """Wait for room where there was none; returns whether another attempt at this step did other work."""
+        """Wait for room where there was none; returns whether another attempt at this
+        step did other work.
+        """
         different = False
         pause_s = _SHORTEST_WAIT_S
         while True:
             if Appended.STALE in verdicts:
-                raise StaleAttemptError(f"task {self._sender.task}: a newer attempt or run has taken over")
+                raise StaleAttemptError(
+                    f"task {self._sender.task}: a newer attempt or run has taken over"
+                )
             different |= Appended.DIFFERENT in verdicts
-            parcels = [one for one, verdict in zip(parcels, verdicts, strict=True) if verdict is Appended.FULL]
+            parcels = [
+                one
+                for one, verdict in zip(parcels, verdicts, strict=True)
+                if verdict is Appended.FULL
+            ]
             if not parcels:
                 return different
             self._wait(pause_s)
@@ -140,11 +154,15 @@ class Committer:
             return None
         reply = total(replies)
         if reply.applied is Applied.STALE:
-            raise StaleAttemptError(f"task {self._sender.task}: the ledger knows a newer attempt or run")
+            raise StaleAttemptError(
+                f"task {self._sender.task}: the ledger knows a newer attempt or run"
+            )
         return reply
 
     def _conflict(self, done: Done) -> None:
-        """An earlier attempt at the step did other work, whose effects stay: its messages come again."""
+        """An earlier attempt at the step did other work, whose effects stay: its
+        messages come again.
+        """
         if self._ledger is not None:
             roots = canonical(done.updates, done.failures).roots.tolist()
             self._ledger.fail([conflict_of(root) for root in roots])

@@ -27,12 +27,21 @@ _LIMIT = 256 * _MIB
 class WorkingCopy:
     """One bolt task's copy of its bolt. Between two steps it is equal to the newest snapshot.
 
-    A copy that cannot be trusted any more, because ``flush`` raised, is dropped; the next use makes a new
-    one from the newest snapshot. One thread only.
+    A copy that cannot be trusted any more, because ``flush`` raised, is dropped; the next use makes
+    a new one from the newest snapshot. One thread only.
     """
 
-    def __init__(self, topology: Topology, task: int, config: Mapping[str, Any], key: bytes, snapshot: bytes | None) -> None:
-        """``config`` stands beneath the component's own settings; ``key`` seals the snapshots of the run."""
+    def __init__(
+        self,
+        topology: Topology,
+        task: int,
+        config: Mapping[str, Any],
+        key: bytes,
+        snapshot: bytes | None,
+    ) -> None:
+        """``config`` stands beneath the component's own settings; ``key`` seals the
+        snapshots of the run.
+        """
         self._topology = topology
         self._task = task
         self._component = topology.component_of(task)
@@ -55,7 +64,9 @@ class WorkingCopy:
         return self._bolt
 
     def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:
-        """Take a snapshot after a step; None if nothing changed since the one before. ``kept`` then adopts it.
+        """Take a snapshot after a step; None if nothing changed since the one before.
+
+        ``kept`` then adopts it.
 
         What cannot be packed is reported to the record, and the copy dropped.
         """
@@ -116,7 +127,11 @@ class WorkingCopy:
         try:
             return unseal(self._key, self._purpose, snapshot)
         except BadSealError as error:
-            log.warning("%s; the bolt begins anew, and what it held times out", error, extra={"event": "snapshot_unreadable"})
+            log.warning(
+                "%s; the bolt begins anew, and what it held times out",
+                error,
+                extra={"event": "snapshot_unreadable"},
+            )
             return None
 
     def _packed(self, bolt: AnyBolt, record: Record, lineage: Lineage) -> Packed | None:
@@ -126,25 +141,40 @@ class WorkingCopy:
             self._lose(record, reason_of(error))
             return None
         if len(packed.content) > _LIMIT:
-            self._lose(record, f"its attributes have {len(packed.content) // _MIB} MiB, the limit is {_LIMIT // _MIB}")
+            self._lose(
+                record,
+                (
+                    f"its attributes have {len(packed.content) // _MIB} MiB, the limit is "
+                    f"{_LIMIT // _MIB}"
+                ),
+            )
             return None
         if len(packed.content) > _LARGE:
             record.report(
-                f"its attributes have {len(packed.content) // _MIB} MiB, pickled after each step in which they change:"
+                f"its attributes have {len(packed.content) // _MIB} MiB, pickled after each "
+                "step in which they change:"
                 " name in transient those that need not outlive the process, or use a StatefulBolt"
             )
         for name, why in packed.stuck.items():
-            record.report(f"attribute {name!r} cannot be pickled ({why}): make it in prepare, or name it in transient")
+            record.report(
+                f"attribute {name!r} cannot be pickled ({why}): make it in prepare, or name "
+                "it in transient"
+            )
         self._local |= packed.stuck.keys()
         held = sum(not tup.is_tick for tup in packed.held.tuples)
         forgotten = sum(tup.state == OPEN and not tup.is_tick for tup in record.tuples) - held
         if forgotten:
-            record.report(f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: their messages time out")
+            record.report(
+                f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: "
+                "their messages time out"
+            )
         return packed
 
     def _lose(self, record: Record, why: str) -> None:
         reason = f"cannot keep its attributes: {why}"
-        log.warning("%s[%d]: %s", self._component, self._task, reason, extra={"event": "snapshot_failed"})
+        log.warning(
+            "%s[%d]: %s", self._component, self._task, reason, extra={"event": "snapshot_failed"}
+        )
         record.report(reason)
         self.drop()
 

@@ -1,6 +1,7 @@
 """Counts of the bolt tasks of one process, reported by the clock and not by the step.
 
-A call that lasts is counted while it lasts: a task that has been busy with one tuple for a minute shows it.
+A call that lasts is counted while it lasts: a task that has been busy with one tuple for a
+minute shows it.
 """
 
 from __future__ import annotations
@@ -55,12 +56,19 @@ class Counting:
                 self._calls.pop(task, None)
                 self._told_ns[task] = call.told_ns
 
-    def step(self, task: int, done: Done, reply: Reply | None, *, step_ns: int, commit_ns: int) -> None:
+    def step(
+        self, task: int, done: Done, reply: Reply | None, *, step_ns: int, commit_ns: int
+    ) -> None:
         """Count a step that is committed."""
         record = done.record
         counts = task_counts(record, done.sources, step_ns)
         errors = [
-            ErrorReport(at=datetime.now(UTC), component=record.component, task=task, message=message[:REASON_LENGTH])
+            ErrorReport(
+                at=datetime.now(UTC),
+                component=record.component,
+                task=task,
+                message=message[:REASON_LENGTH],
+            )
             for message in record.errors
         ]
         with self._lock:
@@ -68,7 +76,9 @@ class Counting:
             counts["execute_ns"] = max(0, record.execute_ns - told_ns)
             self._add((record.component, task), counts)
             if reply is not None:
-                self._add((ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), commit_ns))
+                self._add(
+                    (ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), commit_ns)
+                )
             self._errors += errors
 
     def flush(self) -> None:

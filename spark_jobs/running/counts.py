@@ -4,11 +4,14 @@ emitted, transferred, executed, acked, failed   as in Storm
 execute_ns    time in ``execute`` and ``flush``, all tuples together
 process_ns    time from the beginning of ``execute`` to the ack, all acked tuples together
 steps         steps that were committed
-step_ns       time of these, from the first tuple to the end of the commit: what a full inbox makes wait is part of it
-from:[…]      executed, by the component and the stream that they came from: the edges of the topology's graph
+step_ns       time of these, from the first tuple to the end of the commit: what a full inbox makes
+              wait is part of it
+from:[…]      executed, by the component and the stream that they came from: the edges of the
+              topology's graph
 
-The ledger counts as the bolt ``__acker``: executed are the updates of roots, acked the trees that they completed, failed
-those that bolts failed, late what came for trees that were over, execute_ns the time of the round trips that took them there.
+The ledger counts as the bolt ``__acker``: executed are the updates of roots, acked the trees that
+they completed, failed those that bolts failed, late what came for trees that were over, execute_ns
+the time of the round trips that took them there.
 """
 
 from __future__ import annotations

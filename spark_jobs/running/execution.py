@@ -1,4 +1,7 @@
-"""Runs one bolt over the input of one step. What a bolt raises fails tuples, never the Spark task."""
+"""Runs one bolt over the input of one step.
+
+What a bolt raises fails tuples, never the Spark task.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,14 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
     return trusted
 
 
-def _execute_basic(bolt: BasicBolt, collector: BasicCollector, tuples: Iterable[Tuple], record: Record) -> None:
+def _execute_basic(
+    bolt: BasicBolt, collector: BasicCollector, tuples: Iterable[Tuple], record: Record
+) -> None:
     execute = bolt.state.guarded(bolt.execute) if isinstance(bolt, StatefulBolt) else bolt.execute
     clock = time.perf_counter_ns
     returned_ns = 0
-    # Read once per tuple, so that the next one begins when this one is done: twice would cost as much as the loop.
+    # Read once per tuple, so that the next one begins when this one is done: twice would cost as
+    # much as the loop.
     began = clock()
     for tup in tuples:
         collector.current = record.doing = tup
@@ -64,7 +70,9 @@ def _execute_basic(bolt: BasicBolt, collector: BasicCollector, tuples: Iterable[
     record.returned_ns += returned_ns
 
 
-def _execute_rich(bolt: Bolt, collector: OutputCollector, tuples: Iterable[Tuple], record: Record) -> None:
+def _execute_rich(
+    bolt: Bolt, collector: OutputCollector, tuples: Iterable[Tuple], record: Record
+) -> None:
     for tup in tuples:
         record.doing = tup
         tup.began_ns = time.time_ns()
@@ -101,6 +109,9 @@ def fail_all(record: Record, error: BaseException, where: str) -> None:
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
     reason = reason_of(error)
     if record.report(reason):
-        # With the traceback, and not at a level that people see: the reason reaches them from the spout and the counters.
-        log.debug("%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"})
+        # With the traceback, and not at a level that people see: the reason reaches them from the
+        # spout and the counters.
+        log.debug(
+            "%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"}
+        )
     record.fail(tup, reason)

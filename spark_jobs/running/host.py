@@ -1,4 +1,6 @@
-"""One Spark task: runs its share of the bolt tasks, each in a thread of its own, until the run is over."""
+"""One Spark task: runs its share of the bolt tasks, each in a thread of its own, until
+the run is over.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,26 @@ Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 
 
 class LostTaskError(RuntimeError):
-    """A bolt task of this process ended although the run goes on: Spark starts the Spark task again."""
+    """A bolt task of this process ended although the run goes on: Spark starts the
+    Spark task again.
+    """
 
 
 class Host:
     """Keeps the bolt tasks of one process at work."""
 
-    def __init__(self, around: Around, tasks: Sequence[int], watching: Watching | None = None) -> None:
-        """``watching`` looks for bolts that hang, a ``Watchdog`` if the topology has a message timeout."""
+    def __init__(
+        self, around: Around, tasks: Sequence[int], watching: Watching | None = None
+    ) -> None:
+        """``watching`` looks for bolts that hang, a ``Watchdog`` if the topology has a
+        message timeout.
+        """
         self._around = around
         self._tasks = [BoltTask(around, task) for task in tasks]
-        self._threads = [threading.Thread(target=task.run, name=f"task {task.task}", daemon=True) for task in self._tasks]
+        self._threads = [
+            threading.Thread(target=task.run, name=f"task {task.task}", daemon=True)
+            for task in self._tasks
+        ]
         self._watching = watching or partial(Watchdog, hang_of(around.topology.config))
         self._stop = threading.Event()
         self._over = False
@@ -52,9 +63,15 @@ class Host:
         self._stop.set()
 
     def run(self) -> None:
-        """Work until the run is over. Raises LostTaskError when a task cannot go on in this process."""
+        """Work until the run is over.
+
+        Raises LostTaskError when a task cannot go on in this process.
+        """
         suspicion = self._around.suspicion
-        lookouts = [suspicion.lookout(task.task, task.executing, self._waiting(task)) for task in self._tasks]
+        lookouts = [
+            suspicion.lookout(task.task, task.executing, self._waiting(task))
+            for task in self._tasks
+        ]
         with self._watching(lookouts, self._part).looking():
             for thread in self._threads:
                 thread.start()
@@ -100,7 +117,9 @@ class Host:
         for task in self._tasks:
             if task.task in stale:
                 task.stop()
-                task.error = task.error or StaleAttemptError("another attempt or run has taken over")
+                task.error = task.error or StaleAttemptError(
+                    "another attempt or run has taken over"
+                )
 
     def _run_is_over(self) -> bool:
         """Return True if no task may begin a new attempt."""

@@ -139,7 +139,9 @@ class Pending:
             self._waiting.popleft()
 
     def cover(self, sealed: Covered) -> None:
-        """A sealed step was repeated: what it covered in part is done, when its entries are taken."""
+        """A sealed step was repeated: what it covered in part is done, when its
+        entries are taken.
+        """
         self._done.update(sealed.part)
 
     def __bool__(self) -> bool:
@@ -171,7 +173,11 @@ def part_of(chunk: Chunk, rows: Rows) -> Chunk:
     if len(rows) == chunk.values.num_rows:
         return chunk
     together = rows[-1] - rows[0] + 1 == len(rows)
-    values = chunk.values.slice(int(rows[0]), len(rows)) if together else chunk.values.take(pa.array(rows))
+    values = (
+        chunk.values.slice(int(rows[0]), len(rows))
+        if together
+        else chunk.values.take(pa.array(rows))
+    )
     return Chunk(route=chunk.route, values=values, lineage=select(chunk.lineage, rows))
 
 

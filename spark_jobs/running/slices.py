@@ -1,7 +1,8 @@
 """Size of the steps of a bolt task, and the time between them.
 
-A step should last some milliseconds: long enough to be worth its commit, short enough that the acks of
-what is done leave soon. So it is cut by the clock after a tuple, and its size follows what fitted.
+A step should last some milliseconds: long enough to be worth its commit, short enough that
+the acks of what is done leave soon. So it is cut by the clock after a tuple, and its size
+follows what fitted.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ class Slices:
         return now - self._work_began < _STEP_S
 
     def ended(self, executed: int, offered: int) -> None:
-        """The bolt executed so many of the tuples that it was offered; the commit comes after this."""
+        """The bolt executed so many of the tuples that it was offered.
+
+        The commit comes after this.
+        """
         self._executed = self._clock()
         took_s = self._executed - (self._work_began or self._began)
         if took_s > 2 * _STEP_S and not self._can_be_cut:

@@ -8,7 +8,8 @@ from __future__ import annotations
 class Spacing:
     """Times between beginnings, in seconds. They follow what each of them costs.
 
-    So a busy machine, on which everything takes longer, is asked for larger pieces and not for more of them.
+    So a busy machine, on which everything takes longer, is asked for larger pieces and not
+    for more of them.
     """
 
     def __init__(self, *, times: float, longest_s: float) -> None:

@@ -27,7 +27,9 @@ Begin = Callable[[Effect[StateTurn]], StateTurn]
 class TaskStates:
     """The state of a bolt task in one step. For a bolt without a state every call does nothing."""
 
-    def __init__(self, store: StateStore | None, topology: Topology, step: int, begin: Begin) -> None:
+    def __init__(
+        self, store: StateStore | None, topology: Topology, step: int, begin: Begin
+    ) -> None:
         self._store = store
         self._topology = topology
         self._step = step
@@ -41,7 +43,9 @@ class TaskStates:
 
     @contextmanager
     def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
-        """Lend the bolt its state, with the values that its tuples need. Raises as ``StateStore.begin`` does.
+        """Lend the bolt its state, with the values that its tuples need.
+
+        Raises as ``StateStore.begin`` does.
 
         It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
         """
@@ -49,13 +53,17 @@ class TaskStates:
             yield
             return
         if self._store is None:
-            raise ValueError(f"{record.component!r} is a StatefulBolt, and there is no store for its state")
+            raise ValueError(
+                f"{record.component!r} is a StatefulBolt, and there is no store for its state"
+            )
         parallelism = self._topology.spec(record.component).parallelism
         index = task_id - self._topology.task_ids(record.component)[0]
         bolt.key_fields = _key_fields(self._topology, record.component)
         bolt.state = state = KeyValueState(index, parallelism)
         try:
-            beginning = self._store.begin(record.component, index, self._step, state.fields(_keys(bolt, record)))
+            beginning = self._store.begin(
+                record.component, index, self._step, state.fields(_keys(bolt, record))
+            )
             state.open(self._begin(beginning))
             self._begun[task_id] = state
             yield
@@ -70,9 +78,10 @@ class TaskStates:
     def writing(self, updates: Updates, failures: Sequence[Failure]) -> list[Effect[bool]] | None:
         """Prepare to write everything, before the ledger hears of these updates and failures.
 
-        None: an earlier attempt at this task has committed, and did other work. Its writes stay, since its acks may have left;
-        these updates must not be applied, and their roots must be failed. Make the calls as ``StateTurn.writing`` says; raises
-        what ``KeyValueState.writing`` raises.
+        None: an earlier attempt at this task has committed, and did other work. Its writes stay,
+        since its acks may have left; these updates must not be applied, and their roots must be
+        failed. Make the calls as ``StateTurn.writing`` says; raises what
+        ``KeyValueState.writing`` raises.
         """
         digest = canonical(updates, failures).digest.hex()
         begun = list(self._begun.values())
@@ -91,7 +100,8 @@ def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
         fields = bolt.key_fields.get((origin.component, origin.stream), ())
         if by_default and len(fields) == 1:
             at = origin.positions[fields[0]]
-            with suppress(TypeError):  # lists: they are no keys, as the bolt is told when it uses them
+            # lists: they are no keys, as the bolt is told when it uses them
+            with suppress(TypeError):
                 yield from {tup.values[at] for tup in tuples}
             continue
         for tup in tuples:

@@ -1,7 +1,8 @@
-"""One step of a bolt task: tuples in, the bolt, and everything that leaves when the step is committed.
+"""One step of a bolt task: tuples in, the bolt, and everything that leaves when the
+step is committed.
 
-Nothing here talks to Redis, but for the state of a stateful bolt, which begins with the step and is read
-while the bolt works.
+Nothing here talks to Redis, but for the state of a stateful bolt, which begins with the step and is
+read while the bolt works.
 """
 
 from __future__ import annotations
@@ -78,9 +79,15 @@ class Bench:
     """
 
     def __init__(
-        self, topology: Topology, task: int, copy: WorkingCopy, unbounded: AbstractSet[int], local: AbstractSet[int]
+        self,
+        topology: Topology,
+        task: int,
+        copy: WorkingCopy,
+        unbounded: AbstractSet[int],
+        local: AbstractSet[int],
     ) -> None:
-        """``unbounded`` are the tasks that this one must never wait for: they lie on a cycle with it.
+        """``unbounded`` are the tasks that this one must never wait for: they lie on
+        a cycle with it.
 
         ``local`` are those in its process.
         """
@@ -97,7 +104,14 @@ class Bench:
 class Step:
     """The work of one step: made of its input, executed once. One thread only."""
 
-    def __init__(self, bench: Bench, of: StepOf, shares: Sequence[Share], ticks: Sequence[Chunk], states: TaskStates) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        of: StepOf,
+        shares: Sequence[Share],
+        ticks: Sequence[Chunk],
+        states: TaskStates,
+    ) -> None:
         self._bench = bench
         self._of = of
         self._states = states
@@ -105,7 +119,9 @@ class Step:
         self._chunks = [*(share.chunk for share in shares), *ticks]
         self._held = bench.copy.held
         self._offered = sum(share.rows.size for share in shares)
-        self.lineage = join_lineages([self._held.lineage, *(chunk.lineage for chunk in self._chunks)])
+        self.lineage = join_lineages(
+            [self._held.lineage, *(chunk.lineage for chunk in self._chunks)]
+        )
         self._seeds = row_seeds(self.lineage)
         bench.outputs.clear()
         self.record = self._loaded()
@@ -128,7 +144,13 @@ class Step:
     @property
     def all_roots(self) -> list[int]:
         """The roots of all input of the step."""
-        return list(dict.fromkeys(root for row in range(self.record.held, len(self._seeds)) for root in self.roots(row)))
+        return list(
+            dict.fromkeys(
+                root
+                for row in range(self.record.held, len(self._seeds))
+                for root in self.roots(row)
+            )
+        )
 
     def refuse(self, reason: str) -> Done:
         """Fail the input without executing it."""
@@ -136,7 +158,9 @@ class Step:
         return self._done()
 
     def execute(self, may: May | None = None, noting: Noting | None = None) -> Done:
-        """Run the bolt over the input, until ``may`` says no; ``noting`` looks for a tuple that kills the process."""
+        """Run the bolt over the input, until ``may`` says no; ``noting`` looks for a tuple that
+        kills the process.
+        """
         record = self.record
         if isinstance(self._bolt, BaseException):
             fail_all(record, self._bolt, "prepare")
@@ -150,7 +174,9 @@ class Step:
         if isinstance(bolt, ArrowBolt):
             trusted = execute_arrow(bolt, cast("ArrowRecord", record), cast("Watch | None", noting))
         else:
-            watch = cast("Watch | None", partial(self._while_it_may, may, noting) if may else noting)
+            watch = cast(
+                "Watch | None", partial(self._while_it_may, may, noting) if may else noting
+            )
             with self._states.lent(self._of.task, bolt, record):
                 trusted = execute_bolt(bolt, record, watch)
         if not trusted:

@@ -21,8 +21,9 @@ from tiercel.spark_jobs.suspects.watchdog import Work
 class Suspicion:
     """For the bolt tasks of one process. Thread-safe.
 
-    A process that dies takes all its bolt tasks with it, and what each was executing becomes a suspect. A
-    suspect is then executed alone, without any other tuple that is watched: only its own death proves it.
+    A process that dies takes all its bolt tasks with it, and what each was executing becomes a
+    suspect. A suspect is then executed alone, without any other tuple that is watched: only its own
+    death proves it.
     """
 
     def __init__(self, run: str, book: CaseBook | None, ledger: Ledger | None) -> None:
@@ -38,12 +39,21 @@ class Suspicion:
         """
         return Suspect(self, task, taken)
 
-    def lookout(self, task: int, work: Callable[[], Work | None], waiting: Callable[[], Iterable[int]] = tuple) -> Lookout:
-        """Looks at one task for the watchdog; ``work`` returns the step that it executes, ``waiting`` the inbox's roots."""
+    def lookout(
+        self,
+        task: int,
+        work: Callable[[], Work | None],
+        waiting: Callable[[], Iterable[int]] = tuple,
+    ) -> Lookout:
+        """Looks at one task for the watchdog; ``work`` returns the step that it executes,
+        ``waiting`` the inbox's roots.
+        """
         return Lookout(self._token(task), self._book, self._ledger, work, waiting)
 
     def guard(self, task: int) -> Guard | None:
-        """The task's guard, one per process: another attempt in this process is not another death."""
+        """The task's guard, one per process: another attempt in this process is
+        not another death.
+        """
         if self._book is None or self._ledger is None:
             return None
         if task not in self._guards:
@@ -55,7 +65,10 @@ class Suspicion:
 
 
 class Suspect:
-    """The part of one task's input that an earlier attempt had taken when it ended. One thread only."""
+    """The part of one task's input that an earlier attempt had taken when it ended.
+
+    One thread only.
+    """
 
     def __init__(self, suspicion: Suspicion, task: int, taken: str | None) -> None:
         self._suspicion = suspicion
@@ -71,7 +84,9 @@ class Suspect:
         return pending.first(most) if alone is None else [alone]
 
     def execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
-        """Execute a step of these; ``may`` is None for one that was sealed, and is repeated as a whole."""
+        """Execute a step of these; ``may`` is None for one that was sealed, and is
+        repeated as a whole.
+        """
         guard = self._suspicion.guard(self._task) if self._looks_at(shares) else None
         if guard is None:
             return step.execute(may)

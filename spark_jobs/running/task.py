@@ -46,7 +46,9 @@ class BoltTask:
             current.wake()
 
     def run(self) -> None:
-        """Work until ``stop``, or until another attempt or run has taken over; ``error`` then says so."""
+        """Work until ``stop``, or until another attempt or run has taken over;
+        ``error`` then says so.
+        """
         try:
             while not self._stop.is_set():
                 self._current = self._begun()

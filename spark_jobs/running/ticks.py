@@ -9,13 +9,17 @@ from tiercel.spark_jobs.topology.system import SYSTEM, SYSTEM_STREAMS, SYSTEM_TA
 
 
 class TickClock:
-    """The ticks of one bolt task: one every ``tick_tuple_freq_secs``. Times are seconds on the caller's clock.
+    """The ticks of one bolt task: one every ``tick_tuple_freq_secs``.
+
+    Times are seconds on the caller's clock.
 
     A task that was busy for several periods has one tick, not one for each.
     """
 
     def __init__(self, task: int, freq_s: float | None, start_s: float) -> None:
-        """The first tick is due one period after ``start_s``; ``freq_s`` of None: the bolt has none."""
+        """The first tick is due one period after ``start_s``; ``freq_s`` of None:
+        the bolt has none.
+        """
         self._period_s = freq_s
         self._task = task
         self.next_at = None if freq_s is None else start_s + freq_s

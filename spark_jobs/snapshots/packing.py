@@ -49,19 +49,29 @@ class Packed:
     stuck: dict[str, str]
 
 
-def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None) -> Packed:
-    """Take a snapshot of a copy, without its attributes ``local``, after the step that ``record`` is of.
+def pack(
+    bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None
+) -> Packed:
+    """Take a snapshot of a copy, without its attributes ``local``, after the step that
+    ``record`` is of.
 
-    ``lineage`` is of all input of the step. A tuple is held if it is open and can be reached from the attributes:
-    nothing else can ever be acked. Raises what a user's pickling raises if it cannot be put down to single attributes.
+    ``lineage`` is of all input of the step. A tuple is held if it is open and can be reached from
+    the attributes: nothing else can ever be acked. Raises what a user's pickling raises if it
+    cannot be put down to single attributes.
     """
-    attributes = {name: value for name, value in vars(bolt).items() if name not in local and name not in bolt.transient}
+    attributes = {
+        name: value
+        for name, value in vars(bolt).items()
+        if name not in local and name not in bolt.transient
+    }
     stuck: dict[str, str] = {}
     try:
         pickled, tuples = _pickled(attributes, record)
     except RAISED:
         stuck = _stuck(attributes, record)
-        pickled, tuples = _pickled({name: value for name, value in attributes.items() if name not in stuck}, record)
+        pickled, tuples = _pickled(
+            {name: value for name, value in attributes.items() if name not in stuck}, record
+        )
     held = Held(tuples=tuples)
     if lineage is not None and tuples:
         held.lineage = select(lineage, np.array([tup.row for tup in tuples], np.int64))
@@ -69,7 +79,10 @@ def pack(bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: 
 
 
 def unpack(bolt: AnyBolt, content: bytes) -> Held:
-    """Give a prepared copy the attributes of a snapshot; returns the tuples it holds. Only for bytes that we wrote."""
+    """Give a prepared copy the attributes of a snapshot; returns the tuples it holds.
+
+    Only for bytes that we wrote.
+    """
     pickled, places, told, chunks = _opened(content)
     stored = [tup for chunk in chunks for tup in tuples_of(chunk)]
     tuples = [stored[place] for place in places.tolist()]
@@ -87,12 +100,15 @@ def held_roots(content: bytes) -> list[int]:
     Unpickles nothing; raises ValueError for bytes that are no snapshot.
     """
     _, _, _, chunks = _opened(content)
-    roots: list[int] = np.unique(np.concatenate([_NONE, *(chunk.lineage.roots for chunk in chunks)])).tolist()
+    roots: list[int] = np.unique(
+        np.concatenate([_NONE, *(chunk.lineage.roots for chunk in chunks)])
+    ).tolist()
     return roots
 
 
 def _opened(content: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], list[Chunk]]:
-    """The attributes, still pickled; and, checked, the places of the held tuples, what is told of them, their chunks.
+    """The attributes, still pickled; and, checked, the places of the held tuples, what is told of
+    them, their chunks.
 
     Raises ValueError (BadChunkError is one) for bytes that are no snapshot.
     """
@@ -109,15 +125,25 @@ def _opened(content: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]
 def _held_frames(held: Held) -> Iterator[bytes]:
     by_origin: dict[tuple[str, str, int], list[int]] = {}
     for position, tup in enumerate(held.tuples):
-        by_origin.setdefault((tup.source_component, tup.source_stream, tup.source_task), []).append(position)
-    order = np.array([position for positions in by_origin.values() for position in positions], np.int64)
+        by_origin.setdefault((tup.source_component, tup.source_stream, tup.source_task), []).append(
+            position
+        )
+    order = np.array(
+        [position for positions in by_origin.values() for position in positions], np.int64
+    )
     yield np.argsort(order).astype("<i8").tobytes()
     yield np.array([(tup.emitted, tup.began_ns) for tup in held.tuples], "<i8").tobytes()
     for (component, stream, task), positions in by_origin.items():
         route = Route(component=component, stream=stream, source_task=task, target_task=0)
         rows = [held.tuples[position].values for position in positions]
         values = _columns(rows, held.tuples[positions[0]].origin.schema)
-        yield encode(Chunk(route=route, values=values, lineage=select(held.lineage, np.array(positions, np.int64))))
+        yield encode(
+            Chunk(
+                route=route,
+                values=values,
+                lineage=select(held.lineage, np.array(positions, np.int64)),
+            )
+        )
 
 
 def _columns(rows: list[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -158,7 +184,14 @@ class _Pickler(pickle.Pickler):
             return None
         if self._record is None or obj.record is not self._record or obj.state != OPEN:
             origin = obj.origin
-            return obj.values, origin.component, origin.stream, origin.task, origin.schema, obj.state
+            return (
+                obj.values,
+                origin.component,
+                origin.stream,
+                origin.task,
+                origin.schema,
+                obj.state,
+            )
         number = self._numbers.setdefault(id(obj), len(self.held))
         if number == len(self.held):
             self.held.append(obj)

@@ -29,7 +29,10 @@ def unseal(key: bytes, purpose: str, sealed: bytes) -> bytes:
     """The content; raises BadSealError if anything about it was changed."""
     content = sealed[_LENGTH:]
     if not hmac.compare_digest(sealed[:_LENGTH], _signature(key, purpose, content)):
-        raise BadSealError(f"the state of {purpose} in Redis has a wrong signature: it was written by another process")
+        raise BadSealError(
+            f"the state of {purpose} in Redis has a wrong signature: it was written by "
+            "another process"
+        )
     return content
 
 

@@ -1,4 +1,5 @@
-"""The file with Spark's classes as its JVM has them in memory: a JVM that maps it starts in half the CPU time.
+"""The file with Spark's classes as its JVM has them in memory: a JVM that maps it starts in
+half the CPU time.
 
 See docs/decisions/a-class-archive.md.
 """
@@ -27,7 +28,9 @@ def archive_path() -> Path:
 def reading_options() -> Sequence[str]:
     """Return the options that make a JVM use the archive; nothing where there is none."""
     path = archive_path()
-    return (f"-XX:SharedArchiveFile={path}", _QUIET) if path.is_file() and " " not in str(path) else ()
+    return (
+        (f"-XX:SharedArchiveFile={path}", _QUIET) if path.is_file() and " " not in str(path) else ()
+    )
 
 
 @contextmanager
@@ -41,13 +44,16 @@ def writing_options() -> Iterator[Sequence[str]]:
     part = path.with_name(f"{path.name}.{os.getpid()}")
     if not os.access(path.parent, os.W_OK) or " " in str(path):
         raise SparkUnavailableError(
-            f"cannot write {path}: run it as the user who installed Spark, into a folder without spaces;"
+            f"cannot write {path}: run it as the user who installed Spark, into a folder "
+            "without spaces;"
             " Spark works without it too"
         )
     try:
         yield (f"-XX:ArchiveClassesAtExit={part}", _QUIET)
         if not part.exists():
-            raise SparkUnavailableError(f"Java wrote no archive to {part}; Spark works without it too")
+            raise SparkUnavailableError(
+                f"Java wrote no archive to {part}; Spark works without it too"
+            )
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

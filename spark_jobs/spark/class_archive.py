@@ -1,4 +1,6 @@
-"""Makes the class archive: the JVM writes it at the end of a run that practised what tiercel does."""
+"""Makes the class archive: the JVM writes it at the end of a run that practised
+what tiercel does.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def make_class_archive() -> Path:
     with writing_options() as java_options:
         spark = SparkUnit("tiercel prepare", "local[2]", one_machine(java_options))
         try:
-            # First: what copies a Python process's last words keeps the stderr that there was when the process began.
+            # First: what copies a Python process's last words keeps the stderr that there was when
+            # the process began.
             spark.silence()
             practise(spark.context)
         finally:

@@ -1,4 +1,6 @@
-"""The Spark job of one run: one long-lived Spark task per host, started again by Spark whenever one dies."""
+"""The Spark job of one run: one long-lived Spark task per host, started again by Spark
+whenever one dies.
+"""
 
 from __future__ import annotations
 

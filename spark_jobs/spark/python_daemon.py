@@ -1,7 +1,7 @@
 """The Python process of an executor from which its workers are forked: it imports everything once.
 
-Spark runs it by ``spark.python.daemon.module``. Its standard output is Spark's: nothing here may print. See
-docs/decisions/each-executor-imports-once.md.
+Spark runs it by ``spark.python.daemon.module``. Its standard output is Spark's: nothing here may
+print. See docs/decisions/each-executor-imports-once.md.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ _WORKER = 1
 
 
 def use_the_folder() -> None:
-    """Take Spark's archives out of the path where this interpreter has the package that they lie in.
+    """Take Spark's archives out of the path where this interpreter has the package
+    that they lie in.
 
-    Spark puts ``pyspark.zip`` first. It holds sources only, which each process would compile again. Call it before pyspark
-    is imported.
+    Spark puts ``pyspark.zip`` first. It holds sources only, which each process would compile again.
+    Call it before pyspark is imported.
     """
     for entry in list(sys.path):
         archive = Path(entry)
         if archive.parts[-3:] == ("python", "lib", "pyspark.zip"):
             package = archive.parents[2]
-            if str(package.parent) in sys.path and (package / "__init__.py").exists() and (package.parent / "py4j").is_dir():
+            if (
+                str(package.parent) in sys.path
+                and (package / "__init__.py").exists()
+                and (package.parent / "py4j").is_dir()
+            ):
                 sys.path[:] = [each for each in sys.path if Path(each).parent != archive.parent]
 
 

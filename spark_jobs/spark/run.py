@@ -68,7 +68,11 @@ class Run:
                 ledger=ledger,
                 state=stack.enter_context(closing(RedisStateStore(self.ledger, self.epoch))),
                 counting=Counting(metrics),
-                config={**self.topology.config.as_mapping(), "redis_url": url, "amqp_url": self.amqp_url},
+                config={
+                    **self.topology.config.as_mapping(),
+                    "redis_url": url,
+                    "amqp_url": self.amqp_url,
+                },
                 key=self.key,
                 suspicion=Suspicion(self.id, book, ledger),
                 hosts=self.hosts,
@@ -87,9 +91,14 @@ class Run:
 
 
 def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:
-    """The ledger of a topology, its shards spread over these servers; with ``ackers=0`` it stays empty."""
+    """The ledger of a topology, its shards spread over these servers.
+
+    With ``ackers=0`` it stays empty.
+    """
     config = topology.config
-    timeout = timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
+    timeout = (
+        timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
+    )
     return LedgerSpec(
         topology=topology.name,
         urls=redis_urls,

@@ -41,11 +41,14 @@ class SparkUnit:
             self.context = _started(settings)
         except (PySparkException, OSError) as error:
             first_line = str(error).strip().splitlines()[0]
-            raise SparkUnavailableError(f"Spark does not start on {master!r}: {first_line}") from error
+            raise SparkUnavailableError(
+                f"Spark does not start on {master!r}: {first_line}"
+            ) from error
         self._scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
         if self.context.getConf().get("spark.authenticate", "false") != "true":
             log.warning(
-                "Spark at %s asks for no secret: every process that reaches its ports can fetch the passwords of RabbitMQ and"
+                "Spark at %s asks for no secret: every process that reaches its ports can "
+                "fetch the passwords of RabbitMQ and"
                 " Redis; set spark.authenticate as docs/deploy.md says",
                 master,
                 extra={"event": "spark_open"},
@@ -76,21 +79,29 @@ class SparkUnit:
 
     @property
     def slots(self) -> int:
-        """How many Spark tasks can run at once, where none runs. On a cluster it waits for executors, for seconds."""
+        """How many Spark tasks can run at once, where none runs.
+
+        On a cluster it waits for executors, for seconds.
+        """
         if self._local:
             return int(self.context.defaultParallelism)
         return settled(self._free)
 
     @property
     def free(self) -> int:
-        """How many Spark tasks could run beside those that do. In local mode none is ever lost, and 0 is returned."""
+        """How many Spark tasks could run beside those that do.
+
+        In local mode none is ever lost, and 0 is returned.
+        """
         return 0 if self._local else self._free()
 
     def _free(self) -> int:
-        """The free slots of the executors that are there: ``defaultParallelism`` is 2 where there are none, or what is set.
+        """The free slots of the executors that are there: ``defaultParallelism`` is 2 where there
+        are none, or what is set.
 
-        Spark lists an executor for minutes that has vanished. A task of a run that is over counts for as long as its
-        executor has not said that it has ended: one that does not answer has no free slot.
+        Spark lists an executor for minutes that has vanished. A task of a run that is over
+        counts for as long as its executor has not said that it has ended: one that does not
+        answer has no free slot.
         """
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         executors = jvm.statusStore().executorList(True)  # those that live
@@ -108,15 +119,16 @@ class SparkUnit:
         archive = Path(self._scratch.name) / _ARCHIVE
         pack_code(module, archive)
         self.context.addPyFile(str(archive))
-        # Workers find it by themselves. The process that forks them does not: it starts in the executor's folder, where
-        # Spark puts the archive first.
+        # Workers find it by themselves. The process that forks them does not: it starts in the
+        # executor's folder, where Spark puts the archive first.
         others = self.context.environment.get("PYTHONPATH")
         self.context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ARCHIVE, others]))
 
     def silence(self) -> None:
         """Throw away what Spark's JVM writes to stderr from now on.
 
-        At its end, Python workers that are cut off in the middle print stack traces that mean nothing.
+        At its end, Python workers that are cut off in the middle print stack traces
+        that mean nothing.
         """
         java = self._java
         java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
@@ -134,19 +146,24 @@ class SparkUnit:
 
 
 def _started(settings: Mapping[str, str]) -> SparkContext:
-    """Return the context. The settings are on the JVM's command line, which every user can read, all but the secret.
+    """Return the context.
 
-    Spark draws the secret itself for ``local[N]``, YARN and Kubernetes. For ``local-cluster`` it is drawn here: one
-    application, one secret. Master, workers and driver of a standalone cluster read it from a file (``--properties-file``);
-    executors have it in their environment, which Spark's worker gives them.
+    The settings are on the JVM's command line, which every user can read, all but the secret.
+
+    Spark draws the secret itself for ``local[N]``, YARN and Kubernetes. For ``local-cluster`` it is
+    drawn here: one application, one secret. Master, workers and driver of a standalone cluster read
+    it from a file (``--properties-file``); executors have it in their environment, which Spark's
+    worker gives them.
     """
     shown = {key: value for key, value in settings.items() if key != SECRET}
     secret = settings.get(SECRET)
     if secret is None and settings["spark.master"].startswith("local-cluster"):
         secret = secrets.token_urlsafe(32)
     if secret is not None:
-        # pyspark puts all settings that it knows when it starts the JVM on the command line, and later ones nowhere.
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))  # noqa: SLF001
+        # pyspark puts all settings that it knows when it starts the JVM on the command line, and
+        # later ones nowhere.
+        known = SparkConf(loadDefaults=False).setAll(list(shown.items()))
+        SparkContext._ensure_initialized(conf=known)  # noqa: SLF001
         java: Any = SparkContext._jvm  # noqa: SLF001 - the only way to the JVM
         java.java.lang.System.setProperty(SECRET, secret)
     return SparkContext.getOrCreate(SparkConf().setAll(list(shown.items())))

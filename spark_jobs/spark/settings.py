@@ -8,7 +8,8 @@ from importlib import resources
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 
-# Spark adds the failures of a task up over the life of its job, and a job of months must not end at the tenth.
+# Spark adds the failures of a task up over the life of its job, and a job of months must not
+# end at the tenth.
 ATTEMPTS = 1_000_000
 
 # The setting that is on no command line, where every user could read it.
@@ -22,14 +23,17 @@ EVERYWHERE = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Each executor imports everything once, and forks its Python processes from there.
     "spark.python.daemon.module": "tiercel.spark_jobs.spark.python_daemon",
-    # A process that forks must have no other thread. Each Spark task has one core, so BLAS needs no more.
+    # A process that forks must have no other thread. Each Spark task has one core, so
+    # BLAS needs no more.
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
     # For tasks on executors. Local mode has its own number, in the master.
     "spark.task.maxFailures": str(ATTEMPTS),
-    # Tasks fail because of tuples and processes, not of machines; counted over months they would exclude all executors.
+    # Tasks fail because of tuples and processes, not of machines; counted over months they would
+    # exclude all executors.
     "spark.excludeOnFailure.enabled": "false",
-    # A run has as many tasks as there are slots: executors that come and go are the operator's decision.
+    # A run has as many tasks as there are slots: executors that come and go are the
+    # operator's decision.
     "spark.dynamicAllocation.enabled": "false",
     # Two attempts at one task at the same time would take each other's inbox.
     "spark.speculation": "false",
@@ -37,21 +41,24 @@ EVERYWHERE = {
     "spark.locality.wait": "0",
 }
 
-# For YARN and Kubernetes, which end an application after a number of lost executors; only those of one hour count.
+# For YARN and Kubernetes, which end an application after a number of lost executors; only those
+# of one hour count.
 MANAGED = {"spark.executor.failuresValidityInterval": "1h"}
 
-# For JVMs that share the machine with the Python processes: they wait, and pass nothing on but the start. Executors of a
-# cluster keep Java's defaults: their machines are the operator's, and an idle compiler or collector costs no CPU.
+# For JVMs that share the machine with the Python processes: they wait, and pass nothing on but the
+# start. Executors of a cluster keep Java's defaults: their machines are the operator's, and an idle
+# compiler or collector costs no CPU.
 SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
-# No port that another machine could reach, and none that gives anything to another user of this one: what Spark broadcasts
-# holds passwords and the key of the seals.
+# No port that another machine could reach, and none that gives anything to another user of this
+# one: what Spark broadcasts holds passwords and the key of the seals.
 ONE_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
-    # Version 1 and AES/CTR are Spark's defaults, for the sake of older ones: weaker keys, and bytes that can be changed unseen.
+    # Version 1 and AES/CTR are Spark's defaults, for the sake of older ones: weaker keys, and bytes
+    # that can be changed unseen.
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     # For the executors of local-cluster; those of local mode are in the driver's JVM.
@@ -60,20 +67,26 @@ ONE_MACHINE = {
 
 _REFUSED = {
     "spark.speculation": "two attempts at one task would take each other's inbox",
-    "spark.dynamicAllocation.enabled": "a run has as many Spark tasks as there were slots when it began",
+    "spark.dynamicAllocation.enabled": (
+        "a run has as many Spark tasks as there were slots when it began"
+    ),
 }
 _LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties")
 
 
-def settings_of(application: str, master: str, options: Mapping[str, str], java_options: Sequence[str]) -> dict[str, str]:
+def settings_of(
+    application: str, master: str, options: Mapping[str, str], java_options: Sequence[str]
+) -> dict[str, str]:
     """Every setting that Spark is started with; ``options`` go over the defaults.
 
-    ``java_options`` are for the driver's JVM where all of Spark is on one machine. Raises SparkUnavailableError for an
-    option that tiercel does not run with.
+    ``java_options`` are for the driver's JVM where all of Spark is on one machine. Raises
+    SparkUnavailableError for an option that tiercel does not run with.
     """
     for name, why in _REFUSED.items():
         if options.get(name, "false").lower() == "true":
-            raise SparkUnavailableError(f"tiercel does not run with {name}, because {why}: take it out of the Spark options")
+            raise SparkUnavailableError(
+                f"tiercel does not run with {name}, because {why}: take it out of the Spark options"
+            )
     where = one_machine(java_options) if is_one_machine(master) else MANAGED
     names = {"spark.master": with_retries(master), "spark.app.name": application}
     return {**EVERYWHERE, **where, **options, **names}
@@ -88,8 +101,10 @@ def one_machine(java_options: Sequence[str]) -> dict[str, str]:
 def is_one_machine(master: str) -> bool:
     """Return True for local mode and ``local-cluster``.
 
-    >>> is_one_machine("local[2]"), is_one_machine("local-cluster[2,4,1024]"), is_one_machine("spark://host:7077")
-    (True, True, False)
+    >>> is_one_machine("local[2]"), is_one_machine("local-cluster[2,4,1024]")
+    (True, True)
+    >>> is_one_machine("spark://host:7077")
+    False
     """
     return re.match(r"local(-cluster)?(\[|$)", master) is not None
 

@@ -12,12 +12,15 @@ _LONGEST_S = 10.0
 
 
 def settled(
-    count: Callable[[], int], clock: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep
+    count: Callable[[], int],
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Return the slots that executors have, when their number has not changed for a second; waits at most ten.
+    """Return the slots that executors have, when their number has not changed for a second;
+    waits at most ten.
 
-    At least 1: a run whose tasks find no slot is noticed and begun anew. Ask before a run begins, for its tasks take
-    the slots that there are then.
+    At least 1: a run whose tasks find no slot is noticed and begun anew. Ask before a run begins,
+    for its tasks take the slots that there are then.
     """
     end = clock() + _LONGEST_S
     slots = count()

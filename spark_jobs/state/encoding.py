@@ -1,7 +1,8 @@
 """Keys and values of a state as bytes: JSON, so that people and other programs can read them. Pure.
 
-An int is its decimal text, which Redis can count with. Bytes are ``{"$bytes": "base64"}``; a dict that could be taken for
-such a tag is wrapped, ``{"$dict": {...}}``. A key has one form only: equal keys are equal bytes.
+An int is its decimal text, which Redis can count with. Bytes are ``{"$bytes": "base64"}``; a dict
+that could be taken for such a tag is wrapped, ``{"$dict": {...}}``. A key has one form only: equal
+keys are equal bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ def encode_key(key: Key) -> bytes:
         return _dumps(plain).encode()
     except (TypeError, ValueError) as error:
         raise BadStateError(
-            f"{_shown(key)} cannot be a key of a state ({error}): use str, int, bytes or a tuple of them"
+            f"{_shown(key)} cannot be a key of a state ({error}): use str, int, bytes or "
+            "a tuple of them"
         ) from None
 
 
 def decode_key(field: bytes) -> Key:
     """The key that ``encode_key`` made this of."""
     plain = _loads(field.decode())
-    key: Key = tuple(map(_bytes_or_plain, plain)) if isinstance(plain, list) else _bytes_or_plain(plain)
+    key: Key = (
+        tuple(map(_bytes_or_plain, plain)) if isinstance(plain, list) else _bytes_or_plain(plain)
+    )
     return key
 
 
@@ -45,7 +49,8 @@ def encode_value(value: Any) -> bytes:
         return _dumps(_plain(value)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BadStateError(
-            f"{_shown(value)} cannot be put into a state ({error}): use None, bool, int, float, str, bytes, and lists and dicts"
+            f"{_shown(value)} cannot be put into a state ({error}): use None, bool, int, "
+            "float, str, bytes, and lists and dicts"
             " of them"
         ) from None
 

@@ -11,7 +11,13 @@ from tiercel.acker.effects import Effect
 from tiercel.acker.errors import AckerError
 from tiercel.spark_jobs.errors import BadStateError
 from tiercel.spark_jobs.hashing import hash_values
-from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value, encode_key, encode_value
+from tiercel.spark_jobs.state.encoding import (
+    Key,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 from tiercel.spark_jobs.state.store import StateTurn, Writes
 
 _LIMIT = 1 << 63
@@ -36,8 +42,9 @@ class KeyValueState:
     them when the step is committed, which is before its tuples are acked. The writes of a tuple
     whose ``execute`` raises are forgotten.
 
-    Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises BadStateError outside of these, and
-    for what is no key or value. A Redis that does not answer raises AckerError; the step is then repeated.
+    Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises
+    BadStateError outside of these, and for what is no key or value. A Redis that does not answer
+    raises AckerError; the step is then repeated.
     """
 
     def __init__(self, task_index: int = 0, parallelism: int = 1) -> None:
@@ -51,7 +58,7 @@ class KeyValueState:
         self._journal: list[tuple[bytes, _Write | None]] = []
         self._error: AckerError | None = None
 
-    # -- for bolts ---------------------------------------------------------------------------------------------------------
+    # -- for bolts ---------------------------------------------------------------------------------
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value, a new object each time; ``default`` if there is none."""
@@ -71,8 +78,8 @@ class KeyValueState:
     def increment(self, key: Key, by: int = 1) -> int:
         """Add to a whole number, 0 if there is none yet; returns the sum.
 
-        Tasks that increment one key in one step do not see each other's increments, but none is lost. Raises
-        BadStateError for a value that is no int, and for a sum of more than 64 bits.
+        Tasks that increment one key in one step do not see each other's increments, but none is
+        lost. Raises BadStateError for a value that is no int, and for a sum of more than 64 bits.
         """
         field = self._field(key)
         if type(by) is not int:
@@ -86,15 +93,24 @@ class KeyValueState:
             amount = by
             total = self._number(field, key) + by
         if not (-_LIMIT <= total < _LIMIT and -_LIMIT < amount < _LIMIT):
-            raise BadStateError(f"{key!r:.60} cannot be incremented by {by}: the number would need more than 64 bits")
-        self._write(field, write, (amount, total) if write is None or type(write) is tuple else b"%d" % total)
+            raise BadStateError(
+                f"{key!r:.60} cannot be incremented by {by}: the number would need more than "
+                "64 bits"
+            )
+        self._write(
+            field,
+            write,
+            (amount, total) if write is None or type(write) is tuple else b"%d" % total,
+        )
         return total
 
     def iterate(self) -> Iterator[tuple[Key, Any]]:
-        """The entries of this task, in no order; reads all of the component's, so it takes a while where there are many.
+        """The entries of this task, in no order; reads all of the component's, so it takes a while
+        where there are many.
 
-        Over all tasks each entry comes once: at the task to which a fields grouping on the key sends it. Entries may be put,
-        deleted and incremented meanwhile; one that is new since the iteration began may or may not come.
+        Over all tasks each entry comes once: at the task to which a fields grouping on the key
+        sends it. Entries may be put, deleted and incremented meanwhile; one that is new since the
+        iteration began may or may not come.
         """
         seen = set()
         for field, stored in self._scan():
@@ -104,12 +120,14 @@ class KeyValueState:
                 raw = self._written(self._writes[field]) if field in self._writes else stored
                 if raw is not None:
                     yield decode_key(field), decode_value(raw)
-        for field in [field for field in self._writes if field not in seen and self._is_mine(field)]:
+        for field in [
+            field for field in self._writes if field not in seen and self._is_mine(field)
+        ]:
             raw = self._current(field)
             if raw is not None:
                 yield decode_key(field), decode_value(raw)
 
-    # -- for the runner ----------------------------------------------------------------------------------------------------
+    # -- for the runner ----------------------------------------------------------------------------
 
     def fields(self, keys: Iterable[Key]) -> list[bytes]:
         """Return what these keys are called in the store, each once, without what is no key."""
@@ -154,9 +172,11 @@ class KeyValueState:
         return self._opened().sealed
 
     def writing(self, digest: str) -> Sequence[Effect[bool]]:
-        """Prepare to write it all, after which nothing can be done here any more: see ``StateTurn.writing``.
+        """Prepare to write it all, after which nothing can be done here any more: see
+        ``StateTurn.writing``.
 
-        If the server could not be read, what the bolt made of that counts for nothing: raises that error.
+        If the server could not be read, what the bolt made of that counts for nothing:
+        raises that error.
         """
         if self._error is not None:
             raise self._error
@@ -174,7 +194,9 @@ class KeyValueState:
 
     def _opened(self) -> StateTurn:
         if self._turn is None:
-            raise BadStateError("a state can be used in execute and flush only; take it from self.state each time")
+            raise BadStateError(
+                "a state can be used in execute and flush only; take it from self.state each time"
+            )
         return self._turn
 
     def _field(self, key: Key) -> bytes:
@@ -208,7 +230,9 @@ class KeyValueState:
             return int(raw)  # as decode_value, in a tenth of the time
         value = 0 if raw is None else decode_value(raw)
         if type(value) is not int:
-            raise BadStateError(f"{key!r:.60} cannot be incremented: its value is {value!r:.60}, not an int")
+            raise BadStateError(
+                f"{key!r:.60} cannot be incremented: its value is {value!r:.60}, not an int"
+            )
         return value
 
     def _stored(self, field: bytes) -> bytes | None:

@@ -36,7 +36,9 @@ class MemoryStateStore:
     """``StateStore`` in this process."""
 
     def __init__(self, epoch: int = 1, beneath: MemoryStateStore | None = None) -> None:
-        """``beneath`` is the store of another run of the same topology: the two have the same entries."""
+        """``beneath`` is the store of another run of the same topology: the two have
+        the same entries.
+        """
         self._epoch = epoch
         self._components: dict[str, _Component] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
@@ -45,15 +47,21 @@ class MemoryStateStore:
         for task in list(self._components.setdefault(component, _Component()).tasks):
             self.begin(component, task, 0).perform()
 
-    def begin(self, component: str, task: int, step: int, fields: Sequence[bytes] = ()) -> Effect[MemoryStateTurn]:
+    def begin(
+        self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
+    ) -> Effect[MemoryStateTurn]:
         return LocalEffect(lambda: self._begin(component, task, step, fields))
 
-    def _begin(self, component: str, task: int, step: int, fields: Sequence[bytes]) -> MemoryStateTurn:
+    def _begin(
+        self, component: str, task: int, step: int, fields: Sequence[bytes]
+    ) -> MemoryStateTurn:
         known = self._components.setdefault(component, _Component())
         mine = known.tasks.setdefault(task, _Task())
         epoch, newest, attempt = mine.turn
         if self._epoch < known.epoch or (self._epoch, step) < (epoch, newest):
-            raise StaleTurnError(f"a later run or step than {step} has begun with the state of {component!r}")
+            raise StaleTurnError(
+                f"a later run or step than {step} has begun with the state of {component!r}"
+            )
         if (epoch, newest) != (self._epoch, step):
             mine.sealed = None
             mine.undo = {}
@@ -84,7 +92,9 @@ class MemoryStateTurn:
         self.found: dict[bytes, bytes | None] = {}
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
-        return [value_before(self._component.entries.get(one), self._undo.get(one)) for one in fields]
+        return [
+            value_before(self._component.entries.get(one), self._undo.get(one)) for one in fields
+        ]
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         for one in list(dict.fromkeys((*self._component.entries, *self._undo))):
@@ -99,7 +109,9 @@ class MemoryStateTurn:
 
     def _write(self, writes: Writes, digest: str) -> bool:
         if self._task.turn != self._turn or self._component.epoch != self._turn[0]:
-            raise StaleTurnError("a later attempt or run has taken the bolt task over: nothing was written")
+            raise StaleTurnError(
+                "a later attempt or run has taken the bolt task over: nothing was written"
+            )
         if self._task.sealed is not None:
             return True  # a repeat of this very call
         entries = self._component.entries

@@ -72,10 +72,20 @@ class StateShard:
 
         ``sealed`` is "?" for the home shard, and for the others what that replied.
         """
-        args = [turn.epoch, turn.step, turn.attempt, self._shards, sealed, SLICE, self._task, *fields[:SLICE]]
+        args = [
+            turn.epoch,
+            turn.step,
+            turn.attempt,
+            self._shards,
+            sealed,
+            SLICE,
+            self._task,
+            *fields[:SLICE],
+        ]
 
         def read(reply: Any) -> Begun:
-            # There is more to take back than one call may: seldom, so that a round trip for each does no harm.
+            # There is more to take back than one call may: seldom, so that a round trip for
+            # each does no harm.
             while reply[0] == _MORE:
                 args[2] = reply[1]
                 reply = self._begin(self._keys, args, list, "begin with the state").perform()
@@ -83,10 +93,17 @@ class StateShard:
 
         return self._begin(self._keys, args, read, "begin with the state")
 
-    def read(self, fields: Sequence[bytes], *, through: bool) -> list[RedisEffect[list[bytes | None]]]:
+    def read(
+        self, fields: Sequence[bytes], *, through: bool
+    ) -> list[RedisEffect[list[bytes | None]]]:
         """Read values, ``through`` the undo log or as they are."""
         return [
-            self._read(self._keys, ["1" if through else "", *fields[start : start + _READ_AT_ONCE]], _values, "read the state")
+            self._read(
+                self._keys,
+                ["1" if through else "", *fields[start : start + _READ_AT_ONCE]],
+                _values,
+                "read the state",
+            )
             for start in range(0, len(fields), _READ_AT_ONCE)
         ]
 
@@ -94,7 +111,9 @@ class StateShard:
         """Read all entries, ``through`` the undo log or as they are."""
         undo: dict[bytes, bytes] = {}
         if through:
-            undo = self._server.command("HGETALL", self._undo, read=_pairs, verb="read the state").perform()
+            undo = self._server.command(
+                "HGETALL", self._undo, read=_pairs, verb="read the state"
+            ).perform()
         left = dict(undo)
         for one, value in scan(self._server, self._entries):
             left.pop(one, None)
@@ -106,13 +125,22 @@ class StateShard:
             if before is not None:
                 yield one, before
 
-    def write(self, turn: Turn, number: int, writes: Writes, digest: str | None) -> RedisEffect[bool]:
+    def write(
+        self, turn: Turn, number: int, writes: Writes, digest: str | None
+    ) -> RedisEffect[bool]:
         """Write, as the ``number``-th call of a turn; with a digest as the last one of its commit.
 
         Raises StaleTurnError and BadStateError.
         """
         seal = ["", ""] if digest is None else [turn.place, digest]
-        args: list[Any] = [turn.epoch, str(turn), number, *seal, len(writes.puts), len(writes.deletes)]
+        args: list[Any] = [
+            turn.epoch,
+            str(turn),
+            number,
+            *seal,
+            len(writes.puts),
+            len(writes.deletes),
+        ]
         for put in writes.puts.items():
             args += put
         args += writes.deletes
@@ -124,17 +152,21 @@ class StateShard:
         verdict, number, sealed, digest, *found = reply
         if verdict == _STALE:
             raise StaleTurnError(
-                f"step {turn.step} of run {turn.epoch} comes too late: a later one uses the state of {self._component!r}"
+                f"step {turn.step} of run {turn.epoch} comes too late: a later one uses the "
+                f"state of {self._component!r}"
             )
         if verdict == _OTHER_SHARDS:
             raise other_shards(self._component, number, self._shards)
-        return Begun(attempt=number, sealed=sealed.decode(), digest=digest.decode(), values=_values(found))
+        return Begun(
+            attempt=number, sealed=sealed.decode(), digest=digest.decode(), values=_values(found)
+        )
 
 
 def other_shards(component: str, then: int, now: int) -> StateLayoutError:
     """Return the error for a state that was written with another number of shards."""
     return StateLayoutError(
-        f"the state of {component!r} was written with ackers={then}, now it is {now}: set ackers={then} again,"
+        f"the state of {component!r} was written with ackers={then}, now it is {now}: "
+        f"set ackers={then} again,"
         " or remove the state"
     )
 
@@ -151,7 +183,9 @@ def scan(server: RedisServer, entries: str) -> Iterator[tuple[bytes, bytes]]:
 
 def _written(verdict: int) -> bool:
     if verdict == 0:
-        raise StaleTurnError("a later attempt or run has taken the bolt task over: what this one wrote is taken back")
+        raise StaleTurnError(
+            "a later attempt or run has taken the bolt task over: what this one wrote is taken back"
+        )
     if verdict == 2:
         raise BadStateError("an increment met an entry that is no number of 64 bits any more")
     return True

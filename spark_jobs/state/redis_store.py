@@ -25,27 +25,39 @@ def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
     Raises LedgerUnavailableError, LedgerRefusedError too.
     """
     for component in components:
-        with connect(spec.urls[0], shard_prefix(spec.topology, 0)) as client, translated("look at the state"):
+        with (
+            connect(spec.urls[0], shard_prefix(spec.topology, 0)) as client,
+            translated("look at the state"),
+        ):
             found: Any = client.hget(StateKeys(spec.topology, 0, component).run, "shards")
         if found is None or int(found) == spec.shards:
             continue
         for shard in range(int(found)):
             keys = StateKeys(spec.topology, shard, component)
-            with connect(spec.urls[shard % len(spec.urls)], keys.entries) as client, translated("look at the state"):
+            with (
+                connect(spec.urls[shard % len(spec.urls)], keys.entries) as client,
+                translated("look at the state"),
+            ):
                 if client.exists(keys.entries):
                     raise other_shards(component, int(found), spec.shards)
 
 
 class RedisStateStore:
-    """``StateStore`` beside the ledger, on its servers and in its shards. Connects on its first call."""
+    """``StateStore`` beside the ledger, on its servers and in its shards.
+
+    Connects on its first call.
+    """
 
     def __init__(self, spec: LedgerSpec, epoch: int) -> None:
-        """``epoch`` is the number of the run: what a run with a lower one still writes is refused."""
+        """``epoch`` is the number of the run: what a run with a lower one still
+        writes is refused.
+        """
         self._topology = spec.topology
         self._epoch = epoch
         self._servers = RedisServers(spec.urls)
         self._at = [
-            self._servers.at(shard % len(spec.urls), shard_prefix(spec.topology, shard)) for shard in range(spec.shards)
+            self._servers.at(shard % len(spec.urls), shard_prefix(spec.topology, shard))
+            for shard in range(spec.shards)
         ]
         self._shards: dict[tuple[str, int], list[StateShard]] = {}
 
@@ -53,12 +65,16 @@ class RedisStateStore:
         tasks = 0
         for shard, server in enumerate(self._at):
             run = StateKeys(self._topology, shard, component).run
-            found = server.command("HGET", run, "tasks", read=_number, verb="look at the state").perform()
+            found = server.command(
+                "HGET", run, "tasks", read=_number, verb="look at the state"
+            ).perform()
             tasks = max(tasks, found)
         for task in range(tasks):
             self.begin(component, task, 0).perform()
 
-    def begin(self, component: str, task: int, step: int, fields: Sequence[bytes] = ()) -> Effect[RedisStateTurn]:
+    def begin(
+        self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
+    ) -> Effect[RedisStateTurn]:
         # The home shard first: what it knows decides what the others take back.
         shards = self._shards_of(component, task)
         home = task % len(shards)
@@ -90,9 +106,14 @@ class RedisStateStore:
 
 
 class RedisStateTurn:
-    """``StateTurn`` in Redis. A commit of many writes goes in slices, and is final when the home shard has sealed it."""
+    """``StateTurn`` in Redis.
 
-    def __init__(self, shards: Sequence[StateShard], home: int, turn: Turn, sealed: str | None) -> None:
+    A commit of many writes goes in slices, and is final when the home shard has sealed it.
+    """
+
+    def __init__(
+        self, shards: Sequence[StateShard], home: int, turn: Turn, sealed: str | None
+    ) -> None:
         self._shards = shards
         self._home = home
         self._turn = turn
@@ -101,7 +122,10 @@ class RedisStateTurn:
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         parts = _by_shard(fields, len(self._shards))
-        effects = [self._shards[shard].read(part, through=self.sealed is not None) for shard, part in enumerate(parts)]
+        effects = [
+            self._shards[shard].read(part, through=self.sealed is not None)
+            for shard, part in enumerate(parts)
+        ]
         values = iter(perform_all([effect for some in effects for effect in some]))
         found: dict[bytes, bytes | None] = {}
         for part, some in zip(parts, effects, strict=True):
@@ -121,16 +145,24 @@ class RedisStateTurn:
             slices = _slices(shares.get(shard, Writes()))
             for number, part in enumerate(slices, start=1):
                 seals = shard == self._home and number == len(slices)
-                effects.append(self._shards[shard].write(self._turn, number, part, digest if seals else None))
+                effects.append(
+                    self._shards[shard].write(self._turn, number, part, digest if seals else None)
+                )
         return effects
 
 
 def _begun(
-    shards: Sequence[StateShard], home: int, turn: Turn, begun: Begun, parts: Sequence[Sequence[bytes]]
+    shards: Sequence[StateShard],
+    home: int,
+    turn: Turn,
+    begun: Begun,
+    parts: Sequence[Sequence[bytes]],
 ) -> RedisStateTurn:
     """Begin in the other shards too, and read what the beginning left out."""
     others = [shard for shard in range(len(shards)) if shard != home]
-    replies = perform_all([shards[shard].begin(turn, begun.sealed, parts[shard]) for shard in others])
+    replies = perform_all(
+        [shards[shard].begin(turn, begun.sealed, parts[shard]) for shard in others]
+    )
     made = RedisStateTurn(shards, home, turn, begun.digest if begun.sealed == turn.place else None)
     for shard, answer in zip([home, *others], [begun, *replies], strict=True):
         made.found.update(zip(parts[shard], answer.values, strict=False))
@@ -163,7 +195,11 @@ def _shares(writes: Writes, shards: int) -> dict[int, Writes]:
     for one, by in writes.increments.items():
         increments.setdefault(shard_of(one, shards), {})[one] = by
     return {
-        shard: Writes(puts=puts.get(shard, {}), deletes=deletes.get(shard, []), increments=increments.get(shard, {}))
+        shard: Writes(
+            puts=puts.get(shard, {}),
+            deletes=deletes.get(shard, []),
+            increments=increments.get(shard, {}),
+        )
         for shard in {*puts, *deletes, *increments}
     }
 
@@ -179,5 +215,8 @@ def _slices(writes: Writes) -> list[Writes]:
     return [
         *(Writes(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
         *(Writes(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),
-        *(Writes(increments=dict(increments[start : start + size])) for start in range(0, len(increments), size)),
+        *(
+            Writes(increments=dict(increments[start : start + size]))
+            for start in range(0, len(increments), size)
+        ),
     ]

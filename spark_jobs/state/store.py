@@ -2,20 +2,24 @@
 
 ``MemoryStateStore`` and ``RedisStateStore`` both fulfil it and pass one suite.
 
-A *turn* is one attempt of one bolt task at one step. A task may have several attempts, some of them dead, some
-of them not knowing that they were given up. A store keeps what a turn needs to take its writes back until the task's next
-step begins. It hands out effects, which leave together with those of other stores (``acker.effects``), and promises:
+A *turn* is one attempt of one bolt task at one step. A task may have several attempts, some of them
+dead, some of them not knowing that they were given up. A store keeps what a turn needs to take its
+writes back until the task's next step begins. It hands out effects, which leave together with those
+of other stores (``acker.effects``), and promises:
 
-* **Once.** However many attempts there are, the entries are those that one of them wrote. A turn reads the entries as they were
-  before its step, whatever earlier attempts wrote.
-* **A commit that returned is final**, because from then on its acks may leave, and what is acked must stay counted. A later
-  attempt that did the same work writes nothing; one that did other work is told so, and its messages must be failed. What
-  an attempt that died in its commit has written is taken back when the next turn of its task begins.
-* **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is refused. Runs are
-  ordered by their epoch, a number of the run, for all tasks of the component; steps by their number.
+* **Once.** However many attempts there are, the entries are those that one of them wrote. A turn
+  reads the entries as they were before its step, whatever earlier attempts wrote.
+* **A commit that returned is final**, because from then on its acks may leave, and what is acked
+  must stay counted. A later attempt that did the same work writes nothing; one that did other work
+  is told so, and its messages must be failed. What an attempt that died in its commit has written
+  is taken back when the next turn of its task begins.
+* **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is
+  refused. Runs are ordered by their epoch, a number of the run, for all tasks of the component;
+  steps by their number.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
-* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the step may be repeated),
-  LedgerRefusedError (a person must act). Calls that the client repeats by itself take effect once.
+* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the step may be
+  repeated), LedgerRefusedError (a person must act). Calls that the client repeats by itself
+  take effect once.
 * A server that lost its memory has lost its entries. This is not reported: how safe they are is a
   matter of the server's persistence.
 """
@@ -50,17 +54,23 @@ class StateTurn(Protocol):
     def sealed(self) -> str | None:
         """The digest with which an earlier attempt at this step committed; None if none did.
 
-        Where it is not the digest of the work done now, that work must not leave: its messages must be failed.
+        Where it is not the digest of the work done now, that work must not leave: its
+        messages must be failed.
         """
         ...
 
     @property
     def found(self) -> Mapping[bytes, bytes | None]:
-        """The values before this step of the fields that ``begin`` was asked for; None where there is none."""
+        """The values before this step of the fields that ``begin`` was asked for; None
+        where there is none.
+        """
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
-        """The values before this step, in the order of ``fields``; None where there is none. In bulk: one call per shard."""
+        """The values before this step, in the order of ``fields``; None where there is none.
+
+        In bulk: one call per shard.
+        """
         ...
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
@@ -73,12 +83,13 @@ class StateTurn(Protocol):
     def writing(self, writes: Writes, digest: str) -> Sequence[Effect[bool]]:
         """Prepare a commit; ``digest`` names the work that was done. At most one per turn.
 
-        Make the calls by ``perform_in_turn``, in this order: the commit is final with the last one, and each may follow
-        only the one before. There are none, and nothing is written, without writes, and where an earlier attempt has
-        committed: if its digest is the same, the writes were done; if it is not, see ``sealed``. A call replies True or
-        raises: StaleTurnError (nothing of this turn stays), and BadStateError for an increment of an entry that another
-        task has meanwhile made something else than a number, or that would leave 64 bits (the next turn takes back what
-        this one had written).
+        Make the calls by ``perform_in_turn``, in this order: the commit is final with the last one,
+        and each may follow only the one before. There are none, and nothing is written, without
+        writes, and where an earlier attempt has committed: if its digest is the same, the writes
+        were done; if it is not, see ``sealed``. A call replies True or raises: StaleTurnError
+        (nothing of this turn stays), and BadStateError for an increment of an entry that another
+        task has meanwhile made something else than a number, or that would leave 64 bits (the next
+        turn takes back what this one had written).
         """
         ...
 
@@ -89,18 +100,22 @@ class StateStore(Protocol):
     def begin_run(self, component: str) -> None:
         """End the turns of earlier runs: what one of them left half done is taken back.
 
-        Call it before any turn of this run. With another number of tasks a task that left something may be gone,
-        and its keys are another task's, which must not read what is taken back later. May be repeated. Raises
-        what ``begin`` raises.
+        Call it before any turn of this run. With another number of tasks a task that left something
+        may be gone, and its keys are another task's, which must not read what is taken back later.
+        May be repeated. Raises what ``begin`` raises.
         """
         ...
 
-    def begin(self, component: str, task: int, step: int, fields: Sequence[bytes] = ()) -> Effect[StateTurn]:
-        """Begin a turn of the component's task with this index, and with that end all its earlier ones.
+    def begin(
+        self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
+    ) -> Effect[StateTurn]:
+        """Begin a turn of the component's task with this index, and with that end all
+        its earlier ones.
 
-        Reads ``fields`` with it: see ``StateTurn.found``. Steps count from 1; 0 is ``begin_run``'s, where that is called.
-        A repeat begins another turn, which ends the one before. The call raises StaleTurnError if a later run or step
-        has begun, StateLayoutError if there are entries that were written with another number of shards.
+        Reads ``fields`` with it: see ``StateTurn.found``. Steps count from 1; 0 is ``begin_run``'s,
+        where that is called. A repeat begins another turn, which ends the one before. The call
+        raises StaleTurnError if a later run or step has begun, StateLayoutError if there are
+        entries that were written with another number of shards.
         """
         ...
 

@@ -4,7 +4,8 @@ scripts write. Pure.
 ``=old``   the value that was there        ``-``      nothing was there
 ``+n``     incremented by n                ``*n``     nothing was there, and it was incremented by n
 
-An increment is taken back by the opposite one and not by the old value: another task may have incremented the entry too.
+An increment is taken back by the opposite one and not by the old value: another task may have
+incremented the entry too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
         return None
     try:
         number = int(b"0" if current is None else current) - int(rest)
-    except ValueError:  # another task has put something else there: there is nothing to take back any more
+    except (
+        ValueError
+    ):  # another task has put something else there: there is nothing to take back any more
         return current
     return None if kind == b"*" and number == 0 else b"%d" % number

@@ -9,13 +9,18 @@ from tiercel.spark_jobs.suspects.case import Case, Suspect
 
 
 class CaseBook(Protocol):
-    """The open cases of one topology, one per bolt task. Losing them is safe: another process has to die first.
+    """The open cases of one topology, one per bolt task.
+
+    Losing them is safe: another process has to die first.
 
     Raises LedgerUnavailableError while the server does not answer.
     """
 
     def load(self, token: Token) -> Case:
-        """The case of this task, an empty one where there is none. Cases of earlier runs are forgotten."""
+        """The case of this task, an empty one where there is none.
+
+        Cases of earlier runs are forgotten.
+        """
         ...
 
     def guilty(self, token: Token) -> frozenset[int]:

@@ -45,7 +45,10 @@ class Case:
     suspects: tuple[Suspect, ...] = ()
 
     def after_death(self) -> Case:
-        """The case as the next process begins it. Of a run of months the latest suspects are kept."""
+        """The case as the next process begins it.
+
+        Of a run of months the latest suspects are kept.
+        """
         if self.doing is None:
             return self
         before = next((each for each in self.suspects if each.same(self.doing)), self.doing)
@@ -81,11 +84,19 @@ def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
         raise ValueError(f"no suspects: {error}") from error
 
 
-def _suspect(*, component: object, task: object, seed: object, roots: object, deaths: object) -> Suspect:
-    """A suspect of these fields and no others: a TypeError for more or less, as for a value of another kind."""
+def _suspect(
+    *, component: object, task: object, seed: object, roots: object, deaths: object
+) -> Suspect:
+    """A suspect of these fields and no others: a TypeError for more or less, as for a value
+    of another kind.
+    """
     if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
         raise TypeError("a component and the roots of its tuple are missing")
-    if not isinstance(task, int) or not isinstance(deaths, int) or not (seed is None or isinstance(seed, int)):
+    if (
+        not isinstance(task, int)
+        or not isinstance(deaths, int)
+        or not (seed is None or isinstance(seed, int))
+    ):
         raise TypeError("a task, a seed or a count of deaths is no number")
     return Suspect(component=component, task=task, seed=seed, roots=tuple(roots), deaths=deaths)
 

@@ -23,13 +23,17 @@ class Watch(Protocol):
 
 
 class Guard:
-    """Notes each tracked tuple of one bolt task before it is executed: one round trip to the case book per tuple.
+    """Notes each tracked tuple of one bolt task before it is executed: one round trip to the
+    case book per tuple.
 
     One per bolt task and process; one thread at a time.
     """
 
     def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
-        """Open the case of the process before. Fails at once what is guilty: should the run end, it is not released."""
+        """Open the case of the process before.
+
+        Fails at once what is guilty: should the run end, it is not released.
+        """
         self._book = book
         self._token = token
         self._task = token.task
@@ -38,19 +42,25 @@ class Guard:
         if self._case != before:
             book.begin(token, self._case)
         # The identities of tuples that were executed when a process died.
-        self.suspects = frozenset(each.seed for each in self._case.suspects if each.seed is not None)
+        self.suspects = frozenset(
+            each.seed for each in self._case.suspects if each.seed is not None
+        )
         self._flushing = any(each.seed is None for each in self._case.suspects)
         self._guilty = book.guilty(token)
         failures = self._case.failures
         if failures:
             ledger.fail(failures)
 
-    def watch(self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]) -> Iterator[T]:
-        """The input of a step, each tuple noted before; what only belongs to trees of the guilty fails and is left out.
+    def watch(
+        self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]
+    ) -> Iterator[T]:
+        """The input of a step, each tuple noted before.
 
-        ``roots`` of a row of the input. The caller executes an item before it asks for the next. Where a process
-        died in ``flush``, it is called after each item, so that the next death names one; after one that returned
-        False nothing more comes.
+        What only belongs to trees of the guilty fails and is left out.
+
+        ``roots`` of a row of the input. The caller executes an item before it asks for the next.
+        Where a process died in ``flush``, it is called after each item, so that the next death
+        names one; after one that returned False nothing more comes.
         """
         for item in items:
             trees = roots(item.row)
@@ -65,7 +75,8 @@ class Guard:
         self._note(None if self._flushing else self._suspect(record, None))
 
     def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
-        """A step that was sealed is executed again, as a whole, for it must do the same work; False: leave it out.
+        """A step that was sealed is executed again, as a whole, for it must do the same work;
+        False: leave it out.
 
         It was executed once, so it seldom kills. One that does so twice fails as a whole.
         """
@@ -75,7 +86,10 @@ class Guard:
         return True
 
     def rest(self) -> None:
-        """Nothing of the user's runs from here on. Best effort: a tuple that is named wrongly must kill once more anyway."""
+        """Nothing of the user's runs from here on.
+
+        Best effort: a tuple that is named wrongly must kill once more anyway.
+        """
         try:
             self._note(None)
         except LedgerUnavailableError:

@@ -37,13 +37,16 @@ class Lookout:
     def doing(self) -> Doing | None:
         """Return what is being executed now."""
         work = self._work()
-        return None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
+        return (
+            None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
+        )
 
     def lasts(self, doing: Doing) -> None:
         """Begin the timeouts of all that waits behind a tuple anew, once for each tree.
 
-        They would end with the tuple's own, before its process is replaced, and blame messages that did nothing:
-        a message that hangs would take its neighbours along into the dead-letter queue.
+        They would end with the tuple's own, before its process is replaced, and blame messages
+        that did nothing: a message that hangs would take its neighbours along into the
+        dead-letter queue.
         """
         item = doing.item
         work = doing.work
@@ -58,7 +61,8 @@ class Lookout:
     def hung(self, doing: Doing, limit_s: float) -> None:
         """Fail the trees of the tuple that hangs, at once, and let the next attempt leave it out.
 
-        Where no tuple can be named, a ``flush`` or a whole batch, the next attempt notes what it does.
+        Where no tuple can be named, a ``flush`` or a whole batch, the next attempt
+        notes what it does.
         """
         item = doing.item
         work = doing.work
@@ -68,8 +72,21 @@ class Lookout:
         component = work.record.component
         reason = f"still executing after {limit_s:.0f} s; its process was ended"
         try:
-            self._ledger.fail([Failure(root=root, component=component, task=self.task, reason=reason) for root in roots])
+            self._ledger.fail(
+                [
+                    Failure(root=root, component=component, task=self.task, reason=reason)
+                    for root in roots
+                ]
+            )
         finally:
-            guilty = Suspect(component=component, task=self.task, seed=item.seed, roots=tuple(roots), deaths=DEATHS)
+            guilty = Suspect(
+                component=component,
+                task=self.task,
+                seed=item.seed,
+                roots=tuple(roots),
+                deaths=DEATHS,
+            )
             before = self._book.load(self._token)
-            self._book.begin(self._token, replace(before, doing=None, suspects=(*before.suspects, guilty)))
+            self._book.begin(
+                self._token, replace(before, doing=None, suspects=(*before.suspects, guilty))
+            )

@@ -19,7 +19,9 @@ class MemoryCaseBook:
     def load(self, token: Token) -> Case:
         now = (token.run, token.step)
         with self._lock:
-            self._cases = {each: case for each, case in self._cases.items() if (each.run, each.step) == now}
+            self._cases = {
+                each: case for each, case in self._cases.items() if (each.run, each.step) == now
+            }
             return self._cases.get(token, Case())
 
     def guilty(self, token: Token) -> frozenset[int]:

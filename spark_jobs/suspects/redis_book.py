@@ -1,4 +1,7 @@
-"""The case book in Redis: one hash per topology; a field with the suspects of a bolt task, and one with what it is doing."""
+"""The case book in Redis: one hash per topology.
+
+A field with the suspects of a bolt task, and one with what it is doing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _KEPT = timedelta(hours=1)
 
 
 class RedisCaseBook:
-    """``CaseBook`` on one Redis server. Takes over ``client``, which must not decode responses. Thread-safe."""
+    """``CaseBook`` on one Redis server.
+
+    Takes over ``client``, which must not decode responses. Thread-safe.
+    """
 
     def __init__(self, client: redis.Redis, topology: str) -> None:
         self._client = client
@@ -42,7 +48,9 @@ class RedisCaseBook:
             cases: Any = self._client.hgetall(self._key)
         now = f"{token.run}:"
         fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
-        return frozenset().union(*(_case(cases, field).guilty for field in fields if field.startswith(now)))
+        return frozenset().union(
+            *(_case(cases, field).guilty for field in fields if field.startswith(now))
+        )
 
     def begin(self, token: Token, case: Case) -> None:
         field = _field(token)
@@ -90,7 +98,8 @@ def _suspects(cases: Mapping[bytes, bytes], field: str) -> tuple[Suspect, ...]:
         return decode_suspects(cases.get(field.encode(), b"[]"))
     except ValueError as error:
         log.warning(
-            "passing over the suspects %r in Redis: %s; whatever kills a process has to do so once more", field, error,
+            "passing over the suspects %r in Redis: %s; whatever kills a process has to do so "
+            "once more", field, error,
             extra={"event": "suspects_unreadable"},
         )  # fmt: skip
         return ()

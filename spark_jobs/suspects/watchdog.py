@@ -1,4 +1,6 @@
-"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout has failed, and blocks its task."""
+"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout has
+failed, and blocks its task.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ class Putting:
     """Puts off the end of the process: unless ``off`` is called again within its seconds,
     the process ends.
 
-    By a thread that is not Python's: native code that holds the interpreter's lock stops every other one.
+    By a thread that is not Python's: native code that holds the interpreter's lock stops
+    every other one.
     """
 
     off: Callable[[float], None]
@@ -91,7 +94,10 @@ IN_NATIVE_CODE = Putting(_put_off, faulthandler.cancel_dump_traceback_later)
 
 
 class Watchdog:
-    """Looks at the bolt tasks of this process, from one thread of its own. Costs their work nothing."""
+    """Looks at the bolt tasks of this process, from one thread of its own.
+
+    Costs their work nothing.
+    """
 
     def __init__(
         self,
@@ -101,7 +107,8 @@ class Watchdog:
         die: Callable[[int], object] = os._exit,
         putting: Putting = IN_NATIVE_CODE,
     ) -> None:
-        """``part`` is called with the task that hangs, before the process ends: time for the other ones to finish.
+        """``part`` is called with the task that hangs, before the process ends: time for the
+        other ones to finish.
 
         Without a ``limit`` nothing is looked at.
         """
@@ -151,20 +158,29 @@ class Watchdog:
         try:
             watched.lasts(doing)
         except Exception as error:  # noqa: BLE001 - what waits behind the call may time out then, and comes again
-            log.warning("could not report a long call: %s", error, extra={"event": "lasting_not_told"})
+            log.warning(
+                "could not report a long call: %s", error, extra={"event": "lasting_not_told"}
+            )
 
     def _end(self, watched: Watched, doing: Doing) -> None:
         log.error(
-            "task %d has been stuck in one call for %.0f s; its message fails and its process ends", doing.task,
+            "task %d has been stuck in one call for %.0f s; its message fails and its process ends",
+            doing.task,
             self._limit_s, extra={"event": "bolt_hangs"},
         )  # fmt: skip
         try:
             watched.hung(doing, self._limit_s)
         except Exception as error:  # noqa: BLE001 - the process must end, whatever else goes wrong
-            log.error("could not record the hang in Redis: %s", error, extra={"event": "hang_not_told"})
+            log.error(
+                "could not record the hang in Redis: %s", error, extra={"event": "hang_not_told"}
+            )
         try:
             self._part(doing.task)
         except Exception as error:  # noqa: BLE001 - as above
-            log.error("the other tasks did not come to an end: %s", error, extra={"event": "hang_not_parted"})
+            log.error(
+                "the other tasks did not come to an end: %s",
+                error,
+                extra={"event": "hang_not_parted"},
+            )
         finally:
             self._die(_EXIT_CODE)

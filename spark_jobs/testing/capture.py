@@ -1,8 +1,9 @@
 """Captures what components emit: one more bolt, as in Storm's own kit, receives a copy
 of every stream.
 
-It is given what really left a task: what a ``BasicBolt`` emitted for a tuple that failed is not among that. A direct
-stream names its receivers itself, so the kit adds an untracked copy of those chunks: see ``CopyingInboxes``.
+It is given what really left a task: what a ``BasicBolt`` emitted for a tuple that failed is not
+among that. A direct stream names its receivers itself, so the kit adds an untracked copy of those
+chunks: see ``CopyingInboxes``.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class _Watched(Topology):
 
     def context_of(self, task_id: int) -> TopologyContext:
         context = super().context_of(task_id)
-        targets = {stream: [bolt for bolt in bolts if bolt != CAPTURE] for stream, bolts in context.targets.items()}
+        targets = {
+            stream: [bolt for bolt in bolts if bolt != CAPTURE]
+            for stream, bolts in context.targets.items()
+        }
         tasks = {bolt: ids for bolt, ids in context.tasks.items() if bolt != CAPTURE}
         return replace(context, topology=self.shown_name, targets=targets, tasks=tasks)
 
@@ -84,7 +88,9 @@ def watched(topology: Topology, seen: Seen) -> Topology:
         for stream in topology.spec(component).streams
         if stream not in topology.spec(component).direct
     )
-    capture = BoltSpec(bolt=_Capture(seen), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions)
+    capture = BoltSpec(
+        bolt=_Capture(seen), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions
+    )
     return _Watched(
         name=topology.name,
         shown_name=topology.name,
@@ -95,7 +101,9 @@ def watched(topology: Topology, seen: Seen) -> Topology:
 
 
 def _copier(sender: Sender, target: int) -> Sender:
-    """The sender of copies: one per target, for a parcel that found no room is sent again without the others."""
+    """The sender of copies: one per target, for a parcel that found no room is sent again
+    without the others.
+    """
     return replace(sender, task=sender.task << 32 | target)
 
 
@@ -119,10 +127,14 @@ class CopyingInboxes:
         self._topology = topology
         self._capture = topology.task_ids(CAPTURE)[0]
 
-    def append(self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]) -> list[Effect[Appended]]:
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
         effects = self._inboxes.append(run, sender, number, parcels)
         return [
-            _WithCopy(self._copying(run, sender, number, copied), effect) if (copied := self._copied(parcel)) else effect
+            _WithCopy(self._copying(run, sender, number, copied), effect)
+            if (copied := self._copied(parcel))
+            else effect
             for parcel, effect in zip(parcels, effects, strict=True)
         ]
 
@@ -143,7 +155,10 @@ class CopyingInboxes:
         chunk = decode(payload)
         route = chunk.route
         count = chunk.values.num_rows
-        if is_system(route.component) or route.stream not in self._topology.spec(route.component).direct:
+        if (
+            is_system(route.component)
+            or route.stream not in self._topology.spec(route.component).direct
+        ):
             return []
         none = np.empty(0, np.uint64)
         untracked = Lineage(offsets=np.zeros(count + 1, np.int32), roots=none, edges=none)

@@ -38,13 +38,15 @@ _ROOT_STEP = 1 << 36
 class LocalCluster:
     """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
 
-    Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has no broker, no Redis
-    and no JVM, and the same test gives the same run. ``engine="spark"`` runs the bolts in Spark, on Redis, as a real cluster
-    does; Spark starts once per process. Time stands still but in ``advance_time``, nothing sleeps. Spouts run in the thread of
-    the test; threads of their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up, even
-    after an error.
+    Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
+    no broker, no Redis and no JVM, and the same test gives the same run. ``engine="spark"`` runs
+    the bolts in Spark, on Redis, as a real cluster does; Spark starts once per process. Time stands
+    still but in ``advance_time``, nothing sleeps. Spouts run in the thread of the test; threads of
+    their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up,
+    even after an error.
 
-    Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster does not promise it.
+    Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster
+    does not promise it.
     """
 
     def __init__(
@@ -56,15 +58,21 @@ class LocalCluster:
         slots: int = 2,
         redis_url: str | None = None,
     ) -> None:
-        """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks share the bolt tasks.
+        """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks
+        share the bolt tasks.
 
-        ``redis_url`` is for Spark: a server to use in the place of a private one, which is left as it was found.
-        Raises LocalClusterError for an engine that there is not, TopologyError for a topology without a bolt.
+        ``redis_url`` is for Spark: a server to use in the place of a private one, which is left as
+        it was found. Raises LocalClusterError for an engine that there is not, TopologyError for a
+        topology without a bolt.
         """
         if engine not in get_args(EngineName):
-            raise LocalClusterError(f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}")
+            raise LocalClusterError(
+                f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}"
+            )
         if redis_url and engine == "memory":
-            raise LocalClusterError('a redis_url is for engine="spark"; engine="memory" has no server')
+            raise LocalClusterError(
+                'a redis_url is for engine="spark"; engine="memory" has no server'
+            )
         check_has_bolts(topology)
         self._topology = topology if config is None else replace(topology, config=config)
         self._seen = Seen()
@@ -91,7 +99,12 @@ class LocalCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -103,27 +116,36 @@ class LocalCluster:
         if self._running is not None:
             self._running.close()
 
-    # -- running -----------------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def settle(self, max_rounds: int = _ROUNDS) -> None:
-        """Run rounds until nothing moves: no spout has anything to emit or hear, though trees may be pending.
+        """Run rounds until nothing moves: no spout has anything to emit or hear, though
+        trees may be pending.
 
-        Raises LocalClusterError if something still moves after ``max_rounds``, and what a spout raises.
+        Raises LocalClusterError if something still moves after ``max_rounds``, and
+        what a spout raises.
         """
         for _ in range(max_rounds):
             if not self.step():
                 return
         raise LocalClusterError(
-            f"the topology still moves after {max_rounds} rounds: a spout that never runs dry, or one that replays what"
+            f"the topology still moves after {max_rounds} rounds: a spout that never runs "
+            "dry, or one that replays what"
             " always fails; use step() to run one round at a time"
         )
 
     def step(self) -> bool:
-        """Run at most one round, of what the spouts have; returns whether anything moved. For spouts that never run dry."""
+        """Run at most one round, of what the spouts have; returns whether anything moved.
+
+        For spouts that never run dry.
+        """
         engine = self._running_engine()
         heard = [task.hear() for task in self._tasks()]
         emitted = [task.fill() for task in self._tasks()]
-        sent = [(SYSTEM_TASK, self._ticks.due(self._clock())), *((task.task_id, task.send()) for task in self._tasks())]
+        sent = [
+            (SYSTEM_TASK, self._ticks.due(self._clock())),
+            *((task.task_id, task.send()) for task in self._tasks()),
+        ]
         waiting = [(task, parcels) for task, parcels in sent if parcels]
         for task, parcels in waiting:
             engine.send(task, parcels)
@@ -132,10 +154,11 @@ class LocalCluster:
         return any(heard) or any(emitted) or bool(waiting)
 
     def advance_time(self, seconds: float) -> None:
-        """Let time pass, as if the cluster ran all the while: each message timeout and each tick comes at its moment, and what
-        a spout replays then begins a timeout of its own there.
+        """Let time pass, as if the cluster ran all the while: each message timeout and each tick
+        comes at its moment, and what a spout replays then begins a timeout of its own there.
 
-        Settles first and last; raises as ``settle`` does, and ValueError for a time that is not a positive number or 0.
+        Settles first and last; raises as ``settle`` does, and ValueError for a time that is not a
+        positive number or 0.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"time goes on by a number of seconds, not {seconds!r}")
@@ -159,14 +182,17 @@ class LocalCluster:
         for task in self._tasks():
             task.activate()
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told are fully processed, in order."""
         return [one.msg_id for one in self._settled_of(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
-        """The message ids that this spout was told failed or timed out, in order; one that it replays may stand here often."""
+        """The message ids that this spout was told failed or timed out, in order.
+
+        One that it replays may stand here often.
+        """
         return [one.msg_id for one in self._settled_of(component) if one.reason is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
@@ -184,20 +210,27 @@ class LocalCluster:
         """Return what a component has emitted on a stream so far, each tuple once however many
         tasks received it.
 
-        The values are those that a receiver sees, typed by the stream's fields. Raises LocalClusterError for a component or
-        a stream that there is not.
+        The values are those that a receiver sees, typed by the stream's fields. Raises
+        LocalClusterError for a component or a stream that there is not.
         """
         components = (*self._topology.spouts, *self._topology.bolts)
         if component not in components:
-            raise LocalClusterError(f"there is no component {component!r}; there are {', '.join(components)}")
+            raise LocalClusterError(
+                f"there is no component {component!r}; there are {', '.join(components)}"
+            )
         streams = self._topology.spec(component).streams
         if stream not in streams:
             known = ", ".join(streams) or "none"
-            raise LocalClusterError(f"{component!r} has no stream {stream!r}; its streams are {known}")
+            raise LocalClusterError(
+                f"{component!r} has no stream {stream!r}; its streams are {known}"
+            )
         return self._seen.of(component, stream)
 
     def state(self, component: str) -> dict[Key, Any]:
-        """The state of a ``StatefulBolt``: what its tasks have put there. Raises LocalClusterError if there is no such bolt."""
+        """The state of a ``StatefulBolt``: what its tasks have put there.
+
+        Raises LocalClusterError if there is no such bolt.
+        """
         spec = self._topology.bolts.get(component)
         if spec is None or not isinstance(spec.bolt, StatefulBolt):
             raise LocalClusterError(f"there is no stateful bolt {component!r}")
@@ -206,12 +239,14 @@ class LocalCluster:
         return _state_of(self._running_engine(), component)
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
-        """The spout object that runs: a copy of the one in the topology, but for a ``FeederSpout``."""
+        """The spout object that runs: a copy of the one in the topology, but for a
+        ``FeederSpout``.
+        """
         self._settled_of(component)
         self._running_engine()
         return self._spouts[component][task_index].spout
 
-    # -- the inside --------------------------------------------------------------------------------------------------------
+    # -- the inside --------------------------------------------------------------------------------
 
     def _start(self, running: ExitStack) -> None:
         engine = self._engine = self._new_engine()
@@ -224,10 +259,13 @@ class LocalCluster:
         )  # fmt: skip
         for component, spec in self._topology.spouts.items():
             self._spouts[component] = [
-                SpoutTask(shared, component, index, copy.deepcopy(spec.spout), self._settled[component])
+                SpoutTask(
+                    shared, component, index, copy.deepcopy(spec.spout), self._settled[component]
+                )
                 for index in range(spec.parallelism)
             ]
-        # In the order of their start: the first one that was opened is the first one that is closed.
+        # In the order of their start: the first one that was opened is the first one that is
+        # closed.
         closing: list[SpoutTask] = []
         running.callback(_close_all, closing)
         for task in self._tasks():
@@ -258,12 +296,16 @@ class LocalCluster:
 
     def _settled_of(self, component: str) -> list[Settled]:
         if component not in self._settled:
-            raise LocalClusterError(f"there is no spout {component!r}; the spouts are {', '.join(self._settled)}")
+            raise LocalClusterError(
+                f"there is no spout {component!r}; the spouts are {', '.join(self._settled)}"
+            )
         return self._settled[component]
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
-            raise LocalClusterError("the cluster does not run: use it as `with LocalCluster(topology) as cluster:`")
+            raise LocalClusterError(
+                "the cluster does not run: use it as `with LocalCluster(topology) as cluster:`"
+            )
         return self._engine
 
 

@@ -22,15 +22,22 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
     """
     unknown = [component for component in spouts if component not in topology.spouts]
     if unknown:
-        raise LocalClusterError(f"there is no spout {unknown[0]!r}; the spouts are {', '.join(topology.spouts)}")
-    replaced = {component: replace(topology.spouts[component], spout=spout) for component, spout in spouts.items()}
+        raise LocalClusterError(
+            f"there is no spout {unknown[0]!r}; the spouts are {', '.join(topology.spouts)}"
+        )
+    replaced = {
+        component: replace(topology.spouts[component], spout=spout)
+        for component, spout in spouts.items()
+    }
     return replace(topology, spouts={**topology.spouts, **replaced})
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
     """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``."""
     if component not in topology.spouts:
-        raise LocalClusterError(f"there is no spout {component!r}; the spouts are {', '.join(topology.spouts)}")
+        raise LocalClusterError(
+            f"there is no spout {component!r}; the spouts are {', '.join(topology.spouts)}"
+        )
     spec = topology.spouts[component]
     return FeederSpout(
         streams={
@@ -50,18 +57,23 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
     engine: EngineName = "memory",
     redis_url: str | None = None,
 ) -> dict[str, list[list[Any]]]:
-    """Feed the named spouts' default streams, run to the end, return what each component emitted on its default stream.
+    """Feed the named spouts' default streams, run to the end, return what each component emitted on
+    its default stream.
 
-    The spouts in ``mock_sources`` are replaced; the others run as they are, and must run dry. Components without a default
-    stream are left out; for other streams use ``LocalCluster.read_tuples``. What is still in flight when nothing moves any more
-    runs into its message timeout. A tuple that fails is not fed again: LocalClusterError is raised with the first reason, or
-    with ``allow_failures`` the rest is returned. Raises as ``LocalCluster.settle`` does as well.
+    The spouts in ``mock_sources`` are replaced; the others run as they are, and must run dry.
+    Components without a default stream are left out; for other streams use
+    ``LocalCluster.read_tuples``. What is still in flight when nothing moves any more runs into its
+    message timeout. A tuple that fails is not fed again: LocalClusterError is raised with the
+    first reason, or with ``allow_failures`` the rest is returned. Raises as
+    ``LocalCluster.settle`` does as well.
     """
     feeders = {component: feeder_for(topology, component) for component in mock_sources}
     for component, rows in mock_sources.items():
         for msg_id, values in enumerate(rows):
             feeders[component].feed(values, msg_id)
-    with LocalCluster(with_spouts(topology, feeders), config, engine=engine, redis_url=redis_url) as cluster:
+    with LocalCluster(
+        with_spouts(topology, feeders), config, engine=engine, redis_url=redis_url
+    ) as cluster:
         cluster.settle()
         settings = config or topology.config
         if settings.enable_message_timeouts:
@@ -69,7 +81,9 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
         reasons = {component: cluster.fail_reasons(component) for component in topology.spouts}
         for component, found in reasons.items():
             if found and not allow_failures:
-                raise LocalClusterError(f"{len(found)} tuples of {component!r} failed, the first one with: {found[0]}")
+                raise LocalClusterError(
+                    f"{len(found)} tuples of {component!r} failed, the first one with: {found[0]}"
+                )
         return {
             component: cluster.read_tuples(component)
             for component in (*topology.spouts, *topology.bolts)

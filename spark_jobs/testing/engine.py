@@ -14,7 +14,8 @@ from tiercel.spark_jobs.state.store import StateStore
 class Engine(Protocol):
     """Runs the bolts of one topology; used by one thread, between ``start`` and ``close``.
 
-    Spouts and time are not its business: the spout is the only authority on timeouts, so both run in the test's process.
+    Spouts and time are not its business: the spout is the only authority on timeouts, so both run
+    in the test's process.
     """
 
     @property
@@ -41,7 +42,9 @@ class Engine(Protocol):
         ...
 
     def run(self) -> None:
-        """Let the bolts work until every inbox is empty; then the ledger knows what became of all trees.
+        """Let the bolts work until every inbox is empty.
+
+        Then the ledger knows what became of all trees.
 
         Raises LocalClusterError if the bolts cannot be run.
         """

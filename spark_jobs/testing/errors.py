@@ -1,7 +1,8 @@
 """Errors that the test kit raises.
 
 SparkJobsError
-└── LocalClusterError      a test asks for what the cluster does not have, or the topology does not come to rest
+└── LocalClusterError      a test asks for what the cluster does not have, or the topology does
+                           not come to rest
 """
 
 from __future__ import annotations

@@ -12,14 +12,21 @@ from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
 from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
-from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
+from tiercel.spark_jobs.errors import (
+    BadValuesError,
+    DirectStreamError,
+    TopologyError,
+    UnknownStreamError,
+)
 
 
 class FeederSpout(Spout):
-    """Emits what it is fed, in order. It replays nothing: what failed is in ``LocalCluster.failed``, feed it again.
+    """Emits what it is fed, in order.
 
-    The object in the topology is the one that runs, so that a test can go on feeding it; with a parallelism above 1 its
-    tasks share it.
+    It replays nothing: what failed is in ``LocalCluster.failed``, feed it again.
+
+    The object in the topology is the one that runs, so that a test can go on feeding it; with a
+    parallelism above 1 its tasks share it.
     """
 
     def __init__(
@@ -29,21 +36,32 @@ class FeederSpout(Spout):
         streams: Mapping[str, str] = MappingProxyType({}),
         direct_streams: AbstractSet[str] = frozenset(),
     ) -> None:
-        """``fields`` is the default stream's DDL, ``streams`` are named ones; raises TopologyError without either."""
+        """``fields`` is the default stream's DDL, ``streams`` are named ones.
+
+        Raises TopologyError without either.
+        """
         if not fields and not streams:
-            raise TopologyError('a FeederSpout needs fields, such as FeederSpout(fields="word string")')
+            raise TopologyError(
+                'a FeederSpout needs fields, such as FeederSpout(fields="word string")'
+            )
         self.output_fields = fields
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
         self._fed: deque[tuple[list[Any], MsgId | None, str, int | None]] = deque()
 
     def feed(
-        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = DEFAULT_STREAM, task: int | None = None
+        self,
+        values: Sequence[Any],
+        msg_id: MsgId | None = None,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
     ) -> None:
-        """Emit this at the next ``settle``; without a ``msg_id`` it is not tracked. ``task`` is for direct streams.
+        """Emit this at the next ``settle``; without a ``msg_id`` it is not tracked.
 
-        Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too few, here and not in
-        ``settle``.
+        ``task`` is for direct streams.
+
+        Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
+        few, here and not in ``settle``.
         """
         self._check(values, stream)
         if (task is not None) != (stream in self.direct_streams):
@@ -64,12 +82,19 @@ class FeederSpout(Spout):
         return self
 
     def _check(self, values: Sequence[Any], stream: str) -> None:
-        declared = {**self.output_streams, **({DEFAULT_STREAM: self.output_fields} if self.output_fields else {})}
+        declared = {
+            **self.output_streams,
+            **({DEFAULT_STREAM: self.output_fields} if self.output_fields else {}),
+        }
         if stream not in declared:
-            raise UnknownStreamError(f"the feeder has no stream {stream!r}; its streams are {', '.join(declared)}")
+            raise UnknownStreamError(
+                f"the feeder has no stream {stream!r}; its streams are {', '.join(declared)}"
+            )
         schema = Schema.parse(declared[stream])
         if not isinstance(values, (list, tuple)) or len(values) != len(schema.names):
-            raise BadValuesError(f"fed {values!r:.80}; give a list with one value for each of ({schema})")
+            raise BadValuesError(
+                f"fed {values!r:.80}; give a list with one value for each of ({schema})"
+            )
         try:
             schema.check(values)
         except SchemaError as error:

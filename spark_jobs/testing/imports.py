@@ -16,7 +16,9 @@ from types import ModuleType
 
 _INSTALLED = tuple(
     f"{Path(place).resolve()}/"
-    for place in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    for place in {
+        sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
 )
 
 
@@ -26,8 +28,8 @@ class Imports:
 
     To unpickle it makes another process know them.
 
-    Nothing is imported before it is needed: what a module does when it is imported, it does in the workers only if a bolt's
-    code is in it, or is used by it.
+    Nothing is imported before it is needed: what a module does when it is imported, it does in the
+    workers only if a bolt's code is in it, or is used by it.
     """
 
     # ``sys.path``.
@@ -39,11 +41,26 @@ class Imports:
 
     @classmethod
     def of_this_process(cls) -> Imports:
-        files = {name: file for name, module in list(sys.modules.items()) if (file := _own_file(name, module))}
-        # pytest makes up empty modules in the places of folders: they count as packages, because others have them as parents.
-        parents = {parent for name in files for parent in accumulate(name.split(".")[:-1], "{}.{}".format)}
-        packages = {name: _folders(module) for name in files if hasattr(module := sys.modules[name], "__path__")}
-        packages |= {name: _folders(sys.modules[name]) for name in parents - files.keys() if name in sys.modules}
+        files = {
+            name: file
+            for name, module in list(sys.modules.items())
+            if (file := _own_file(name, module))
+        }
+        # pytest makes up empty modules in the places of folders: they count as packages, because
+        # others have them as parents.
+        parents = {
+            parent for name in files for parent in accumulate(name.split(".")[:-1], "{}.{}".format)
+        }
+        packages = {
+            name: _folders(module)
+            for name in files
+            if hasattr(module := sys.modules[name], "__path__")
+        }
+        packages |= {
+            name: _folders(sys.modules[name])
+            for name in parents - files.keys()
+            if name in sys.modules
+        }
         path = tuple(str(Path(entry or ".").resolve()) for entry in sys.path)
         return cls(path=path, files=files, packages=packages)
 
@@ -61,7 +78,9 @@ class Imports:
 
 
 class _Finder:
-    """First in ``sys.meta_path``: a module means the same file in every process, whatever else has its name."""
+    """First in ``sys.meta_path``: a module means the same file in every process, whatever
+    else has its name.
+    """
 
     imports: Imports | None = None
 
@@ -72,7 +91,9 @@ class _Finder:
         folders = cls.imports.packages.get(name)
         if name in cls.imports.files:
             found = None if folders is None else list(folders)
-            return spec_from_file_location(name, cls.imports.files[name], submodule_search_locations=found)
+            return spec_from_file_location(
+                name, cls.imports.files[name], submodule_search_locations=found
+            )
         if folders is not None:
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = list(folders)
@@ -80,19 +101,26 @@ class _Finder:
         return None
 
 
-def _restored(path: tuple[str, ...], files: Mapping[str, str], packages: Mapping[str, Sequence[str]]) -> Imports:
+def _restored(
+    path: tuple[str, ...], files: Mapping[str, str], packages: Mapping[str, Sequence[str]]
+) -> Imports:
     imports = Imports(path=path, files=files, packages=packages)
     imports.restore()
     return imports
 
 
 def _own_file(name: str, module: ModuleType) -> str | None:
-    """The source file of a module that is not installed; those that are, workers find by themselves."""
+    """The source file of a module that is not installed.
+
+    Those that are, workers find by themselves.
+    """
     file = getattr(module, "__file__", None)
     if name == "__main__" or not isinstance(file, str) or not file.endswith(".py"):
         return None
     resolved = Path(file).resolve()
-    return str(resolved) if resolved.is_file() and not str(resolved).startswith(_INSTALLED) else None
+    return (
+        str(resolved) if resolved.is_file() and not str(resolved).startswith(_INSTALLED) else None
+    )
 
 
 def _folders(package: ModuleType) -> list[str]:

@@ -66,13 +66,18 @@ class MemoryEngine:
             effect.perform()
 
     def run(self) -> None:
-        """Task by task, until none has anything left. Raises LocalClusterError where a cycle of bolts does not end."""
+        """Task by task, until none has anything left.
+
+        Raises LocalClusterError where a cycle of bolts does not end.
+        """
         steps = 0
         while any([attempt.turn() for attempt in self._attempts]):  # noqa: C419 - all of them, each time
             steps += 1
             if steps > _MOST_STEPS and has_cycle(self._topology):
                 raise LocalClusterError(
-                    f"tuples still go round after {_MOST_STEPS:,} steps: the bolts are a cycle, which one of them must end"
+                    f"tuples still go round after {_MOST_STEPS:,} steps: the bolts are a "
+                    "cycle, "
+                    "which one of them must end"
                 )
         self._counting.flush()
 

@@ -1,4 +1,6 @@
-"""The kit as a pytest plugin, there as soon as tiercel is installed: ``local_cluster``, and ``--tiercel-engine``."""
+"""The kit as a pytest plugin, there as soon as tiercel is installed: ``local_cluster``, and
+``--tiercel-engine``.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,25 @@ from tiercel.spark_jobs.topology.graph import Topology
 class StartCluster(Protocol):
     """Type of the fixture."""
 
-    def __call__(self, topology: Topology, config: Config | None = None, **options: Any) -> LocalCluster:
+    def __call__(
+        self, topology: Topology, config: Config | None = None, **options: Any
+    ) -> LocalCluster:
         """A running cluster; parameters and errors are those of ``LocalCluster``."""
         ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The engine is the user's choice of each run: memory while they write, spark before they deploy."""
+    """The engine is the user's choice of each run: memory while they write, spark
+    before they deploy.
+    """
     parser.getgroup("tiercel").addoption(
         "--tiercel-engine",
         choices=get_args(EngineName),
         default="memory",
-        help="what local_cluster runs topologies on, where a test does not say it: memory (default) or spark",
+        help=(
+            "what local_cluster runs topologies on, where a test does not say it: memory "
+            "(default) or spark"
+        ),
     )
 
 

@@ -26,12 +26,17 @@ def shared_redis_url() -> str:
     try:
         return until_exit.enter_context(EmbeddedRedis()).url
     except ServiceError as error:
-        raise LocalClusterError(f"{error}; or name a server: LocalCluster(…, redis_url=…)") from error
+        raise LocalClusterError(
+            f"{error}; or name a server: LocalCluster(…, redis_url=…)"
+        ) from error
 
 
 @cache
 def shared_spark() -> SparkUnit:
-    """A context on this machine, or the one that this process has already. Raises SparkUnavailableError."""
+    """A context on this machine, or the one that this process has already.
+
+    Raises SparkUnavailableError.
+    """
     spark = SparkUnit("tiercel-test-kit", f"local[{_CORES}]", {})
     spark.use_python(sys.executable, [str(Path(__file__).parents[3])])
     atexit.register(_end, spark)

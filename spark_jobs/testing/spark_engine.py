@@ -1,4 +1,6 @@
-"""The engine of the real thing: inboxes and ledger in Redis, the bolts in long-lived Spark tasks."""
+"""The engine of the real thing: inboxes and ledger in Redis, the bolts in
+long-lived Spark tasks.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,18 @@ _DELETED_AT_ONCE = 500
 
 
 class SparkEngine:
-    """``Engine`` on this machine. A name of its own keeps a cluster's keys apart from those of others on the same Redis.
+    """``Engine`` on this machine.
+
+    A name of its own keeps a cluster's keys apart from those of others on the same Redis.
 
     The capturing bolt's task works in this process, all others in Spark.
     """
 
     def __init__(self, topology: Topology, slots: int, redis_url: str | None) -> None:
-        """Without a ``redis_url`` all clusters of the process share a private server. Raises LocalClusterError."""
+        """Without a ``redis_url`` all clusters of the process share a private server.
+
+        Raises LocalClusterError.
+        """
         redis_url = redis_url or shared_redis_url()
         name = f"local-cluster-{secrets.token_hex(8)}"
         topology = replace(topology, name=name)
@@ -91,7 +98,9 @@ class SparkEngine:
             self._spark = LongTasks(spark.context, shipped)
             self._spark.start()
         except Exception as error:
-            raise LocalClusterError(f"Spark cannot run this topology: {reason_of(error)}") from error
+            raise LocalClusterError(
+                f"Spark cannot run this topology: {reason_of(error)}"
+            ) from error
         self._open.callback(self._finish, spark, self._spark)
 
     def send(self, task: int, parcels: Sequence[Parcel]) -> None:
@@ -99,10 +108,16 @@ class SparkEngine:
         sender = Sender(task=task, attempt=1)
         while parcels:
             verdicts = perform_all(self._inboxes.append(self._run.id, sender, number, parcels))
-            parcels = [one for one, verdict in zip(parcels, verdicts, strict=True) if verdict is Appended.FULL]
+            parcels = [
+                one
+                for one, verdict in zip(parcels, verdicts, strict=True)
+                if verdict is Appended.FULL
+            ]
 
     def run(self) -> None:
-        """Until all inboxes are empty, in two looks: a tuple is in the next inbox before it leaves the one before."""
+        """Until all inboxes are empty, in two looks: a tuple is in the next inbox before it
+        leaves the one before.
+        """
         empty = 0
         while empty < 2:
             if self._spark is None or not self._spark.active:
@@ -142,10 +157,14 @@ def _check_travel(topology: Topology) -> None:
             cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
         except Exception as error:
             reason = f"bolt {component!r} cannot travel to Spark: {reason_of(error)}"
-            raise LocalClusterError(f"{reason}; make what cannot be pickled in prepare, not in __init__") from error
+            raise LocalClusterError(
+                f"{reason}; make what cannot be pickled in prepare, not in __init__"
+            ) from error
 
 
 def _without_spouts(topology: Topology) -> Topology:
     """The topology for the workers. Spouts stay in the test, and may hold on to anything there."""
-    spouts = {component: replace(spec, spout=Spout()) for component, spec in topology.spouts.items()}
+    spouts = {
+        component: replace(spec, spout=Spout()) for component, spec in topology.spouts.items()
+    }
     return replace(topology, spouts=spouts)

@@ -16,7 +16,9 @@ from tiercel.spark_jobs.testing.imports import Imports
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedRun(Run):
-    """A run of which the kit sees what components emit, and whose ticks come from simulated time."""
+    """A run of which the kit sees what components emit, and whose ticks come
+    from simulated time.
+    """
 
     imports: Imports
 
@@ -24,8 +26,14 @@ class WatchedRun(Run):
         return CopyingInboxes(super().open_inboxes(), self.topology)
 
     def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
-        """The imports come first: when they are unpickled, what follows may name the test's own modules."""
-        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "imports"}
+        """The imports come first: when they are unpickled, what follows may name the
+        test's own modules.
+        """
+        others = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "imports"
+        }
         return _run, (self.imports, others)
 
 

@@ -1,4 +1,6 @@
-"""One spout task on simulated time: what a spout worker does, without its threads and its patience."""
+"""One spout task on simulated time: what a spout worker does, without its threads
+and its patience.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,19 @@ class Surroundings:
 
 
 class SpoutTask:
-    """Emits, tracks, and tells its spout; also the collector that the spout emits with. One thread only."""
+    """Emits, tracks, and tells its spout; also the collector that the spout emits with.
 
-    def __init__(self, shared: Surroundings, component: str, task_index: int, spout: Spout, settled: list[Settled]) -> None:
+    One thread only.
+    """
+
+    def __init__(
+        self,
+        shared: Surroundings,
+        component: str,
+        task_index: int,
+        spout: Spout,
+        settled: list[Settled],
+    ) -> None:
         """``settled`` is appended to in the order in which spouts are told."""
         topology = shared.topology
         config = topology.config_of(component)
@@ -76,7 +88,9 @@ class SpoutTask:
         context = topology.spout_context_of(
             self._task_id,
             wake=lambda: None,
-            count=lambda name, count: self._shared.metrics.add(self.component, self._task_id, {name: count}),
+            count=lambda name, count: self._shared.metrics.add(
+                self.component, self._task_id, {name: count}
+            ),
         )
         self.spout.open(topology.config_of(self.component).as_mapping(), context)
         self.activate()
@@ -117,24 +131,34 @@ class SpoutTask:
     @property
     def deadline_ns(self) -> int | None:
         """Time at which the next tuple times out; None if none will."""
-        return next((deadline for _, deadline in self._pending.values()), None) if self._timeout_ns is not None else None
+        return (
+            next((deadline for _, deadline in self._pending.values()), None)
+            if self._timeout_ns is not None
+            else None
+        )
 
-    # -- what the spout emits with -----------------------------------------------------------------------------------------
+    # -- what the spout emits with -----------------------------------------------------------------
 
-    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+    def emit(
+        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+    ) -> list[int]:
         """``SpoutCollector.emit``."""
         root = self._root(msg_id)
         tasks = self._emitter.emit(values, root, stream)
         self._emitted.append((root, msg_id))
         return [task for task in tasks if task != self._capture]
 
-    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
+    def emit_all(
+        self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default"
+    ) -> None:
         """``SpoutCollector.emit_all``."""
         roots = [next(self._shared.roots) for _ in rows] if self._tracked else None
         self._emitter.emit_all(rows, roots, stream)
         self._emitted += zip(roots or repeat(None), msg_ids, strict=False)
 
-    def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
+    def emit_direct(
+        self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+    ) -> None:
         """``SpoutCollector.emit_direct``."""
         root = self._root(msg_id)
         self._emitter.emit_direct(task, values, root, stream)
@@ -144,22 +168,33 @@ class SpoutTask:
         """``SpoutCollector.report_error``."""
         message = reason_of(error)
         now = simulated_datetime(self._shared.clock.now_ns)
-        self._shared.metrics.report([ErrorReport(at=now, component=self.component, task=self._task_id, message=message)])
+        self._shared.metrics.report(
+            [ErrorReport(at=now, component=self.component, task=self._task_id, message=message)]
+        )
 
     def _root(self, msg_id: MsgId | None) -> int | None:
         return next(self._shared.roots) if msg_id is not None and self._tracked else None
 
-    # -- one round ---------------------------------------------------------------------------------------------------------
+    # -- one round ---------------------------------------------------------------------------------
 
     def hear(self) -> bool:
-        """Tell the spout what was decided and what timed out; returns whether there was anything."""
+        """Tell the spout what was decided and what timed out.
+
+        Returns whether there was anything.
+        """
         outcomes = self._feed.read(_NOW)
         self._settle(outcomes)
         return self._expire() or bool(outcomes)
 
     def fill(self) -> bool:
-        """Ask the spout for tuples until it has none or its bound is reached; returns whether it emitted."""
-        while self._active and len(self._emitted) < _BATCH_TUPLES and (self._bound is None or self._in_flight() < self._bound):
+        """Ask the spout for tuples until it has none or its bound is reached; returns
+        whether it emitted.
+        """
+        while (
+            self._active
+            and len(self._emitted) < _BATCH_TUPLES
+            and (self._bound is None or self._in_flight() < self._bound)
+        ):
             before = len(self._emitted)
             self.spout.next_tuple(self)
             if len(self._emitted) == before:

@@ -25,8 +25,8 @@ class _Beat:
 class Ticks:
     """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks.
 
-    The caller has the clock and appends the parcels. All times are seconds on that one clock, kept as whole nanoseconds, so
-    that ``due(next_at)`` always gives what ``next_at`` announced.
+    The caller has the clock and appends the parcels. All times are seconds on that one clock, kept
+    as whole nanoseconds, so that ``due(next_at)`` always gives what ``next_at`` announced.
     """
 
     def __init__(self, topology: Topology, start_s: float = 0.0) -> None:
@@ -38,7 +38,9 @@ class Ticks:
             if freq_s is None or is_system(component):
                 continue
             period_ns = max(1, round(freq_s * _NS))
-            beat = beats.setdefault(period_ns, _Beat(period_ns=period_ns, next_ns=start_ns + period_ns))
+            beat = beats.setdefault(
+                period_ns, _Beat(period_ns=period_ns, next_ns=start_ns + period_ns)
+            )
             beat.parcels += [
                 Parcel(target=task, chunks=[encode(tick_for(task, freq_s))], tuples=[1])
                 for task in topology.task_ids(component)
@@ -51,7 +53,10 @@ class Ticks:
         return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
 
     def due(self, now_s: float) -> list[Parcel]:
-        """The ticks to append now. A late call gives one per task, not one for each period that went by."""
+        """The ticks to append now.
+
+        A late call gives one per task, not one for each period that went by.
+        """
         now_ns = round(now_s * _NS)
         parcels: list[Parcel] = []
         for beat in self._beats:

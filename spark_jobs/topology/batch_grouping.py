@@ -1,4 +1,6 @@
-"""The groupings over a whole record batch: the same tasks that they choose tuple by tuple, without a Python loop."""
+"""The groupings over a whole record batch: the same tasks that they choose tuple by tuple,
+without a Python loop.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from tiercel.acker.ledger import Ids
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.emitting.fold import Rows
 from tiercel.spark_jobs.hashing import key_hash
-from tiercel.spark_jobs.topology.grouping import AllTasks, Fields, Global, Grouping, PartialKey, Shuffle, Stream
+from tiercel.spark_jobs.topology.grouping import (
+    AllTasks,
+    Fields,
+    Global,
+    Grouping,
+    PartialKey,
+    Shuffle,
+    Stream,
+)
 
 # Tasks up to which looking for each is faster than sorting.
 _FEW = 4
@@ -26,7 +36,10 @@ ChooseBatch = Callable[[pa.RecordBatch, Ids], dict[int, Rows]]
 
 @singledispatch
 def batch_chooser(grouping: Grouping, stream: Stream) -> ChooseBatch:
-    """The choice of one emitting task. A grouping that is not known here, such as a custom one, is asked row by row."""
+    """The choice of one emitting task.
+
+    A grouping that is not known here, such as a custom one, is asked row by row.
+    """
     choose = grouping.chooser(stream)
 
     def choose_all(batch: pa.RecordBatch, identities: Ids) -> dict[int, Rows]:
@@ -125,7 +138,10 @@ def _distinct(columns: Sequence[pa.Array]) -> tuple[Rows, Sequence[Sequence[Any]
         more, values = _encode(column)
         pairs = pa.array(codes * max(len(values), 1) + more).dictionary_encode()
         codes = pairs.indices.to_numpy().astype(np.int64)
-        keys = [(*keys[pair // len(values)], values[pair % len(values)]) for pair in pairs.dictionary.to_pylist()]
+        keys = [
+            (*keys[pair // len(values)], values[pair % len(values)])
+            for pair in pairs.dictionary.to_pylist()
+        ]
     return codes, keys
 
 

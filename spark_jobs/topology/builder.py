@@ -54,7 +54,9 @@ class BoltDeclarer:
         """Send each tuple to one task, evenly."""
         return self._subscribe(component, stream, Shuffle())
 
-    def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def fields_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
         """Send equal values of ``fields`` to one task, across runs and machines."""
         return self._subscribe(component, stream, Fields(fields))
 
@@ -70,11 +72,18 @@ class BoltDeclarer:
         """As shuffle."""
         return self._subscribe(component, stream, NoGrouping())
 
-    def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """As shuffle, among the tasks in the emitter's own process where there are any; from a spout there are none."""
+    def local_or_shuffle_grouping(
+        self, component: str, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
+        """As shuffle, among the tasks in the emitter's own process where there are any.
+
+        From a spout there are none.
+        """
         return self._subscribe(component, stream, LocalOrShuffle())
 
-    def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def partial_key_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
         """Send equal values of ``fields`` to two tasks, half of them to each."""
         return self._subscribe(component, stream, PartialKey(fields))
 
@@ -82,14 +91,20 @@ class BoltDeclarer:
         """Send to the task that the emitter names; only for streams in its ``direct_streams``."""
         return self._subscribe(component, stream, Direct())
 
-    def custom_grouping(self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def custom_grouping(
+        self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
         """Send to the tasks that your ``grouping`` chooses; see ``CustomGrouping``."""
         if not isinstance(grouping, CustomGrouping):
-            raise TopologyError(f"{grouping!r:.60} is no grouping: give an object with prepare and choose_tasks")
+            raise TopologyError(
+                f"{grouping!r:.60} is no grouping: give an object with prepare and choose_tasks"
+            )
         return self._subscribe(component, stream, Custom(grouping))
 
     def _subscribe(self, component: str, stream: str, grouping: Grouping) -> BoltDeclarer:
-        self._declared.subscriptions.append(Subscription(component=component, stream=stream, grouping=grouping))
+        self._declared.subscriptions.append(
+            Subscription(component=component, stream=stream, grouping=grouping)
+        )
         return self
 
 
@@ -98,22 +113,41 @@ class TopologyBuilder:
 
     def __init__(self, name: str, config: Config | None = None) -> None:
         """``name`` is part of the keys in Redis: two topologies that run at once need two names."""
-        if not isinstance(name, str) or not name or not name.isprintable() or any(character in name for character in "{} "):
-            raise TopologyError(f"{name!r} cannot name a topology: use letters, digits, dashes and dots")
+        if (
+            not isinstance(name, str)
+            or not name
+            or not name.isprintable()
+            or any(character in name for character in "{} ")
+        ):
+            raise TopologyError(
+                f"{name!r} cannot name a topology: use letters, digits, dashes and dots"
+            )
         self._name, self._config = name, config or Config()
         self._spouts: dict[str, _Declared] = {}
         self._bolts: dict[str, _Declared] = {}
 
-    def set_spout(self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None) -> None:
-        """Add a spout; each of its tasks is a process of its own. ``config`` lies over the topology's; see ``Config``."""
+    def set_spout(
+        self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a spout; each of its tasks is a process of its own.
+
+        ``config`` lies over the topology's; see ``Config``.
+        """
         if not isinstance(spout, Spout):
             raise TopologyError(f"spout {id_!r} is a {type(spout).__name__}, not a Spout")
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
-    def set_bolt(self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None) -> BoltDeclarer:
-        """Add a bolt; subscribe it by chaining groupings. ``config`` lies over the topology's; see ``Config``."""
+    def set_bolt(
+        self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
+    ) -> BoltDeclarer:
+        """Add a bolt; subscribe it by chaining groupings.
+
+        ``config`` lies over the topology's; see ``Config``.
+        """
         if not isinstance(bolt, AnyBolt):
-            raise TopologyError(f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt or ArrowBolt")
+            raise TopologyError(
+                f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt or ArrowBolt"
+            )
         _check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
         return BoltDeclarer(self._bolts[id_])
@@ -150,7 +184,9 @@ class TopologyBuilder:
             _check_config(topology, id_)
         return topology
 
-    def _declare(self, id_: str, component: object, parallelism: int, config: Mapping[str, Any] | None) -> _Declared:
+    def _declare(
+        self, id_: str, component: object, parallelism: int, config: Mapping[str, Any] | None
+    ) -> _Declared:
         if not isinstance(id_, str) or not id_ or "\n" in id_:
             raise TopologyError(f"{id_!r} cannot be an id: use a string")
         if id_.startswith("__"):
@@ -158,7 +194,9 @@ class TopologyBuilder:
         if id_ in self._spouts or id_ in self._bolts:
             raise TopologyError(f"there are two components {id_!r}: give each an id of its own")
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-            raise TopologyError(f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1")
+            raise TopologyError(
+                f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1"
+            )
         overrides = {} if config is None else config
         try:
             Config.check_override(overrides, "spout" if isinstance(component, Spout) else "bolt")
@@ -172,14 +210,19 @@ def _check_methods(id_: str, bolt: AnyBolt) -> None:
     for method in (bolt.prepare, bolt.execute, bolt.flush, bolt.cleanup):
         for lazy, what in _NEVER_RUN.items():
             if lazy(method):
-                raise TopologyError(f"bolt {id_!r}: {method.__name__} is {what} and would never run: write a plain method")
+                raise TopologyError(
+                    f"bolt {id_!r}: {method.__name__} is {what} and would never run: write a "
+                    "plain method"
+                )
 
 
 def _streams(id_: str, component: Any) -> dict[str, Schema]:
     declared = dict(component.output_streams)
     if component.output_fields:
         if DEFAULT_STREAM in declared:
-            raise TopologyError(f"{id_!r} declares its default stream twice: in output_fields and in output_streams")
+            raise TopologyError(
+                f"{id_!r} declares its default stream twice: in output_fields and in output_streams"
+            )
         declared[DEFAULT_STREAM] = component.output_fields
     streams = {}
     for stream, ddl in declared.items():
@@ -194,20 +237,27 @@ def _direct(id_: str, component: Any) -> frozenset[str]:
     direct = frozenset(getattr(component, "direct_streams", ()))
     unknown = direct - _streams(id_, component).keys()
     if unknown:
-        raise TopologyError(f"direct stream {min(unknown)!r} of {id_!r} has no fields: declare it in output_streams")
+        raise TopologyError(
+            f"direct stream {min(unknown)!r} of {id_!r} has no fields: declare it in output_streams"
+        )
     return direct
 
 
 def _check_subscriptions(topology: Topology, id_: str, spec: BoltSpec) -> None:
     if not spec.subscriptions:
-        raise TopologyError(f"bolt {id_!r} receives nothing: subscribe it, such as .shuffle_grouping(COMPONENT)")
+        raise TopologyError(
+            f"bolt {id_!r} receives nothing: subscribe it, such as .shuffle_grouping(COMPONENT)"
+        )
     seen = set()
     for subscription in spec.subscriptions:
         _check_subscription(topology, id_, subscription)
         # Two copies of a tuple to one task would have one edge id, and cancel out.
         source = subscription.component, subscription.stream
         if source in seen:
-            raise TopologyError(f"bolt {id_!r} subscribes twice to stream {source[1]!r} of {source[0]!r}: keep one of the two")
+            raise TopologyError(
+                f"bolt {id_!r} subscribes twice to stream {source[1]!r} of {source[0]!r}: "
+                "keep one of the two"
+            )
         seen.add(source)
 
 
@@ -220,11 +270,15 @@ def _check_subscription(topology: Topology, id_: str, subscription: Subscription
     except KeyError:
         known = ", ".join((*topology.spouts, *topology.bolts))
         raise TopologyError(
-            f"bolt {id_!r} subscribes to {component!r}, which is not in the topology; there are {known}"
+            f"bolt {id_!r} subscribes to {component!r}, which is not in the topology; "
+            f"there are {known}"
         ) from None
     if stream not in source.streams:
         known = ", ".join(source.streams) or "none: set output_fields"
-        raise TopologyError(f"bolt {id_!r} subscribes to stream {stream!r} of {component!r}; its streams are {known}")
+        raise TopologyError(
+            f"bolt {id_!r} subscribes to stream {stream!r} of {component!r}; its streams "
+            f"are {known}"
+        )
     if isinstance(grouping, Direct) != (stream in source.direct):
         what = (
             "which is direct: use direct_grouping"
@@ -232,7 +286,8 @@ def _check_subscription(topology: Topology, id_: str, subscription: Subscription
             else "which is not direct: name it in direct_streams, or use another grouping"
         )
         raise TopologyError(
-            f"bolt {id_!r} subscribes by {grouping.name} grouping to stream {stream!r} of {component!r}, {what}"
+            f"bolt {id_!r} subscribes by {grouping.name} grouping to stream {stream!r} of "
+            f"{component!r}, {what}"
         )
     try:
         grouping.validate(source.streams[stream])

@@ -18,8 +18,8 @@ _OWN = {"max_spout_pending": "spout", "tick_tuple_freq_secs": "bolt"}
 class Config:
     """Settings of one topology.
 
-    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs``, both also settings that have no
-    name here: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs``, both
+    also settings that have no name here: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
     """
 
     # A tuple whose tree is not complete after this fails with the reason ``timeout``.
@@ -46,36 +46,63 @@ class Config:
         positive = "a number of seconds, more than 0"
         natural = "a number of seconds, not negative"
         self._require(
-            "message_timeout_secs", positive, good=_is_number(self.message_timeout_secs) and self.message_timeout_secs > 0
+            "message_timeout_secs",
+            positive,
+            good=_is_number(self.message_timeout_secs) and self.message_timeout_secs > 0,
         )
-        self._require("enable_message_timeouts", "True or False", good=isinstance(self.enable_message_timeouts, bool))
-        self._require("ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0))
+        self._require(
+            "enable_message_timeouts",
+            "True or False",
+            good=isinstance(self.enable_message_timeouts, bool),
+        )
+        self._require(
+            "ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0)
+        )
         pending = self.max_spout_pending
         tick = self.tick_tuple_freq_secs
-        self._require("max_spout_pending", "at least 1, or None", good=pending is None or _is_whole(pending, least=1))
-        self._require("tick_tuple_freq_secs", f"{positive}, or None", good=tick is None or (_is_number(tick) and tick > 0))
         self._require(
-            "shutdown_grace_secs", natural, good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0
+            "max_spout_pending",
+            "at least 1, or None",
+            good=pending is None or _is_whole(pending, least=1),
+        )
+        self._require(
+            "tick_tuple_freq_secs",
+            f"{positive}, or None",
+            good=tick is None or (_is_number(tick) and tick > 0),
+        )
+        self._require(
+            "shutdown_grace_secs",
+            natural,
+            good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0,
         )
         for name in ("spark_options", "extra"):
             self._require(name, "a mapping with string keys", good=_is_mapping(getattr(self, name)))
         clash = self.extra.keys() & {setting.name for setting in fields(self)}
         if clash:
-            raise ConfigValueError(f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own")
+            raise ConfigValueError(
+                f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own"
+            )
 
     @classmethod
     def check_override(cls, changes: object, kind: Literal["spout", "bolt"]) -> None:
         """Raises ConfigValueError for what a spout or a bolt cannot have as settings of its own."""
         if isinstance(changes, cls):
-            raise ConfigValueError("give only the settings that differ, as a mapping, and not a whole Config")
+            raise ConfigValueError(
+                "give only the settings that differ, as a mapping, and not a whole Config"
+            )
         if not (isinstance(changes, Mapping) and _is_mapping(changes)):
             raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
         for name in sorted(changes.keys() & {setting.name for setting in fields(cls)}):
             owner = _OWN.get(name)
             if name == "extra":
-                raise ConfigValueError("extra is for Config(...): put its keys among the component's settings themselves")
+                raise ConfigValueError(
+                    "extra is for Config(...): put its keys among the component's settings "
+                    "themselves"
+                )
             if owner is None:
-                raise ConfigValueError(f"{name} is a setting of the whole topology: set it in Config(...)")
+                raise ConfigValueError(
+                    f"{name} is a setting of the whole topology: set it in Config(...)"
+                )
             if owner != kind:
                 raise ConfigValueError(f"{name} is a setting of {owner}s, and this is a {kind}")
 
@@ -86,11 +113,19 @@ class Config:
         """
         known = {setting.name for setting in fields(self)} - {"extra"}
         own = {name: value for name, value in changes.items() if name not in known}
-        return replace(self, **{name: value for name, value in changes.items() if name in known}, extra={**self.extra, **own})
+        return replace(
+            self,
+            **{name: value for name, value in changes.items() if name in known},
+            extra={**self.extra, **own},
+        )
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings that components are given."""
-        settings = {setting.name: getattr(self, setting.name) for setting in fields(self) if setting.name != "extra"}
+        settings = {
+            setting.name: getattr(self, setting.name)
+            for setting in fields(self)
+            if setting.name != "extra"
+        }
         return {**settings, **self.extra}
 
     def _require(self, name: str, what: str, *, good: bool) -> None:

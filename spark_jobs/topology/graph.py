@@ -95,12 +95,19 @@ class Topology:
             task_index=task_id - self.task_ids(component)[0],
             parallelism=spec.parallelism,
             streams={stream: schema.names for stream, schema in spec.streams.items()},
-            targets={stream: [bolt for bolt, _ in self.subscribers(component, stream)] for stream in spec.streams},
+            targets={
+                stream: [bolt for bolt, _ in self.subscribers(component, stream)]
+                for stream in spec.streams
+            },
             tasks={each: self.task_ids(each) for each in (*self.spouts, *self.bolts)},
-            sources=[(subscription.component, subscription.stream) for subscription in subscriptions],
+            sources=[
+                (subscription.component, subscription.stream) for subscription in subscriptions
+            ],
         )
 
-    def spout_context_of(self, task_id: int, *, wake: Callable[[], None], count: Callable[[str, int], None]) -> SpoutContext:
+    def spout_context_of(
+        self, task_id: int, *, wake: Callable[[], None], count: Callable[[str, int], None]
+    ) -> SpoutContext:
         """Return the context of a spout task, with what its worker offers it."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
@@ -112,11 +119,16 @@ class Topology:
         return {bolt: spec.parallelism for bolt, spec in self.bolts.items()}
 
     def with_parallelism(self, numbers: Mapping[str, int]) -> Topology:
-        """Return the topology with other numbers of tasks. Bolts that it does not have are passed over.
+        """Return the topology with other numbers of tasks.
+
+        Bolts that it does not have are passed over.
 
         Tasks of spouts keep their ids, those of bolts may have others.
         """
-        bolts = {bolt: replace(spec, parallelism=numbers.get(bolt, spec.parallelism)) for bolt, spec in self.bolts.items()}
+        bolts = {
+            bolt: replace(spec, parallelism=numbers.get(bolt, spec.parallelism))
+            for bolt, spec in self.bolts.items()
+        }
         return replace(self, bolts=bolts)
 
     @property

@@ -1,8 +1,9 @@
 """Groupings: the tasks of a subscriber that receive a tuple.
 
-A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes would choose another task
-when a step is repeated, and the ledger would see other work; a spout repeats nothing, so that its identities count the turns.
-Which tasks share a process is fixed for the length of a run.
+A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes
+would choose another task when a step is repeated, and the ledger would see other work; a spout
+repeats nothing, so that its identities count the turns. Which tasks share a process is fixed for
+the length of a run.
 """
 
 from __future__ import annotations
@@ -98,10 +99,16 @@ class Fields(Grouping):
 
     def validate(self, schema: Schema) -> None:
         if not self.fields:
-            raise TopologyError(f"a {self.name} grouping needs at least one field; the fields are {', '.join(schema.names)}")
+            raise TopologyError(
+                f"a {self.name} grouping needs at least one field; the fields are "
+                f"{', '.join(schema.names)}"
+            )
         for field in self.fields:
             if field not in schema.names:
-                raise TopologyError(f"there is no field {field!r} to group by; the fields are {', '.join(schema.names)}")
+                raise TopologyError(
+                    f"there is no field {field!r} to group by; the fields are "
+                    f"{', '.join(schema.names)}"
+                )
 
     def chooser(self, stream: Stream) -> Choose:
         single = [(task,) for task in stream.tasks]
@@ -111,8 +118,9 @@ class Fields(Grouping):
 class PartialKey(Fields):
     """Equal values of these fields to one of two tasks, half of them to each.
 
-    Storm takes the task that the emitter has used less so far. Such a counter would choose another task when a step is
-    repeated, so here the tuple's identity decides; over many tuples the two are used equally.
+    Storm takes the task that the emitter has used less so far. Such a counter would choose another
+    task when a step is repeated, so here the tuple's identity decides; over many tuples the two
+    are used equally.
     """
 
     name = "partial_key"
@@ -156,12 +164,16 @@ class Global(Grouping):
 
 
 class Direct(Grouping):
-    """The emitter names the task, with ``emit_direct``, on a stream that it declares in ``direct_streams``."""
+    """The emitter names the task, with ``emit_direct``, on a stream that it declares in
+    ``direct_streams``.
+    """
 
     name = "direct"
 
     def chooser(self, stream: Stream) -> Choose:
-        raise GroupingError(f"stream {stream.name!r} of {stream.context.component!r} is direct: use emit_direct")
+        raise GroupingError(
+            f"stream {stream.name!r} of {stream.context.component!r} is direct: use emit_direct"
+        )
 
 
 @runtime_checkable
@@ -170,8 +182,9 @@ class CustomGrouping(Protocol):
 
     Each emitting task works on a copy of its own.
 
-    Choose by the values alone. A choice that a repeated step would not repeat (a counter, a clock, ``hash``) loses nothing,
-    but the ledger sees that it did other work, and has its messages delivered again.
+    Choose by the values alone. A choice that a repeated step would not repeat (a counter, a clock,
+    ``hash``) loses nothing, but the ledger sees that it did other work, and has its messages
+    delivered again.
     """
 
     def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:
@@ -179,7 +192,9 @@ class CustomGrouping(Protocol):
         ...
 
     def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
-        """The tasks that receive the tuple, some of ``target_tasks``; ``task_id`` is the emitting task."""
+        """The tasks that receive the tuple, some of ``target_tasks``; ``task_id`` is
+        the emitting task.
+        """
         ...
 
 
@@ -191,7 +206,9 @@ class Custom(Grouping):
     name = "custom"
 
     def chooser(self, stream: Stream) -> Choose:
-        """``prepare`` waits for the first tuple, so that what it raises fails tuples and not the Spark task."""
+        """``prepare`` waits for the first tuple, so that what it raises fails tuples and
+        not the Spark task.
+        """
         context = stream.context
         known = frozenset(stream.tasks)
         ready: list[CustomGrouping] = []
@@ -201,12 +218,14 @@ class Custom(Grouping):
                 mine = copy.deepcopy(self.grouping)
                 mine.prepare(context, stream.name, list(stream.tasks))
                 ready.append(mine)
-            # One task once: two copies of a tuple to one task would have one edge id, and cancel out.
+            # One task once: two copies of a tuple to one task would have one edge
+            # id, and cancel out.
             chosen = list(dict.fromkeys(ready[0].choose_tasks(context.task_id, values)))
             foreign = [task for task in chosen if task not in known]
             if foreign:
                 raise GroupingError(
-                    f"the grouping of stream {stream.name!r} of {context.component!r} chose task {foreign[0]!r};"
+                    f"the grouping of stream {stream.name!r} of {context.component!r} chose task "
+                    f"{foreign[0]!r};"
                     f" choose among {', '.join(map(str, stream.tasks))}"
                 )
             return chosen

@@ -20,7 +20,10 @@ def bolt_tasks(topology: Topology) -> list[int]:
 
 
 def spread(tasks: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
-    """Spread bolt tasks evenly over at most ``slots`` Spark tasks; each component's over as many as it can."""
+    """Spread bolt tasks evenly over at most ``slots`` Spark tasks.
+
+    Each component's over as many as it can.
+    """
     count = max(1, min(slots, len(tasks)))
     return tuple(tuple(tasks[host::count]) for host in range(count))
 
@@ -39,12 +42,14 @@ def behind(topology: Topology, task: int) -> frozenset[int]:
 def cycle_of(topology: Topology, task: int) -> frozenset[int]:
     """The tasks that this one sends to and that lie on a cycle with it.
 
-    Waiting for room at one of them could be waiting for oneself. What goes round is bounded by what the
-    spouts have in flight.
+    Waiting for room at one of them could be waiting for oneself. What goes round is bounded by what
+    the spouts have in flight.
     """
     component = topology.component_of(task)
     return frozenset(
-        target for target in behind(topology, task) if component in _reach(topology, topology.component_of(target))
+        target
+        for target in behind(topology, task)
+        if component in _reach(topology, topology.component_of(target))
     )
 
 
@@ -59,7 +64,10 @@ def _reach(topology: Topology, component: str) -> frozenset[str]:
     left: Sequence[str] = [component]
     while left:
         further = {
-            bolt for one in left for stream in topology.spec(one).streams for bolt, _ in topology.subscribers(one, stream)
+            bolt
+            for one in left
+            for stream in topology.spec(one).streams
+            for bolt, _ in topology.subscribers(one, stream)
         }
         left = sorted(further - found)
         found |= further

@@ -17,12 +17,18 @@ _FORMAT = 1
 def shape_of(topology: Topology) -> str:
     """Eight hexadecimal digits, equal for topologies whose processes may be mixed.
 
-    It covers components, their tasks, streams and subscriptions, and the ledger's shards. What bolts do is their own business.
+    It covers components, their tasks, streams and subscriptions, and the ledger's shards. What
+    bolts do is their own business.
     """
-    spouts = [[name, spec.parallelism, _streams(spec.streams)] for name, spec in topology.spouts.items()]
+    spouts = [
+        [name, spec.parallelism, _streams(spec.streams)] for name, spec in topology.spouts.items()
+    ]
     bolts = [
         [name, spec.parallelism, _streams(spec.streams)]
-        + [[each.component, each.stream, type(each.grouping).__qualname__] for each in spec.subscriptions]
+        + [
+            [each.component, each.stream, type(each.grouping).__qualname__]
+            for each in spec.subscriptions
+        ]
         for name, spec in topology.bolts.items()
     ]
     text = json.dumps([_FORMAT, topology.config.ackers, spouts, bolts])
@@ -30,4 +36,7 @@ def shape_of(topology: Topology) -> str:
 
 
 def _streams(streams: Mapping[str, Schema]) -> list[list[str]]:
-    return [[name, *(f"{field.name} {field.type}" for field in schema.fields)] for name, schema in sorted(streams.items())]
+    return [
+        [name, *(f"{field.name} {field.type}" for field in schema.fields)]
+        for name, schema in sorted(streams.items())
+    ]

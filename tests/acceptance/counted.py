@@ -1,4 +1,6 @@
-"""Words counted in a state, by tasks that are killed, when ordered to, between their commit and their end."""
+"""Words counted in a state, by tasks that are killed, when ordered to, between their
+commit and their end.
+"""
 
 import os
 import signal
@@ -51,7 +53,9 @@ class Forget(BasicBolt):
 
 
 def topology():
-    builder = TopologyBuilder(NAME, Config(ackers=2, message_timeout_secs=120, shutdown_grace_secs=2))
+    builder = TopologyBuilder(
+        NAME, Config(ackers=2, message_timeout_secs=120, shutdown_grace_secs=2)
+    )
     builder.set_spout("sentences", QueueSpout(QUEUE, fields="sentence string"))
     builder.set_bolt("split", SplitSentence(), parallelism=2).shuffle_grouping("sentences")
     builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")

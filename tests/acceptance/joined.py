@@ -1,4 +1,6 @@
-"""A join of two queues: each message of one waits, held, for the message of the other with the same number."""
+"""A join of two queues: each message of one waits, held, for the message of the other with
+the same number.
+"""
 
 import os
 from pathlib import Path
@@ -20,7 +22,8 @@ class Join(Bolt):
     def execute(self, tup, collector):
         waiting = self.waiting.pop(tup["number"], None)
         if waiting is None or waiting.source_component == tup.source_component:
-            # A message that came twice: the newer one can still be acked, the older one was given up by its spout.
+            # A message that came twice: the newer one can still be acked, the older one was given
+            # up by its spout.
             self.waiting[tup["number"]] = tup
             return
         left, right = sorted([waiting, tup], key=lambda side: side.source_component)
@@ -35,7 +38,9 @@ class Record(BasicBolt):
         self.lines = []
 
     def execute(self, tup, collector):
-        self.lines.append(f"{tup['number']} {tup['from_left']} {tup['from_right']} {tup['pairs']}\n")
+        self.lines.append(
+            f"{tup['number']} {tup['from_left']} {tup['from_right']} {tup['pairs']}\n"
+        )
 
     def flush(self, collector):
         with (Path(os.environ[EFFECTS]) / str(os.getpid())).open("a") as file:
@@ -44,8 +49,11 @@ class Record(BasicBolt):
 
 
 def topology():
-    # The bolt holds all messages of one side before it can ack any: no bound can find that out by itself.
-    builder = TopologyBuilder(NAME, Config(message_timeout_secs=60, shutdown_grace_secs=2, max_spout_pending=1_000))
+    # The bolt holds all messages of one side before it can ack any: no bound can find
+    # that out by itself.
+    builder = TopologyBuilder(
+        NAME, Config(message_timeout_secs=60, shutdown_grace_secs=2, max_spout_pending=1_000)
+    )
     for side in ("left", "right"):
         builder.set_spout(side, QueueSpout(side, fields="number long, value long", format="json"))
     join = builder.set_bolt("join", Join(), parallelism=2)

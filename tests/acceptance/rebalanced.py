@@ -46,7 +46,9 @@ class Record(BasicBolt):
 
 def topology():
     builder = TopologyBuilder(NAME, Config(message_timeout_secs=60, shutdown_grace_secs=5))
-    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"), parallelism=2)
+    builder.set_spout(
+        "numbers", QueueSpout(QUEUE, fields="number long", format="json"), parallelism=2
+    )
     builder.set_bolt("work", Work()).shuffle_grouping("numbers")
     builder.set_bolt("count", Count(), parallelism=2).fields_grouping("work", "number")
     builder.set_bolt("record", Record()).fields_grouping("count", "number")

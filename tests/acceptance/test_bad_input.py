@@ -1,4 +1,6 @@
-"""Whatever a user gets wrong: one line that says what to do, exit code 2, no traceback, no password."""
+"""Whatever a user gets wrong: one line that says what to do, exit code 2, no
+traceback, no password.
+"""
 
 import os
 import subprocess
@@ -58,7 +60,10 @@ number = 7
 
 @pytest.fixture
 def tiercel(tmp_path):
-    """Runs the command in a folder with the topologies above; returns its exit code and what it wrote to stderr."""
+    """Runs the command in a folder with the topologies above.
+
+    Returns its exit code and what it wrote to stderr.
+    """
     (tmp_path / "topologies.py").write_text(TOPOLOGIES)
 
     def run(*arguments, **environment):
@@ -111,12 +116,21 @@ def test_a_topology_that_cannot_run(tiercel, name, said):
         (["run", "topologies:good", "--amqp", NOWHERE], "give --redis"),
         (["run", "topologies:good", "--master", "mesos"], "--master: must look like local"),
         (["driver", "topologies:good"], "Give --redis or set TIERCEL_REDIS"),
-        (["publish", "queue", "topologies.py", "--amqp", NOWHERE], "nothing listens at amqp://guest@127.0.0.1:1"),
+        (
+            ["publish", "queue", "topologies.py", "--amqp", NOWHERE],
+            "nothing listens at amqp://guest@127.0.0.1:1",
+        ),
         (["publish", "queue", "missing.txt", "--amqp", NOWHERE], "cannot read missing.txt"),
         (["depths", "queue", "--amqp", NOWHERE], "start RabbitMQ or correct the AMQP URL"),
-        (["dead-letters", "show", "queue", "--amqp", NOWHERE], "start RabbitMQ or correct the AMQP URL"),
+        (
+            ["dead-letters", "show", "queue", "--amqp", NOWHERE],
+            "start RabbitMQ or correct the AMQP URL",
+        ),
         (["kill", "topology"], "Give --redis or set TIERCEL_REDIS"),
-        (["deactivate", "topology", "--redis", "redis://:secret@127.0.0.1:1"], "Redis does not answer"),
+        (
+            ["deactivate", "topology", "--redis", "redis://:secret@127.0.0.1:1"],
+            "Redis does not answer",
+        ),
     ],
     ids=" ".join,
 )
@@ -128,12 +142,16 @@ def test_an_address_that_is_wrong_or_missing(tiercel, arguments, said, tmp_path)
 def test_a_spout_that_the_topology_does_not_have(tiercel, amqp_url, redis_url):
     servers = {"TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url}
     assert_refused(tiercel("spout", "topologies:good", "nobody", **servers), "its spouts are lines")
-    assert_refused(tiercel("spout", "topologies:good", "lines", "--task-index", "3", **servers), "tasks 0 to 0")
+    assert_refused(
+        tiercel("spout", "topologies:good", "lines", "--task-index", "3", **servers), "tasks 0 to 0"
+    )
 
 
 @pytest.mark.parametrize("command", ["activate", "deactivate", "kill"])
 def test_a_topology_that_has_not_run(tiercel, redis_url, command):
-    assert_refused(tiercel(command, "nobody", TIERCEL_REDIS=redis_url), "there is no topology 'nobody'")
+    assert_refused(
+        tiercel(command, "nobody", TIERCEL_REDIS=redis_url), "there is no topology 'nobody'"
+    )
 
 
 def wrong_password(url):
@@ -156,15 +174,22 @@ def test_a_login_that_redis_refuses(tiercel, amqp_url, redis_url):
 
 def test_a_machine_without_java(tiercel, redis_url, tmp_path):
     assert_refused(
-        tiercel("driver", "topologies:good", TIERCEL_REDIS=redis_url, PATH=str(tmp_path)), "Java 17", "openjdk-17-jre-headless"
+        tiercel("driver", "topologies:good", TIERCEL_REDIS=redis_url, PATH=str(tmp_path)),
+        "Java 17",
+        "openjdk-17-jre-headless",
     )
 
 
 def test_a_queue_that_is_not_there(tiercel, amqp_url):
-    assert_refused(tiercel("depths", "no-such-queue", TIERCEL_AMQP=amqp_url), "there is no queue 'no-such-queue'")
+    assert_refused(
+        tiercel("depths", "no-such-queue", TIERCEL_AMQP=amqp_url),
+        "there is no queue 'no-such-queue'",
+    )
 
 
 def test_a_message_above_the_limit_is_refused_with_its_size(tiercel, amqp_url, tmp_path):
     size = 16 * 1024 * 1024 + 1
     (tmp_path / "large").write_bytes(b"x" * size)
-    assert_refused(tiercel("publish", "bad-input", "--whole", "large", TIERCEL_AMQP=amqp_url), f"{size}")
+    assert_refused(
+        tiercel("publish", "bad-input", "--whole", "large", TIERCEL_AMQP=amqp_url), f"{size}"
+    )

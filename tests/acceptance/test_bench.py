@@ -82,13 +82,20 @@ def test_messages_for_other_tasks_do_not_wait_for_a_long_tuple(settings):
 def test_slow_work_has_a_curve(settings):
     how = slow.Slow(curve_ms=(50, 5), curve_tasks=(2,), curve_s=1.0)
     rows = slow.curve(settings, how, lambda _said: None)
-    assert [(row["tasks"], row["work_ms"], row["messages"]) for row in rows] == [(2, 50, 40), (2, 5, 400)]
+    assert [(row["tasks"], row["work_ms"], row["messages"]) for row in rows] == [
+        (2, 50, 40),
+        (2, 5, 400),
+    ]
     assert all(0 < row["share"] <= 1 for row in rows)
 
 
 def test_steps_appends_and_hops_have_a_price(settings):
-    found = inbox.measure(settings.redis_urls[0], inbox.Amount(calls=20, steps=20, hop_s=0.2, idle_s=1.0))
-    assert all(row["p50_ms"] > 0 for part in ("calls", "steps", "hops") for row in found[part].values())
+    found = inbox.measure(
+        settings.redis_urls[0], inbox.Amount(calls=20, steps=20, hop_s=0.2, idle_s=1.0)
+    )
+    assert all(
+        row["p50_ms"] > 0 for part in ("calls", "steps", "hops") for row in found[part].values()
+    )
     assert all(cost > 0 for cost in costs_of(found).values())
 
 

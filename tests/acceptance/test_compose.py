@@ -1,6 +1,9 @@
-"""The compose file for real: up, publish, count, scale, kill, down; nothing lost, nothing left behind.
+"""The compose file for real: up, publish, count, scale, kill, down.
 
-Needs a Docker engine. Where there is none and none can be started these tests are left out, and in CI that is a failure.
+Nothing lost, nothing left behind.
+
+Needs a Docker engine. Where there is none and none can be started these tests are left out, and in
+CI that is a failure.
 """
 
 from __future__ import annotations
@@ -129,12 +132,19 @@ def publish(stack: Stack, queue: str, lines) -> None:
 
 
 def wait_until_acked(stack: Stack, topology: str, spout: str, total: int) -> None:
-    """So many messages, with no fault: a worker that is killed takes its last second of counts along."""
-    wait_until(lambda: totals(stack, topology, spout)["acked"] == total, 600, f"{total} acked messages")
+    """So many messages, with no fault: a worker that is killed takes its last second
+    of counts along.
+    """
+    wait_until(
+        lambda: totals(stack, topology, spout)["acked"] == total, 600, f"{total} acked messages"
+    )
 
 
 def wait_until_nothing_is_left(stack: Stack, queue: str) -> None:
-    """Nothing waits, in flight, or dead. The broker's figures are some seconds old: see first that the work was done."""
+    """Nothing waits, in flight, or dead.
+
+    The broker's figures are some seconds old: see first that the work was done.
+    """
 
     def left() -> dict[str, int]:
         found = json.loads(stack.tiercel("depths", queue, "--json"))
@@ -150,12 +160,19 @@ def expected(numbers) -> set[str]:
     return {f"{number}/{part}" for number in numbers for part in range(PARTS)}
 
 
-def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_killed(client, images, tmp_path):
+def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_killed(
+    client, images, tmp_path
+):
     folder = readable_folder(tmp_path, counted=TOPOLOGY, parts=HELPER)
-    settings = {"TIERCEL_TOPOLOGY": "counted:topology", "TIERCEL_TOPOLOGY_DIR": folder, "SPARK_WORKER_CORES": "1"}
+    settings = {
+        "TIERCEL_TOPOLOGY": "counted:topology",
+        "TIERCEL_TOPOLOGY_DIR": folder,
+        "SPARK_WORKER_CORES": "1",
+    }
     with Stack(client, "docker compose", **images, **settings) as stack:
         stack.compose("--profile", "metrics", "config", "--quiet")
-        stack.compose("build", "driver", timeout=600)  # what people do; here it finds all layers built
+        # what people do; here it finds all layers built
+        stack.compose("build", "driver", timeout=600)
         stack.up()
         stack.wait_until_healthy()
         assert_hardened(stack)
@@ -165,24 +182,44 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         publish(stack, "lines", map(str, range(CALM)))
         wait_until_acked(stack, "counted", "lines", CALM)
         wait_until_nothing_is_left(stack, "lines")
-        assert counts(stack, "counted", "count") == Counter(expected(range(CALM))), "with no fault each counts once"
+        assert counts(stack, "counted", "count") == Counter(expected(range(CALM))), (
+            "with no fault each counts once"
+        )
         assert_strangers_are_refused(stack)
 
         stack.up(spout=4, spark_worker=3)
-        wait_until(lambda: len(stack.containers("spout")) == 4 and len(stack.containers("spark-worker")) == 3)
+        wait_until(
+            lambda: (
+                len(stack.containers("spout")) == 4 and len(stack.containers("spark-worker")) == 3
+            )
+        )
         stack.wait_until_healthy()
-        executors = wait_until(lambda: (found := spark(stack)["activeapps"][0]["cores"]) == 3 and found, 300, "three executors")
+        executors = wait_until(
+            lambda: (found := spark(stack)["activeapps"][0]["cores"]) == 3 and found,
+            300,
+            "three executors",
+        )
         assert executors == 3
 
         numbers = range(CALM, CALM + UNDER_FAULTS)
         victims = stack.containers("spark-worker")[0], stack.containers("spout")[0]
         publish(stack, "lines", map(str, numbers))
-        wait_until(lambda: totals(stack, "counted", "lines")["acked"] > CALM, 300, "the load to run")
+        wait_until(
+            lambda: totals(stack, "counted", "lines")["acked"] > CALM, 300, "the load to run"
+        )
         stack.kill_inside(victims[0], "CoarseGrainedExecutorBackend")
         stack.kill_inside(victims[1], "tiercel")
-        assert totals(stack, "counted", "lines")["acked"] < CALM + UNDER_FAULTS, "the load was over before the faults"
+        assert totals(stack, "counted", "lines")["acked"] < CALM + UNDER_FAULTS, (
+            "the load was over before the faults"
+        )
         wait_until(lambda: restarts(victims[1]) == 1, 300, "the spout's container to start again")
-        wait_until(lambda: counts(stack, "counted", "count").keys() >= expected(range(CALM + UNDER_FAULTS)), 600, "all counts")
+        wait_until(
+            lambda: (
+                counts(stack, "counted", "count").keys() >= expected(range(CALM + UNDER_FAULTS))
+            ),
+            600,
+            "all counts",
+        )
         wait_until_nothing_is_left(stack, "lines")
         found = counts(stack, "counted", "count")
         assert set(found) == expected(range(CALM + UNDER_FAULTS)), "nothing lost, nothing made up"
@@ -195,16 +232,24 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         assert stack.leftovers() == []
 
 
-def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_scrapes_it(client, images):
+def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_scrapes_it(
+    client, images
+):
     settings = {"SPARK_WORKER_CORES": "1", "PROMETHEUS_IMAGE": prometheus_image(client)}
     with Stack(client, "docker-compose", **images, **settings) as stack:
         stack.up()
         stack.wait_until_healthy()
         publish(stack, "sentences", repeat("the falcon and the tiercel", 1_000))
         wait_until_acked(stack, "word-count", "sentences", 1_000)
-        assert counts(stack, "word-count", "count") == Counter(the=2_000, falcon=1_000, tiercel=1_000, **{"and": 1_000})
+        assert counts(stack, "word-count", "count") == Counter(
+            the=2_000, falcon=1_000, tiercel=1_000, **{"and": 1_000}
+        )
         stack.up(spout=2, spark_worker=2)
-        wait_until(lambda: len(stack.containers("spout")) == 2 and len(stack.containers("spark-worker")) == 2)
+        wait_until(
+            lambda: (
+                len(stack.containers("spout")) == 2 and len(stack.containers("spark-worker")) == 2
+            )
+        )
         stack.wait_until_healthy()
         publish(stack, "sentences", repeat("the kestrel", 500))
         wait_until_acked(stack, "word-count", "sentences", 1_500)
@@ -212,11 +257,17 @@ def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_
         assert counts(stack, "word-count", "count")["kestrel"] == 500
         stack.compose("--profile", "metrics", "config", "--quiet")
         stack.up("prometheus")
-        wait_until(lambda: scraped(stack) == {"word-count"}, 300, "Prometheus to scrape the monitor")
+        wait_until(
+            lambda: scraped(stack) == {"word-count"}, 300, "Prometheus to scrape the monitor"
+        )
         stack.wait_until_healthy()
         assert_each_part_is_in_its_own_networks_only(stack)
         stack.compose("stop", *reversed(WORKERS))
-        assert {container.attrs["State"]["ExitCode"] for name in WORKERS for container in stack.containers(name)} == {0}
+        assert {
+            container.attrs["State"]["ExitCode"]
+            for name in WORKERS
+            for container in stack.containers(name)
+        } == {0}
         stack.compose("--profile", "metrics", "down", "--volumes")
         assert stack.leftovers() == []
 
@@ -224,7 +275,9 @@ def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_
 def assert_hardened(stack: Stack) -> None:
     for container in stack.containers():
         host = container.attrs["HostConfig"]
-        addresses = {each["HostIp"] for published in container.ports.values() for each in published or ()}
+        addresses = {
+            each["HostIp"] for published in container.ports.values() for each in published or ()
+        }
         assert addresses <= {"127.0.0.1"}, container.name
         assert host["Memory"] > 0, container.name
         assert host["NanoCpus"] > 0, container.name
@@ -241,7 +294,9 @@ def assert_each_part_sees_its_own_secrets_only(stack: Stack) -> None:
         seen = container.exec_run(["sh", "-c", f"cat {CREDENTIALS}/*"]).output.decode()
         assert {name for name, drawn in stack.drawn().items() if drawn in seen} == owned, service
         assert container.exec_run(["sh", "-c", "touch /written 2>&1"]).exit_code != 0, service
-        lines = container.exec_run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).output.decode(errors="replace")
+        lines = container.exec_run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).output.decode(
+            errors="replace"
+        )
         assert not [name for name, drawn in stack.drawn().items() if drawn in lines], service
 
 
@@ -249,7 +304,10 @@ def assert_each_part_is_in_its_own_networks_only(stack: Stack) -> None:
     for container in stack.containers():
         service = container.labels["com.docker.compose.service"]
         if container.status == "running":
-            found = {name.removeprefix(f"{stack.project}_") for name in container.attrs["NetworkSettings"]["Networks"]}
+            found = {
+                name.removeprefix(f"{stack.project}_")
+                for name in container.attrs["NetworkSettings"]["Networks"]
+            }
             assert found == NETWORKS_OF[service], service
 
 
@@ -258,24 +316,36 @@ def assert_strangers_are_refused(stack: Stack) -> None:
     masters = stack.containers("spark-master")[0].attrs["NetworkSettings"]["Networks"].values()
     for service in ("driver", "spark-worker"):
         networks = stack.containers(service)[0].attrs["NetworkSettings"]["Networks"].values()
-        listening = [(each["IPAddress"], port) for each in networks for port in ports_inside(stack, service)]
+        listening = [
+            (each["IPAddress"], port) for each in networks for port in ports_inside(stack, service)
+        ]
         assert listening, service
         assert not [place for place in listening if stolen_from(place[1], place[0])], service
     assert not [found for each in masters if (found := stolen_from(7077, each["IPAddress"]))]
     users = f"http://127.0.0.1:{stack.settings['RABBITMQ_MANAGEMENT_PORT']}/api/users"
     login = base64.b64encode(f"tiercel-monitor:{stack.drawn()['management']}".encode()).decode()
     with pytest.raises(urllib.error.HTTPError, match=r"401|403"):
-        urllib.request.urlopen(urllib.request.Request(users, headers={"Authorization": f"Basic {login}"}), timeout=30)
-    assert json.loads(stack.tiercel("depths", "lines", "--json"))["queues"][0]["unacked"] is not None
+        urllib.request.urlopen(
+            urllib.request.Request(users, headers={"Authorization": f"Basic {login}"}), timeout=30
+        )
     assert (
-        stack.containers("rabbitmq")[0].exec_run(["cat", "/var/lib/rabbitmq/.erlang.cookie"]).output.decode()
+        json.loads(stack.tiercel("depths", "lines", "--json"))["queues"][0]["unacked"] is not None
+    )
+    assert (
+        stack.containers("rabbitmq")[0]
+        .exec_run(["cat", "/var/lib/rabbitmq/.erlang.cookie"])
+        .output.decode()
         == (stack.drawn()["cookie"])
     )
 
 
 def ports_inside(stack: Stack, service: str) -> set[int]:
     """The TCP ports on which the service's first container listens."""
-    table = stack.containers(service)[0].exec_run(["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6"]).output.decode()
+    table = (
+        stack.containers(service)[0]
+        .exec_run(["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6"])
+        .output.decode()
+    )
     rows = [row.split() for row in table.splitlines() if " 0A " in row]
     return {int(row[1].rpartition(":")[2], 16) for row in rows}
 
@@ -316,5 +386,7 @@ def spark(stack: Stack) -> dict:
 
 
 def asked(stack: Stack, port: str, path: str) -> dict:
-    with urllib.request.urlopen(f"http://127.0.0.1:{stack.settings[port]}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{stack.settings[port]}{path}", timeout=30
+    ) as answer:
         return json.loads(answer.read())

@@ -1,4 +1,6 @@
-"""Ticks without a message, and a topology that is deactivated, activated, killed and run again, as a user types it."""
+"""Ticks without a message, and a topology that is deactivated, activated, killed and run again, as
+a user types it.
+"""
 
 import json
 import os
@@ -62,14 +64,22 @@ class Stage:
     def tiercel(self, *arguments):
         command = [sys.executable, "-m", "tiercel", *arguments]
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     @contextmanager
     def running(self, log):
-        with tiercel_run("controlled:topology", folder=self.folder, log=log, environment=self.environment) as process:
+        with tiercel_run(
+            "controlled:topology", folder=self.folder, log=log, environment=self.environment
+        ) as process:
             yield process
 
     def publish(self, *lines):
@@ -104,10 +114,18 @@ def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
         stage.publish(b"one")
         says(log, "heard one")
 
-        wait_until(lambda: "is deactivated" in stage.tiercel("deactivate", stage.name), 60, "it to be deactivated")
+        wait_until(
+            lambda: "is deactivated" in stage.tiercel("deactivate", stage.name),
+            60,
+            "it to be deactivated",
+        )
         stage.publish(b"two", b"three")
-        wait_until(lambda: stage.depth() == (2, 0), 30, "two messages to be ready and none to be held")
-        wait_until(lambda: "is active, " in stage.tiercel("activate", stage.name), 60, "it to be active")
+        wait_until(
+            lambda: stage.depth() == (2, 0), 30, "two messages to be ready and none to be held"
+        )
+        wait_until(
+            lambda: "is active, " in stage.tiercel("activate", stage.name), 60, "it to be active"
+        )
         wait_until(lambda: stage.depth() == (0, 0), 30, "both messages to be processed")
         says(log, "heard three")
 

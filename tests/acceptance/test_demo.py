@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.timeout(900)
 
 KEYS = [
-    "published", "acked", "requeued", "dead_lettered", "lost", "undercounted", "sentences_per_s", "p50_ms", "p99_ms",
+    "published", "acked", "requeued", "dead_lettered", "lost", "undercounted", "sentences_per_s",
+    "p50_ms", "p99_ms",
 ]  # fmt: skip
 
 
@@ -34,7 +35,9 @@ def test_with_faults_nothing_is_lost_and_only_poison_is_dead():
 
 def test_without_faults_the_counts_are_exactly_those_of_the_text(tmp_path):
     text = tmp_path / "text"
-    text.write_text("\n".join(f"line {n % 7} of the text, ünïcode and a number {n}" for n in range(3_000)))
+    text.write_text(
+        "\n".join(f"line {n % 7} of the text, ünïcode and a number {n}" for n in range(3_000))
+    )
     printed, result = demo("--calm", "--text", str(text), "--repeat", "2")
     assert (result["published"], result["acked"], result["dead_lettered"]) == (6_000, 6_000, 0)
     assert (result["lost"], result["undercounted"]) == (0, 0)

@@ -51,7 +51,9 @@ def running(name: str, services, log: Path):
     master = ("--master", "local[2]")
     servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url}
     environment = {**os.environ, **servers, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with tiercel_run(topology, *master, folder=log.parent, log=log, environment=environment) as process:
+    with tiercel_run(
+        topology, *master, folder=log.parent, log=log, environment=environment
+    ) as process:
         yield Example(name, services, log)
         process.terminate()
         assert process.wait(60) == 0, log.read_text()
@@ -59,12 +61,18 @@ def running(name: str, services, log: Path):
 
 def words_are_counted(example: Example) -> None:
     example.publish("sentences", [b"the falcon and the tiercel"] * 200)
-    wait_until(lambda: example.counted("count", "acked") == 1000, 300, "a thousand words to be counted")
-    wait_until(lambda: example.counted("sentences", "acked") == 200, 30, "their sentences to be acked")
+    wait_until(
+        lambda: example.counted("count", "acked") == 1000, 300, "a thousand words to be counted"
+    )
+    wait_until(
+        lambda: example.counted("sentences", "acked") == 200, 30, "their sentences to be acked"
+    )
 
 
 def record_batches_are_counted(example: Example) -> None:
-    sentences = [f"the falcon {number % 13}  and the tiercel {number % 7}" for number in range(500)] + ["", " "]
+    sentences = [
+        f"the falcon {number % 13}  and the tiercel {number % 7}" for number in range(500)
+    ] + ["", " "]
     words = Counter(word for sentence in sentences for word in sentence.split())
     counted: Counter[str] = Counter()
 
@@ -77,7 +85,9 @@ def record_batches_are_counted(example: Example) -> None:
     example.publish("sentences", [sentence.encode() for sentence in sentences])
     declare_queue(example.services.amqp_url, WorkQueue(name="word-counts"))
     wait_until(all_counted, 300, "all words to be counted")
-    wait_until(lambda: example.counted("sentences", "acked") >= 502, 300, "all sentences to be acked")
+    wait_until(
+        lambda: example.counted("sentences", "acked") >= 502, 300, "all sentences to be acked"
+    )
     # A sentence that timed out on a busy machine was counted again; every word is one of the text.
     assert counted.keys() == words.keys()
 
@@ -88,29 +98,49 @@ def what_failed_comes_again_until_it_is_done(example: Example) -> None:
         lines = [line.removeprefix(start) for line in example.printed() if line.startswith(start)]
         return Counter(line.partition(" (")[0] for line in lines)
 
-    wait_until(lambda: all(told("again", task) and told("done", task).total() > 20 for task in (0, 1)), 300, "replays")
+    wait_until(
+        lambda: all(told("again", task) and told("done", task).total() > 20 for task in (0, 1)),
+        300,
+        "replays",
+    )
     assert any("(stumble[" in line and "]: stumbled over '" in line for line in example.printed())
 
 
 def what_was_forgotten_times_out_and_comes_again(example: Example) -> None:
-    wait_until(lambda: any(line.endswith("(timeout)") for line in example.printed()), 300, "a timeout")
+    wait_until(
+        lambda: any(line.endswith("(timeout)") for line in example.printed()), 300, "a timeout"
+    )
     before = sum(line.startswith("done: ") for line in example.printed())
-    wait_until(lambda: sum(line.startswith("done: ") for line in example.printed()) > before + 5, 300, "more to be done")
+    wait_until(
+        lambda: sum(line.startswith("done: ") for line in example.printed()) > before + 5,
+        300,
+        "more to be done",
+    )
     assert example.counted("sentences", "timeout") >= 1
 
 
 def each_order_is_billed_and_a_bad_one_is_kept(example: Example) -> None:
-    orders = [{"order": number, "item": "hood", "pieces": number % 5 + 1, "price": "12.50"} for number in range(1_000)]
+    orders = [
+        {"order": number, "item": "hood", "pieces": number % 5 + 1, "price": "12.50"}
+        for number in range(1_000)
+    ]
     bad = {"order": -1, "item": "bell", "pieces": 0, "price": "1.00"}
     example.publish("orders", [json.dumps(order).encode() for order in [*orders, bad]])
-    wait_until(lambda: example.counted("orders", "acked") == 1_000, 300, "every good order to be acked")
+    wait_until(
+        lambda: example.counted("orders", "acked") == 1_000, 300, "every good order to be acked"
+    )
     invoices = {}
     for body, _ in take_all(example.services.amqp_url, "invoices"):
         invoice = json.loads(body)
         invoices[invoice["order"]] = (invoice["text"], invoice["amount"])
-    assert invoices == {order["order"]: (f"{order['pieces']} x hood", f"{order['pieces'] * 12.5:.2f}") for order in orders}
+    assert invoices == {
+        order["order"]: (f"{order['pieces']} x hood", f"{order['pieces'] * 12.5:.2f}")
+        for order in orders
+    }
     wait_until(lambda: example.counted("orders", "failed") >= 1, 30, "the bad order to fail")
-    reasons = {error.message for error in RedisMetrics(example.services.redis_url, "invoices").errors()}
+    reasons = {
+        error.message for error in RedisMetrics(example.services.redis_url, "invoices").errors()
+    }
     assert "ValueError: order -1 is for 0 pieces" in reasons
 
 
@@ -124,7 +154,10 @@ RUNS: dict[str, Callable[[Example], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.quick] * (name == "word_count")) for name in EXAMPLES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.quick] * (name == "word_count")) for name in EXAMPLES],
+)
 def test_an_example_does_what_it_promises(name, services, tmp_path):
     assert name in RUNS, f"add to RUNS what examples/{name}.py does"
     with running(name, services, tmp_path / "log") as example:

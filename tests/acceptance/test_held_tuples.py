@@ -1,4 +1,6 @@
-"""Tuples that bolts hold, on the whole stack: they outlive processes, and come again where they cannot."""
+"""Tuples that bolts hold, on the whole stack: they outlive processes, and come again
+where they cannot.
+"""
 
 import os
 import random
@@ -23,13 +25,18 @@ _SEED = 5
 
 @pytest.fixture
 def join(tmp_path):
-    with running("tests.acceptance.joined:topology", tmp_path, joined.EFFECTS, queues=("left", "right")) as join:
+    with running(
+        "tests.acceptance.joined:topology", tmp_path, joined.EFFECTS, queues=("left", "right")
+    ) as join:
         yield join
 
 
 def publish(join, queue, numbers) -> None:
     with Publisher(join.amqp_url) as publisher:
-        publisher.publish(queue, (b'{"number": %d, "value": %d}' % (number, number * number) for number in numbers))
+        publisher.publish(
+            queue,
+            (b'{"number": %d, "value": %d}' % (number, number * number) for number in numbers),
+        )
 
 
 def effects(folder) -> list[tuple[int, ...]]:
@@ -42,7 +49,9 @@ def test_a_join_outlives_a_python_worker_and_a_driver(join):
     numbers = random.Random(_SEED).sample(range(PAIRS), PAIRS)
 
     publish(join, "left", range(PAIRS))
-    wait_until(lambda: ledger.pending() == PAIRS, 300, "all messages of one side to be on their way")
+    wait_until(
+        lambda: ledger.pending() == PAIRS, 300, "all messages of one side to be on their way"
+    )
     wait_until(lambda: unacked(join) == PAIRS, 30, "the broker to have given all of them")
     publish(join, "right", numbers[:100])
     wait_until(lambda: len(effects(join.folder)) == 100, 300, "the first pairs")
@@ -56,8 +65,16 @@ def test_a_join_outlives_a_python_worker_and_a_driver(join):
 
     kill(join.run.driver, signal.SIGKILL)
     publish(join, "right", numbers[200:])
-    wait_until(lambda: {number for number, *_ in effects(join.folder)} == set(range(PAIRS)), 300, "all pairs")
-    wait_until(lambda: ledger.pending() == 0 and unacked(join) == 0, 300, "the ledger and the queues to be empty")
+    wait_until(
+        lambda: {number for number, *_ in effects(join.folder)} == set(range(PAIRS)),
+        300,
+        "all pairs",
+    )
+    wait_until(
+        lambda: ledger.pending() == 0 and unacked(join) == 0,
+        300,
+        "the ledger and the queues to be empty",
+    )
 
     found = effects(join.folder)
     assert all((left, right) == (number**2, number**2) for number, left, right, _ in found)

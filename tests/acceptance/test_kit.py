@@ -105,17 +105,31 @@ class Connected(Shout):
 
 
 def test_a_bolt_that_cannot_travel_is_named():
-    with pytest.raises(Exception, match="^bolt 'more' cannot travel to Spark: .*_thread.lock.*prepare"):
+    said = "^bolt 'more' cannot travel to Spark: .*_thread.lock.*prepare"
+    with pytest.raises(Exception, match=said):
         complete_topology(topology(Connected())[0], {"words": [["a"]]}, engine="spark")
 """
 
 
 def run_pytest(folder, *options, path=None):
     arguments = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    # Spark's workers have to find everything by themselves: nothing is in PYTHONPATH, and python3 is another one.
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    # Spark's workers have to find everything by themselves: nothing is in PYTHONPATH, and
+    # python3 is another one.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYSPARK_PYTHON")
+    }
     environment["PATH"] = path if path is not None else "/usr/bin:/bin"
-    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    return subprocess.run(
+        arguments,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
 
 
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
@@ -124,7 +138,9 @@ def test_bolts_work_on_spark_wherever_pytest_found_them(tmp_path, mode):
     tests.mkdir(parents=True)
     (tests / "test_shout.py").write_text(TESTS)
     (tmp_path / "helpers.py").write_text(HELPERS)
-    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\nfilterwarnings = ["error"]\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\npythonpath = ["."]\nfilterwarnings = ["error"]\n'
+    )
     done = run_pytest(tmp_path, "--tiercel-engine=spark", f"--import-mode={mode}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
@@ -145,12 +161,21 @@ def test(local_cluster):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("", "SparkUnavailableError: Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless"),
+        (
+            "",
+            (
+                "SparkUnavailableError: Spark needs Java 17 or newer: apt-get install "
+                "openjdk-17-jre-headless"
+            ),
+        ),
         (
             "redis_url='redis://127.0.0.1:1/0'",
             "LedgerUnavailableError: cannot run on Redis: Redis does not answer",
         ),
-        ("redis_url='localhost'", "LedgerRefusedError: malformed Redis URL; it should look like redis://"),
+        (
+            "redis_url='localhost'",
+            "LedgerRefusedError: malformed Redis URL; it should look like redis://",
+        ),
     ],
     ids=["no Java", "no Redis there", "no URL"],
 )

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.timeout(900)
 def effects(services, tmp_path, monkeypatch):
     monkeypatch.setenv(large.EFFECTS, str(tmp_path))
     declare_queue(services.amqp_url, WorkQueue(name=large.QUEUE))
-    settings = Settings.load(master="local[2]").with_services(services.amqp_url, services.redis_url, services.management_url)
+    settings = Settings.load(master="local[2]").with_services(
+        services.amqp_url, services.redis_url, services.management_url
+    )
     with LocalRun("tests.acceptance.large:topology", large.topology(), settings):
         yield tmp_path
 
@@ -33,7 +35,9 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.quick
-def test_the_largest_message_passes_and_a_larger_one_is_dead_lettered_with_its_size(services, effects):
+def test_the_largest_message_passes_and_a_larger_one_is_dead_lettered_with_its_size(
+    services, effects
+):
     largest = random.randbytes(MAX_BODY_BYTES)
     too_large = bytes(MAX_BODY_BYTES + 1)
     put(services.amqp_url, large.QUEUE, too_large)
@@ -41,5 +45,9 @@ def test_the_largest_message_passes_and_a_larger_one_is_dead_lettered_with_its_s
         publisher.publish(large.QUEUE, [b"", largest, b"small"])
     expected = {hashlib.sha256(body).hexdigest() for body in (b"", largest, b"small")}
     wait_until(lambda: names(effects) == expected, 300, "the three messages to be processed")
-    wait_until(lambda: depths(services.amqp_url, [large.QUEUE])[0].dead_lettered == 1, 30, "the fourth to be dead-lettered")
+    wait_until(
+        lambda: depths(services.amqp_url, [large.QUEUE])[0].dead_lettered == 1,
+        30,
+        "the fourth to be dead-lettered",
+    )
     assert f"{MAX_BODY_BYTES + 1}" in show(services.amqp_url, large.QUEUE)[0].reason

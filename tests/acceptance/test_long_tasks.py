@@ -1,4 +1,6 @@
-"""Bolt tasks in long-lived Spark tasks: real Spark, Redis, inboxes and ledger, fed by this process."""
+"""Bolt tasks in long-lived Spark tasks: real Spark, Redis, inboxes and ledger, fed
+by this process.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Sleep(BasicBolt):
 @pytest.fixture(scope="module")
 def context() -> Iterator[SparkContext]:
     conf = SparkConf().setMaster("local[2,1000]").setAppName("long tasks")
-    conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1").set(
+        "spark.driver.bindAddress", "127.0.0.1"
+    )
     spark = SparkContext.getOrCreate(conf)
     spark.pythonExec = sys.executable
     spark.environment["PYTHONPATH"] = str(ROOT)
@@ -102,7 +106,9 @@ class Cluster:
         emission = self._emitter.take()
         assert not self.ledger.register(1, emission.roots, emission.ack_vals)
         self._number += 1
-        effects = self.inboxes.append(self.run.id, Sender(task=1, attempt=1), self._number, emission.parcels)
+        effects = self.inboxes.append(
+            self.run.id, Sender(task=1, attempt=1), self._number, emission.parcels
+        )
         assert set(perform_all(effects)) == {Appended.DONE}
         return roots
 
@@ -152,14 +158,23 @@ def test_every_line_is_acked_and_every_word_executed_once(cluster_of, tmp_path: 
     builder.set_bolt("note", Note(tmp_path), parallelism=3).fields_grouping("split", "word")
     cluster = cluster_of(builder.build())
     lines = [f"{number}-a {number}-b {number}-c" for number in range(500)]
-    roots = [root for start in range(0, 500, 50) for root in cluster.emit(*lines[start : start + 50])]
+    roots = [
+        root for start in range(0, 500, 50) for root in cluster.emit(*lines[start : start + 50])
+    ]
     cluster.until_settled(500)
     assert sorted(cluster.acked) == sorted(roots)
     assert sorted(words(tmp_path)) == sorted(word for line in lines for word in line.split())
-    wait_until(lambda: all(one.tuples == 0 for one in cluster.inboxes.figures(bolt_tasks(cluster.run.topology)).values()))
+    wait_until(
+        lambda: all(
+            one.tuples == 0
+            for one in cluster.inboxes.figures(bolt_tasks(cluster.run.topology)).values()
+        )
+    )
 
 
-def test_a_python_process_that_is_killed_comes_back_and_nothing_is_lost(cluster_of, tmp_path: Path) -> None:
+def test_a_python_process_that_is_killed_comes_back_and_nothing_is_lost(
+    cluster_of, tmp_path: Path
+) -> None:
     builder = TopologyBuilder(f"killed-{secrets.token_hex(4)}")
     builder.set_spout("spout", Source("line string"))
     builder.set_bolt("sleep", Sleep(tmp_path), parallelism=2).shuffle_grouping("spout")

@@ -1,4 +1,6 @@
-"""``tiercel monitor`` in a real browser: a real topology under load, what people can do there, and servers that go away."""
+"""``tiercel monitor`` in a real browser: a real topology under load, what people can do there, and
+servers that go away.
+"""
 
 import itertools
 import json
@@ -61,7 +63,8 @@ class Sink(BasicBolt):
 
 def topology():
     builder = TopologyBuilder("NAME")
-    builder.set_spout("lines", QueueSpout("NAME", fields="line string", delivery_limit=1, retry=NO_WAIT))
+    spout = QueueSpout("NAME", fields="line string", delivery_limit=1, retry=NO_WAIT)
+    builder.set_spout("lines", spout)
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("sink", Sink(), 2).fields_grouping("split", "word")
     return builder.build()
@@ -79,9 +82,15 @@ def running(services, tmp_path):
     """The name of a topology that runs, which is its queue's too."""
     name = unique("monitored")
     (tmp_path / "monitored.py").write_text(TOPOLOGY.replace("NAME", name))
-    servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url, "PYTHONPATH": str(ROOT)}
+    servers = {
+        "TIERCEL_AMQP": services.amqp_url,
+        "TIERCEL_REDIS": services.redis_url,
+        "PYTHONPATH": str(ROOT),
+    }
     log = tmp_path / "run.log"
-    with tiercel_run("monitored:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}) as process:
+    with tiercel_run(
+        "monitored:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}
+    ) as process:
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield name
         process.terminate()
@@ -102,14 +111,26 @@ def figures(url, name):
 
 
 @pytest.mark.quick
-def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, running, browser, tmp_path):
+def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
+    services, running, browser, tmp_path
+):
     put(services.amqp_url, running, *[b"a b c"] * 200, b"poison")
     metrics = RedisMetrics(services.redis_url, running)
     with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
         page = browser(f"{url}?topology={running}")
-        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["200"], 300, "200 lines to be acked")
-        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "1", 300, "the poison to be dead")
-        wait_until(lambda: rows(page, "Spouts")[0]["failed"] == "2", 300, "both of its failures to be counted")
+        wait_until(
+            lambda: [row["acked"] for row in rows(page, "Spouts")] == ["200"],
+            300,
+            "200 lines to be acked",
+        )
+        wait_until(
+            lambda: rows(page, "Queues")[0]["dead letters"] == "1", 300, "the poison to be dead"
+        )
+        wait_until(
+            lambda: rows(page, "Spouts")[0]["failed"] == "2",
+            300,
+            "both of its failures to be counted",
+        )
 
         totals = metrics.totals()
         [spout] = totals["lines"].values()
@@ -119,7 +140,9 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         assert shown["tasks"] == "1/1"
         for row in rows(page, "Bolts"):
             for column in ("executed", "acked", "failed", "emitted", "transferred"):
-                assert number(row[column]) == sum(task.get(column, 0) for task in totals[row["bolt"]].values()), column
+                assert number(row[column]) == sum(
+                    task.get(column, 0) for task in totals[row["bolt"]].values()
+                ), column
         tasks = rows(page, "Bolt tasks")
         assert {(row["bolt"], row["process seen"], row["waiting"]) for row in tasks} == {
             ("split", "now", "0"),
@@ -153,14 +176,28 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(services, runni
         page.get_by_test_id("requeue all").click()
         expect(page.get_by_text(f"put 1 messages back into {running}")).to_be_visible()
         wait_ready(services.amqp_url, running, 1)
-        put(services.amqp_url, f"{running}.dead", b"d e f", b"\x00<b>no text</b>" + bytes(70_000), b"g h i")
+        put(
+            services.amqp_url,
+            f"{running}.dead",
+            b"d e f",
+            b"\x00<b>no text</b>" + bytes(70_000),
+            b"g h i",
+        )
         requeue_the_third_of_three(page, running)
         wait_ready(services.amqp_url, running, 2)
         wait_ready(services.amqp_url, f"{running}.dead", 2)
         page.get_by_test_id("activate").click()
         expect(page.get_by_test_id("state")).to_contain_text("is active")
-        wait_until(lambda: rows(page, "Queues")[0]["dead letters"] == "3", 300, "the poison to be dead again")
-        wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["201"], 300, "the chosen one to be acked")
+        wait_until(
+            lambda: rows(page, "Queues")[0]["dead letters"] == "3",
+            300,
+            "the poison to be dead again",
+        )
+        wait_until(
+            lambda: [row["acked"] for row in rows(page, "Spouts")] == ["201"],
+            300,
+            "the chosen one to be acked",
+        )
 
 
 def requeue_the_third_of_three(page, queue):
@@ -196,23 +233,40 @@ def test_with_fifty_components_it_stays_quick_and_fits_a_phone(services, browser
     announce(services.redis_url, name, bolts=49)
     declare_queue(services.amqp_url, WorkQueue(name=name))
     metrics = RedisMetrics(services.redis_url, name)
-    counts = {"executed": 1, "acked": 1, "execute_ns": 5, "process_ns": 7, 'from:["lines", "default"]': 1}
+    counts = {
+        "executed": 1,
+        "acked": 1,
+        "execute_ns": 5,
+        "process_ns": 7,
+        'from:["lines", "default"]': 1,
+    }
     tasks = {(f"bolt-{at}", 2 + 4 * at + task): counts for at in range(49) for task in range(4)}
     with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
         page = browser(f"{url}?topology={name}", width=390, dark=True)
         for expected in (4, 8, 12):
             metrics.add_all(tasks)
-            wait_until(lambda expected=expected: {row["executed"] for row in rows(page, "Bolts")} == {str(expected)}, 30)
+            wait_until(
+                lambda expected=expected: (
+                    {row["executed"] for row in rows(page, "Bolts")} == {str(expected)}
+                ),
+                30,
+            )
         assert len(rows(page, "Bolts")) == 49
         put(services.amqp_url, f"{name}.dead", b"a" * 300)
         page.get_by_test_id("look").click()
         give_token(page)
         expect(page.get_by_test_id("Dead letters")).to_contain_text("aaa")
-        assert page.evaluate("document.documentElement.scrollWidth") == 390, "only tables and the graph may be wider"
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, (
+            "only tables and the graph may be wider"
+        )
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60, "dark"
-        letters = page.evaluate("getComputedStyle(document.querySelector('[data-testid=graph] text')).fill")
-        assert min(map(int, re.findall(r"\d+", letters)[:3])) > 180, "and the graph's text is light on it"
+        letters = page.evaluate(
+            "getComputedStyle(document.querySelector('[data-testid=graph] text')).fill"
+        )
+        assert min(map(int, re.findall(r"\d+", letters)[:3])) > 180, (
+            "and the graph's text is light on it"
+        )
         light = browser(f"{url}?topology={name}")
         ground = light.evaluate("getComputedStyle(document.body).backgroundColor")
         assert min(map(int, re.findall(r"\d+", ground)[:3])) > 200 or ground == "rgba(0, 0, 0, 0)"
@@ -222,19 +276,33 @@ def test_each_window_shows_what_was_counted_in_it(services, browser, tmp_path):
     name = unique("windows")
     announce(services.redis_url, name)
     for hours, count in ((0, 1), (2, 20), (12, 300), (72, 4_000)):
-        metrics = RedisMetrics(services.redis_url, name, lambda hours=hours: time.time() - 3600 * hours)
+        metrics = RedisMetrics(
+            services.redis_url, name, lambda hours=hours: time.time() - 3600 * hours
+        )
         metrics.add("lines", 1, {"acked": count})
         metrics.add("bolt-0", 2, {"executed": count})
         metrics.close()
     with monitor(tmp_path, services.amqp_url, services.redis_url) as url:
         page = browser(f"{url}?topology={name}")
-        for window, total in (("10 min", "1"), ("3 h", "21"), ("1 day", "321"), ("all time", "4,321"), ("10 min", "1")):
+        for window, total in (
+            ("10 min", "1"),
+            ("3 h", "21"),
+            ("1 day", "321"),
+            ("all time", "4,321"),
+            ("10 min", "1"),
+        ):
             page.get_by_role("button", name=window).click()
-            wait_until(lambda total=total: [row["acked"] for row in rows(page, "Spouts")] == [total], 30, window)
+            wait_until(
+                lambda total=total: [row["acked"] for row in rows(page, "Spouts")] == [total],
+                30,
+                window,
+            )
             assert rows(page, "Bolts")[0]["executed"] == total, window
 
 
-def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_back(rabbitmq, redis, browser, tmp_path):
+def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_back(
+    rabbitmq, redis, browser, tmp_path
+):
     broker = rabbitmq()
     store = redis()
     name = "away"
@@ -251,7 +319,10 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_b
         store.stop()
         expect(page.get_by_test_id("problems")).to_contain_text("Redis does not answer")
         assert rows(page, "Spouts")[0]["acked"] == "1,234"
-        assert 'tiercel_up{server="redis"} 0.0' in urllib.request.urlopen(f"{url}metrics").read().decode()
+        assert (
+            'tiercel_up{server="redis"} 0.0'
+            in urllib.request.urlopen(f"{url}metrics").read().decode()
+        )
         store.start()
         announce(store.url, name)
         metrics.add("lines", 1, {"acked": 5})
@@ -283,7 +354,9 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     announce(services.redis_url, name)
     declare_queue(services.amqp_url, WorkQueue(name=name))
     put(services.amqp_url, f"{name}.dead", b"x")
-    RedisMetrics(services.redis_url, name).add("lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3})
+    RedisMetrics(services.redis_url, name).add(
+        "lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3}
+    )
     control = RedisControl(services.redis_url, name)
     inboxes = RedisInboxes(RedisServers((services.redis_url,)), name)
     inboxes.adopt("run", [2])
@@ -292,25 +365,47 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[500]))
     with ExitStack() as ended:
         ended.enter_context(closing(inboxes))
-        url = ended.enter_context(monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url))
+        url = ended.enter_context(
+            monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url)
+        )
         with urllib.request.urlopen(f"{url}metrics") as response:
-            checked = subprocess.run([promtool, "check", "metrics"], input=response.read(), capture_output=True, check=False)
+            checked = subprocess.run(
+                [promtool, "check", "metrics"],
+                input=response.read(),
+                capture_output=True,
+                check=False,
+            )
         assert (checked.returncode, checked.stderr) == (0, b"")
         target = re.search(r"//(.*)/", url)[1]
-        config = (ROOT / "compose/prometheus.yml").read_text().replace("monitor:8710", target).replace("15s", "1s")
+        config = (
+            (ROOT / "compose/prometheus.yml")
+            .read_text()
+            .replace("monitor:8710", target)
+            .replace("15s", "1s")
+        )
         (tmp_path / "prometheus.yml").write_text(config)
-        (tmp_path / "alerts.yml").write_text(re.sub(r"for: .*", "for: 0s", (ROOT / "compose/alerts.yml").read_text()))
+        (tmp_path / "alerts.yml").write_text(
+            re.sub(r"for: .*", "for: 0s", (ROOT / "compose/alerts.yml").read_text())
+        )
         port = free_port()
-        arguments = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+        arguments = [
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+        ]
         argv = [str(prometheus), *arguments, f"--web.listen-address=127.0.0.1:{port}"]
         process = GuardedProcess(Launch(argv=argv, output=tmp_path / "prometheus.log"))
         try:
             api = f"http://127.0.0.1:{port}/api/v1"
             acked = f'query?query=tiercel_spout_acked_total{{topology="{name}"}}'
-            wait_until(lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"], 300, "a scrape")
+            wait_until(
+                lambda: [each["value"][1] for each in asked(api, acked)["result"]] == ["3"],
+                300,
+                "a scrape",
+            )
 
             def fire(fired):
-                # Again and again: a spout that says nothing for ten seconds is not there. And the inbox only grows.
+                # Again and again: a spout that says nothing for ten seconds is not there. And the
+                # inbox only grows.
                 control.report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
                 append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[1]))
                 return fired <= alerts(asked(api, "alerts"), name)
@@ -333,9 +428,17 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             wait_until(unattended, 300, "a task without a process to be noticed")
             assert "TiercelMonitorGone" not in alerts(asked(api, "alerts"), None)
             for question in dashboard_questions(name):
-                wait_until(lambda question=question: answered(api, question), 300, f"an answer to {question}")
+                wait_until(
+                    lambda question=question: answered(api, question),
+                    300,
+                    f"an answer to {question}",
+                )
             ended.close()
-            wait_until(lambda: "TiercelMonitorGone" in alerts(asked(api, "alerts"), None), 300, "its end to be noticed")
+            wait_until(
+                lambda: "TiercelMonitorGone" in alerts(asked(api, "alerts"), None),
+                300,
+                "its end to be noticed",
+            )
         finally:
             process.kill()
             control.close()
@@ -355,13 +458,17 @@ def dashboard_questions(name):
 
     search(json.loads((ROOT / "compose/grafana-dashboard.json").read_text()))
     assert len(found) > 5
-    found = [re.sub(r"label_values\((.*),.*\)", r"\1", each) for each in found if each != "prometheus"]
+    found = [
+        re.sub(r"label_values\((.*),.*\)", r"\1", each) for each in found if each != "prometheus"
+    ]
     return [each.replace("$topology", name).replace("$__rate_interval", "1m") for each in found]
 
 
 def answered(api, question):
     """Return True if Prometheus has any series for it. Raises if it does not understand it."""
-    with urllib.request.urlopen(f"{api}/query?{urllib.parse.urlencode({'query': question})}") as response:
+    with urllib.request.urlopen(
+        f"{api}/query?{urllib.parse.urlencode({'query': question})}"
+    ) as response:
         return json.load(response)["data"]["result"]
 
 

@@ -1,4 +1,6 @@
-"""Attacks on the page of ``tiercel monitor``, in a real browser: markup in what it shows, and pages of strangers."""
+"""Attacks on the page of ``tiercel monitor``, in a real browser: markup in what it shows, and
+pages of strangers.
+"""
 
 import threading
 from contextlib import closing, contextmanager
@@ -50,7 +52,16 @@ def name(services):
     with closing(RedisMetrics(services.redis_url, name)) as metrics:
         metrics.add(f"lines{MARKUP}", 1, {"emitted": 3, "acked": 2})
         metrics.add(f"bolt{MARKUP}", 2, {"executed": 3, f'from:["lines{MARKUP}", "default"]': 1})
-        metrics.report([ErrorReport(at=datetime.now(UTC), component=f"bolt{MARKUP}", task=2, message=f"ValueError: {MARKUP}")])
+        metrics.report(
+            [
+                ErrorReport(
+                    at=datetime.now(UTC),
+                    component=f"bolt{MARKUP}",
+                    task=2,
+                    message=f"ValueError: {MARKUP}",
+                )
+            ]
+        )
     return name
 
 
@@ -85,12 +96,18 @@ def test_markup_in_names_reasons_and_bodies_stays_text(services, name, browser, 
 
         # That this would have been noticed; and that even markup within the page is no script.
         page.evaluate("markup => document.body.insertAdjacentHTML('beforeend', markup)", IMAGE)
-        wait_until(lambda: any("inline event handler" in said for said in browser.wrong), 30, "the policy to forbid it")
+        wait_until(
+            lambda: any("inline event handler" in said for said in browser.wrong),
+            30,
+            "the policy to forbid it",
+        )
         assert page.evaluate("window.pwned") is None
         browser.wrong.clear()
         other = browser("about:blank")
         other.evaluate("markup => document.body.insertAdjacentHTML('beforeend', markup)", IMAGE)
-        wait_until(lambda: other.evaluate("window.pwned") == 1, 30, "it to run where nothing forbids it")
+        wait_until(
+            lambda: other.evaluate("window.pwned") == 1, 30, "it to run where nothing forbids it"
+        )
 
 
 def port_of(url):
@@ -114,7 +131,8 @@ window.said = said;
 const socket = new WebSocket(`ws://${there}/_nicegui_ws/socket.io/?EIO=4&transport=websocket`);
 socket.onopen = () => said.socket = "open";
 socket.onerror = () => said.socket = "refused";
-fetch(`http://${there}/metrics`).then(a => a.text()).then(t => said.fetch = t, () => said.fetch = "refused");
+fetch(`http://${there}/metrics`).then(a => a.text())
+  .then(t => said.fetch = t, () => said.fetch = "refused");
 const image = new Image();
 image.onload = () => said.image = "shown";
 image.onerror = () => said.image = "refused";
@@ -153,7 +171,11 @@ def test_the_page_of_a_stranger_gets_nothing_from_ours(services, name, browser, 
         page_of_a_stranger(port_of(url)) as stranger,
     ):
         page = browser(stranger)
-        wait_until(lambda: len(page.evaluate("window.said")) == 4, 30, f"all attempts to end: {page.evaluate('window.said')}")
+        wait_until(
+            lambda: len(page.evaluate("window.said")) == 4,
+            30,
+            f"all attempts to end: {page.evaluate('window.said')}",
+        )
         assert set(page.evaluate("window.said").values()) == {"refused"}
         frame = next(frame for frame in page.frames if frame.parent_frame)
         assert "tiercel" not in frame.content()

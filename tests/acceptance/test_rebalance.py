@@ -1,4 +1,6 @@
-"""``tiercel rebalance --parallelism`` on the whole stack, under load: nothing is lost, failed or dead-lettered."""
+"""``tiercel rebalance --parallelism`` on the whole stack, under load: nothing is lost, failed
+or dead-lettered.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,20 @@ RATE = 100
 
 @pytest.fixture
 def stack(tmp_path):
-    with running("tests.acceptance.rebalanced:topology", tmp_path, rebalanced.FOLDER, queues=(rebalanced.QUEUE,)) as stack:
+    with running(
+        "tests.acceptance.rebalanced:topology",
+        tmp_path,
+        rebalanced.FOLDER,
+        queues=(rebalanced.QUEUE,),
+    ) as stack:
         yield stack
 
 
 def written(stack) -> Counter[tuple[int, str]]:
     """(number, "task/tasks" of ``work``) of every tuple that came to the end."""
-    lines = [line.split() for path in stack.folder.iterdir() for line in path.read_text().splitlines()]
+    lines = [
+        line.split() for path in stack.folder.iterdir() for line in path.read_text().splitlines()
+    ]
     return Counter((int(number), place) for number, place in lines)
 
 
@@ -42,7 +51,9 @@ def places(stack) -> set[str]:
 
 
 def rebalance(stack, *options) -> str:
-    answer = CliRunner().invoke(app, ["rebalance", rebalanced.NAME, *options, "--redis", stack.redis_url])
+    answer = CliRunner().invoke(
+        app, ["rebalance", rebalanced.NAME, *options, "--redis", stack.redis_url]
+    )
     assert answer.exit_code == 0, answer.output
     return answer.stdout
 
@@ -56,7 +67,11 @@ def tasks_of_work(stack) -> int:
 def counted(stack) -> int:
     store = RedisStateStore(ledger_spec_of(rebalanced.topology(), (stack.redis_url,)), epoch=0)
     try:
-        return sum(decode_value(raw) for field, raw in store.entries("count") if decode_key(field) is not None)
+        return sum(
+            decode_value(raw)
+            for field, raw in store.entries("count")
+            if decode_key(field) is not None
+        )
     finally:
         store.close()
 
@@ -67,7 +82,9 @@ def at_rest(stack) -> bool:
     return not (depth.ready or depth.unacked or depth.delayed)
 
 
-def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_gives_them_back(stack):
+def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_gives_them_back(
+    stack,
+):
     metrics = RedisMetrics(stack.redis_url, rebalanced.NAME)
     with Load(stack.amqp_url, rebalanced.QUEUE, RATE, 0) as load:
         wait_until(lambda: places(stack) == {"0/1"}, 240, "the topology to run")
@@ -78,7 +95,9 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
         assert tasks_of_work(stack) == 4
 
         before = sum(count for (_, place), count in written(stack).items() if place in four)
-        again = sum(each - 1 for each in Counter(number for number, _ in written(stack).elements()).values())
+        again = sum(
+            each - 1 for each in Counter(number for number, _ in written(stack).elements()).values()
+        )
         assert not again, "what was on its way was finished first"
         os.kill(stack.run.driver.pid, signal.SIGKILL)
         wait_until(lambda: sum(written(stack).values()) > before + 5 * RATE, 120, "another driver")
@@ -89,7 +108,11 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
         now = sum(written(stack).values())
         wait_until(lambda: sum(written(stack).values()) > now + RATE, 120, "one task to work")
     published = set(load.published)
-    wait_until(lambda: {number for number, _ in written(stack)} >= published, 240, "every message to be processed")
+    wait_until(
+        lambda: {number for number, _ in written(stack)} >= published,
+        240,
+        "every message to be processed",
+    )
     wait_until(lambda: at_rest(stack), 120, "an empty queue")
     spouts = Counter()
     for task in metrics.totals()["numbers"].values():
@@ -98,5 +121,6 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
     assert not spouts["timeout"]
     repeats = sum(written(stack).values()) - len(published)
     assert repeats < 4 * RATE, "only what was on its way when the driver was killed"
-    # The messages of a commit may be given back after it wrote its state, if the driver is killed just then.
+    # The messages of a commit may be given back after it wrote its state, if the driver is
+    # killed just then.
     assert 0 <= counted(stack) - len(published) <= repeats + RATE

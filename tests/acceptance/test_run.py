@@ -1,4 +1,6 @@
-"""``tiercel run`` as a user types it: private servers, another terminal that publishes, and Ctrl-C."""
+"""``tiercel run`` as a user types it: private servers, another terminal that
+publishes, and Ctrl-C.
+"""
 
 import json
 import os
@@ -42,7 +44,13 @@ def tiercel(folder: Path, *arguments: str) -> str:
     """The output of a command that must succeed."""
     command = [sys.executable, "-m", "tiercel", *arguments]
     finished = subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
@@ -51,7 +59,9 @@ def tiercel(folder: Path, *arguments: str) -> str:
 @contextmanager
 def running(folder: Path, log: Path):
     (folder / "shout.py").write_text(TOPOLOGY)
-    with tiercel_run("shout:topology", folder=folder, log=log, environment=environment(folder)) as process:
+    with tiercel_run(
+        "shout:topology", folder=folder, log=log, environment=environment(folder)
+    ) as process:
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield process
 
@@ -84,7 +94,11 @@ def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(tmp_path,
         wait_until(lambda: log.read_text().count("heard ") == 3, 300, "three lines to be heard")
         (tmp_path / "bad").write_bytes(b"\xff\n")
         tiercel(tmp_path, "publish", "lines", "bad")
-        wait_until(lambda: "UTF-8" in tiercel(tmp_path, "dead-letters", "show", "lines"), 30, "a dead letter")
+        wait_until(
+            lambda: "UTF-8" in tiercel(tmp_path, "dead-letters", "show", "lines"),
+            30,
+            "a dead letter",
+        )
         assert "lines" in tiercel(tmp_path, "depths")
         assert "put 1 messages back" in tiercel(tmp_path, "dead-letters", "requeue", "lines")
         if number is None:
@@ -94,5 +108,7 @@ def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(tmp_path,
         assert process.wait(30) == 0
     wait_until(lambda: not alive(str(tmp_path)), 10, "every process to be gone")
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {"services_ready", "run_started", "spark_output"} <= {record["event"] for record in records}
+    assert {"services_ready", "run_started", "spark_output"} <= {
+        record["event"] for record in records
+    }
     assert not [record for record in records if record["level"] == "error"]

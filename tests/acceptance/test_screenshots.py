@@ -1,4 +1,6 @@
-"""The pictures of README.md and docs/monitor.md, of a topology that runs under load: ``pytest --screenshots docs/images``."""
+"""The pictures of README.md and docs/monitor.md, of a topology that runs under load: ``pytest
+--screenshots docs/images``.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,12 @@ class Store(BasicBolt):
 
 def topology():
     builder = TopologyBuilder("word-shop")
-    builder.set_spout("sentences", QueueSpout("sentences", fields="line string", delivery_limit=3, retry=NO_WAIT))
+    spout = QueueSpout("sentences", fields="line string", delivery_limit=3, retry=NO_WAIT)
+    builder.set_spout("sentences", spout)
     builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
     builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
-    builder.set_bolt("store", Store(), 1).shuffle_grouping("count").shuffle_grouping("split", "long")
+    store = builder.set_bolt("store", Store(), 1)
+    store.shuffle_grouping("count").shuffle_grouping("split", "long")
     return builder.build()
 """
 
@@ -88,7 +92,9 @@ def shop(rabbitmq, redis, tmp_path):
     log = tmp_path / "run.log"
     ended = threading.Event()
     feeder = threading.Thread(target=feed, args=(broker.url, ended))
-    with tiercel_run("shop:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}) as process:
+    with tiercel_run(
+        "shop:topology", folder=tmp_path, log=log, environment={**os.environ, **servers}
+    ) as process:
         wait_until(lambda: "run_started" in log.read_text(), 400, "the topology to run")
         feeder.start()
         try:
@@ -103,7 +109,11 @@ def shop(rabbitmq, redis, tmp_path):
 def feed(url, ended):
     with Publisher(url) as publisher:
         for count in range(1, 10**9):
-            line = f"bad sentence {count}" if count % 25 == 0 else "the monitor shows what the broker and the ledger report"
+            line = (
+                f"bad sentence {count}"
+                if count % 25 == 0
+                else "the monitor shows what the broker and the ledger report"
+            )
             publisher.publish(WORK.name, [line.encode()])
             if ended.wait(0.02):
                 return
@@ -113,7 +123,12 @@ def feed(url, ended):
 def at_a_terminal(*arguments):
     """``screen()`` is what a terminal shows of the command by now, with its colours."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
+    environment = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "COLUMNS": str(COLUMNS),
+        "LINES": str(LINES),
+    }
     command = [sys.executable, "-m", "tiercel", *arguments]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -139,12 +154,13 @@ def picture_of(text, title, open_page, file):
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     text.rstrip()
     console.print(text)
-    svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.DOTALL).replace(
-        "Fira Code", "DejaVu Sans Mono"
-    )
+    svg = re.sub(
+        r"@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.DOTALL
+    ).replace("Fira Code", "DejaVu Sans Mono")
     wide, high = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
     page = open_page(
-        "data:text/html;charset=utf-8;base64," + base64.b64encode(f"<body style='margin:0'>{svg}".encode()).decode()
+        "data:text/html;charset=utf-8;base64,"
+        + base64.b64encode(f"<body style='margin:0'>{svg}".encode()).decode()
     )
     page.set_viewport_size({"width": round(float(wide)), "height": round(float(high))})
     page.screenshot(path=file)
@@ -152,10 +168,16 @@ def picture_of(text, title, open_page, file):
 
 def test_pictures(shop, pictures, tmp_path):
     broker, store = shop
-    with chromium() as open_page, monitor(tmp_path, broker.url, store.url, broker.management_url) as url:
+    with (
+        chromium() as open_page,
+        monitor(tmp_path, broker.url, store.url, broker.management_url) as url,
+    ):
         page = open_page(url, width=1200)
         wait_until(lambda: ready(broker.url, WORK.dead) >= 12, 600, "some bad sentences to be dead")
-        wait_until(lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Last errors"), 600)
+        wait_until(
+            lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Last errors"),
+            600,
+        )
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 300)
         page.set_viewport_size({"width": 1200, "height": 1180})
         page.screenshot(path=pictures / "monitor.png")
@@ -163,13 +185,26 @@ def test_pictures(shop, pictures, tmp_path):
         give_token(page)
         expect(page.get_by_test_id("Dead letters")).to_contain_text("bad sentence")
         page.get_by_test_id("Dead letters").get_by_role("checkbox").nth(2).click()
-        page.get_by_test_id("depths").evaluate("chart => scrollTo(0, scrollY + chart.getBoundingClientRect().top - 90)")
+        page.get_by_test_id("depths").evaluate(
+            "chart => scrollTo(0, scrollY + chart.getBoundingClientRect().top - 90)"
+        )
         page.screenshot(path=pictures / "monitor-letters.png")
         phone = open_page(url, width=390, dark=True)
         wait_until(lambda: rows(phone, "Spouts"))
         phone.screenshot(path=pictures / "monitor-phone.png")
-        arguments = ["--amqp", broker.url, "--redis", store.url, "--management", broker.management_url]
+        arguments = [
+            "--amqp",
+            broker.url,
+            "--redis",
+            store.url,
+            "--management",
+            broker.management_url,
+        ]
         with at_a_terminal("top", "word-shop", *arguments) as screen:
-            wait_until(lambda: "cannot parse" in screen().plain and "no driver" not in screen().plain, 300)
+            wait_until(
+                lambda: "cannot parse" in screen().plain and "no driver" not in screen().plain, 300
+            )
             picture_of(screen(), "tiercel top", open_page, pictures / "top.png")
-    assert {"monitor.png", "monitor-letters.png", "monitor-phone.png", "top.png"} <= {file.name for file in pictures.iterdir()}
+    assert {"monitor.png", "monitor-letters.png", "monitor-phone.png", "top.png"} <= {
+        file.name for file in pictures.iterdir()
+    }

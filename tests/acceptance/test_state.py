@@ -1,4 +1,6 @@
-"""A state on the whole stack: exact counts, though processes die and Spark repeats tasks that have committed."""
+"""A state on the whole stack: exact counts, though processes die and Spark repeats tasks
+that have committed.
+"""
 
 import threading
 from collections import Counter
@@ -23,7 +25,9 @@ RATE = 300
 
 @pytest.fixture
 def count(tmp_path):
-    with running("tests.acceptance.counted:topology", tmp_path, counted.FOLDER, queues=(counted.QUEUE,)) as count:
+    with running(
+        "tests.acceptance.counted:topology", tmp_path, counted.FOLDER, queues=(counted.QUEUE,)
+    ) as count:
         yield count
 
 
@@ -31,7 +35,9 @@ def count(tmp_path):
 def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(count):
     store = RedisStateStore(ledger_spec_of(counted.topology(), (count.redis_url,)), epoch=0)
     metrics = RedisMetrics(count.redis_url, counted.NAME)
-    lines = [f"the falcon {number % 97} and the tiercel {number % 7}" for number in range(SENTENCES)]
+    lines = [
+        f"the falcon {number % 97} and the tiercel {number % 7}" for number in range(SENTENCES)
+    ]
 
     def published():
         for number, line in enumerate(lines):
@@ -51,12 +57,16 @@ def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(c
             (count.folder / "kill").touch()
             publishing.join(timeout=1)
         wait_until(lambda: acked() == SENTENCES + 10, 300, "all sentences to be processed")
-    assert list(count.folder.glob("repeated-*")), "no task was killed between its commit and its end"
+    assert list(count.folder.glob("repeated-*")), (
+        "no task was killed between its commit and its end"
+    )
 
     spouts = Counter()
     for task in metrics.totals()["sentences"].values():
         spouts.update(task)
     assert not spouts["failed"], "sentences were replayed, so their words count again"
     expected = Counter(word for line in lines for word in line.split()) + Counter(warm=10, up=10)
-    assert {decode_key(field): decode_value(raw) for field, raw in store.entries("count")} == expected
+    assert {
+        decode_key(field): decode_value(raw) for field, raw in store.entries("count")
+    } == expected
     store.close()

@@ -1,4 +1,6 @@
-"""docs/deploy.md: a topology is replaced by another version of itself, under load, and no message is lost or done twice."""
+"""docs/deploy.md: a topology is replaced by another version of itself, under load, and no message
+is lost or done twice.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ class Record(BasicBolt):
 
 def topology():
     builder = TopologyBuilder("upgraded", Config(message_timeout_secs=15, shutdown_grace_secs=5))
-    builder.set_spout("numbers", QueueSpout("upgraded", fields="number long", format="json"), parallelism=2)
+    spout = QueueSpout("upgraded", fields="number long", format="json")
+    builder.set_spout("numbers", spout, parallelism=2)
     if VERSION == 2:
         builder.set_bolt("label", Label(), parallelism=2).shuffle_grouping("numbers")
     last = "label" if VERSION == 2 else "numbers"
@@ -89,7 +92,12 @@ class Deployment:
             "TIERCEL_TEST_EFFECTS": str(self.effects),
         }  # fmt: skip
         # `python -m` would look for the topology in the current folder first.
-        argv = [sys.executable, "-c", "from tiercel.workers.cli.app import main; main()", *arguments]
+        argv = [
+            sys.executable,
+            "-c",
+            "from tiercel.workers.cli.app import main; main()",
+            *arguments,
+        ]
         self._children[name] = Child(f"{name} of version {version}", argv, environment)
         self._children[name].start()
 
@@ -104,7 +112,9 @@ class Deployment:
     def done(self) -> Counter[tuple[int, str]]:
         """(number, version and fields) of every effect."""
         lines = [line for path in self.effects.iterdir() for line in path.read_text().splitlines()]
-        return Counter((int(number), rest) for number, _, rest in (line.partition(" ") for line in lines))
+        return Counter(
+            (int(number), rest) for number, _, rest in (line.partition(" ") for line in lines)
+        )
 
 
 def told(settings: Settings, *command: str) -> str:
@@ -123,13 +133,20 @@ def deployed(folder: Path, settings: Settings) -> Iterator[Deployment]:
         yield deployment
 
 
-def test_another_version_takes_over_without_a_loss_or_a_repetition(tmp_path, rabbitmq, redis) -> None:
+def test_another_version_takes_over_without_a_loss_or_a_repetition(
+    tmp_path, rabbitmq, redis
+) -> None:
     broker = rabbitmq()
     server = redis()
-    settings = Settings.load(master="local[2]").with_services(broker.url, server.url, broker.management_url)
+    settings = Settings.load(master="local[2]").with_services(
+        broker.url, server.url, broker.management_url
+    )
     # As the spouts would, who come to it a moment after they said that they are there.
     declare_queue(broker.url, WorkQueue(name=QUEUE))
-    with deployed(tmp_path, settings) as deployment, closing(RedisControl(server.url, NAME)) as control:
+    with (
+        deployed(tmp_path, settings) as deployment,
+        closing(RedisControl(server.url, NAME)) as control,
+    ):
 
         def there() -> int:
             return len(control.present(range(1, 3)))
@@ -138,14 +155,26 @@ def test_another_version_takes_over_without_a_loss_or_a_repetition(tmp_path, rab
         with Load(broker.url, QUEUE, RATE, 0) as load:
             wait_until(deployment.done, 240, "the first version to work")
             told(settings, "deactivate", NAME)
-            wait_until(lambda: sum(one.pending for one in control.present(range(1, 3)).values()) == 0, 300, "what is in flight")
+            wait_until(
+                lambda: sum(one.pending for one in control.present(range(1, 3)).values()) == 0,
+                300,
+                "what is in flight",
+            )
             for name in ("0", "1", "driver"):
                 deployment.replace(name, 2)
             wait_until(lambda: there() == 2, 300, "the new spout workers")
             told(settings, "activate", NAME)
-            wait_until(lambda: any("2 " in rest for _, rest in deployment.done()), 240, "the second version to work")
+            wait_until(
+                lambda: any("2 " in rest for _, rest in deployment.done()),
+                240,
+                "the second version to work",
+            )
         published = set(load.published)
-        wait_until(lambda: {number for number, _ in deployment.done()} == published, 240, "every message to be processed")
+        wait_until(
+            lambda: {number for number, _ in deployment.done()} == published,
+            240,
+            "every message to be processed",
+        )
         wait_until(lambda: at_rest(broker), 300, "an empty queue")
         done = deployment.done()
     assert {rest for _, rest in done} == {"1 ['number']", "2 ['label', 'number']"}

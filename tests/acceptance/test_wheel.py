@@ -74,16 +74,24 @@ def folder(tmp_path) -> Path:
     return tmp_path / "theirs"
 
 
-def test_it_comes_from_the_environment_and_not_from_the_checkout(python: Path, folder: Path) -> None:
+def test_it_comes_from_the_environment_and_not_from_the_checkout(
+    python: Path, folder: Path
+) -> None:
     code = "import sys, tiercel.queues.spout as spout; print(spout.__file__); print(sys.path)"
-    done = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [python, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
     file, path = done.stdout.splitlines()
     assert file.startswith(str(python.parents[1]))
     assert f"'{ROOT}'" not in path
 
 
-def test_a_topology_runs_in_a_folder_whose_modules_have_the_names_of_ours(python: Path, folder: Path, tmp_path: Path) -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"XDG_RUNTIME_DIR": str(tmp_path)}
+def test_a_topology_runs_in_a_folder_whose_modules_have_the_names_of_ours(
+    python: Path, folder: Path, tmp_path: Path
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {
+        "XDG_RUNTIME_DIR": str(tmp_path)
+    }
     command = python.parent / "tiercel"
     log = tmp_path / "log"
     with log.open("w") as file:
@@ -98,7 +106,9 @@ def test_a_topology_runs_in_a_folder_whose_modules_have_the_names_of_ours(python
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         (folder / "text").write_text("one\ntwo\n")
         publish = [command, "publish", "lines", "text"]
-        subprocess.run(publish, cwd=folder, env=environment, capture_output=True, timeout=100, check=True)
+        subprocess.run(
+            publish, cwd=folder, env=environment, capture_output=True, timeout=100, check=True
+        )
         wait_until(lambda: log.read_text().count("heard ") == 2, 300, "two lines to be heard")
         process.terminate()
         assert process.wait(60) == 0
@@ -108,8 +118,12 @@ def test_a_topology_runs_in_a_folder_whose_modules_have_the_names_of_ours(python
     assert "of the user was imported" not in log.read_text()
 
 
-def test_a_strict_type_checker_knows_the_types_of_every_public_name(python: Path, folder: Path) -> None:
-    (folder / "wrong.py").write_text("from tiercel import Nonsense, TopologyBuilder\n\nTopologyBuilder(3)\n")
+def test_a_strict_type_checker_knows_the_types_of_every_public_name(
+    python: Path, folder: Path
+) -> None:
+    (folder / "wrong.py").write_text(
+        "from tiercel import Nonsense, TopologyBuilder\n\nTopologyBuilder(3)\n"
+    )
     mypy = [
         sys.executable,
         "-m",
@@ -119,8 +133,12 @@ def test_a_strict_type_checker_knows_the_types_of_every_public_name(python: Path
         "--python-executable",
         str(python),
     ]
-    right = subprocess.run([*mypy, "shout.py"], cwd=folder, capture_output=True, text=True, check=False)
+    right = subprocess.run(
+        [*mypy, "shout.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert right.returncode == 0, right.stdout
-    wrong = subprocess.run([*mypy, "wrong.py"], cwd=folder, capture_output=True, text=True, check=False)
+    wrong = subprocess.run(
+        [*mypy, "wrong.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert 'has no attribute "Nonsense"' in wrong.stdout
     assert "[arg-type]" in wrong.stdout

@@ -1,4 +1,5 @@
-"""The fault matrix: whatever fails under a steady load, every message is processed, and nothing is left behind.
+"""The fault matrix: whatever fails under a steady load, every message is processed, and
+nothing is left behind.
 
 wired      a topology that runs, with proxies before its servers
 numbered   the topology of the matrix, and effects that survive

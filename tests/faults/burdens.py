@@ -121,13 +121,21 @@ def odd():
 
 def vanished(spark_options=None):
     """Nothing times out. One bolt task per executor."""
-    builder = TopologyBuilder("vanished", Config(message_timeout_secs=300, spark_options=spark_options or {}))
+    builder = TopologyBuilder(
+        "vanished", Config(message_timeout_secs=300, spark_options=spark_options or {})
+    )
     builder.set_spout("numbers", QueueSpout(VANISHED, fields="number long", format="json"))
     builder.set_bolt("tally", Tally(), parallelism=2).fields_grouping("numbers", "number")
     return builder.build()
 
 
 def given_up():
-    """Spark takes an executor for lost after twenty seconds without a word, and not after two minutes."""
-    silence = {"spark.network.timeout": "20s", "spark.network.timeoutInterval": "5s", "spark.executor.heartbeatInterval": "5s"}
+    """Spark takes an executor for lost after twenty seconds without a word, and not
+    after two minutes.
+    """
+    silence = {
+        "spark.network.timeout": "20s",
+        "spark.network.timeoutInterval": "5s",
+        "spark.executor.heartbeatInterval": "5s",
+    }
     return vanished(silence)

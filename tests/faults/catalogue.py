@@ -2,13 +2,14 @@
 
 These strike bolts that are quick and bodies that are small. The others are elsewhere:
 
-* slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``; messages that kill or hang
-  the Python process, or eat its memory: ``test_deadly.py``;
-* executors and Python workers that die at one moment of a step: ``test_executors.py``; an executor that stands still for a
-  minute and comes back: ``test_vanished.py``; servers that have replicas: ``test_replicas.py``; a clock of Redis
-  that jumps, as the driver sees it: ``tests/unit/workers/driver/test_runs.py``;
-* faults that repeat more than twenty times, and faults that last several consumer timeouts (scaled), for which Spark is not
-  needed: ``tests/integration/queues/test_long_faults.py``.
+* slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``;
+  messages that kill or hang the Python process, or eat its memory: ``test_deadly.py``;
+* executors and Python workers that die at one moment of a step: ``test_executors.py``; an executor
+  that stands still for a minute and comes back: ``test_vanished.py``; servers that have replicas:
+  ``test_replicas.py``; a clock of Redis that jumps, as the driver sees it:
+  ``tests/unit/workers/driver/test_runs.py``;
+* faults that repeat more than twenty times, and faults that last several consumer timeouts
+  (scaled), for which Spark is not needed: ``tests/integration/queues/test_long_faults.py``.
 
 All of them have four bolt tasks on two slots, so that each process has several.
 """
@@ -54,7 +55,9 @@ def broker_alarmed(stack: Stack) -> None:
 
 
 def channels_closed(stack: Stack) -> None:
-    stack.rabbitmq.control("eval", "[rabbit_channel:shutdown(Channel) || Channel <- rabbit_channel:list()].")
+    stack.rabbitmq.control(
+        "eval", "[rabbit_channel:shutdown(Channel) || Channel <- rabbit_channel:list()]."
+    )
 
 
 def redis_emptied(stack: Stack) -> None:
@@ -137,7 +140,9 @@ def driver_killed(stack: Stack) -> None:
 
 
 def ended_and_started(name: str) -> Fault:
-    """As an operator or a container engine does it: SIGTERM, and a new one when the old one has ended."""
+    """As an operator or a container engine does it: SIGTERM, and a new one when the
+    old one has ended.
+    """
 
     def fault(stack: Stack) -> None:
         stack.signal(name, signal.SIGTERM)
@@ -215,7 +220,10 @@ QUICK = {
     "Spark: a Python worker, SIGKILL",
 }
 
-_TOO_LONG = {"broker: away for 20 s, message timeout 15 s", "spout worker: SIGSTOP for 60 s, message timeout 15 s"}
+_TOO_LONG = {
+    "broker: away for 20 s, message timeout 15 s",
+    "spout worker: SIGSTOP for 60 s, message timeout 15 s",
+}
 _END_PROCESSES = {
     "broker: SIGKILL and start",
     "Redis: SIGKILL, comes back empty",

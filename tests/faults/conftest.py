@@ -13,13 +13,22 @@ from tests.support.broker import settle
 from tests.support.servers import Servers
 
 
-def started(folders: pytest.TempPathFactory, servers: Servers, config: pytest.Config, master: str) -> Stack:
+def started(
+    folders: pytest.TempPathFactory, servers: Servers, config: pytest.Config, master: str
+) -> Stack:
     """A stack to be entered."""
-    return Stack(folders.mktemp("effects"), master=master, servers=servers, rate=config.getoption("fault_rate"))
+    return Stack(
+        folders.mktemp("effects"),
+        master=master,
+        servers=servers,
+        rate=config.getoption("fault_rate"),
+    )
 
 
 @pytest.fixture(scope="package")
-def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config) -> Iterator[Stack]:
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config
+) -> Iterator[Stack]:
     """One for the faults and the soak: most of the time goes into Spark's start."""
     with started(tmp_path_factory, servers, pytestconfig, "local[2]") as running:
         settle(running.rabbitmq)
@@ -27,14 +36,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconf
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config) -> Iterator[Stack]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config
+) -> Iterator[Stack]:
     """With two executors, each a process."""
     with started(tmp_path_factory, servers, pytestconfig, "local-cluster[2,1,1024]") as running:
         settle(running.rabbitmq)
         yield running
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if not REPORT.rows:
         return
     section = REPORT.section(config.getoption("servers") or "embedded")

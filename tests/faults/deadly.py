@@ -1,4 +1,7 @@
-"""The topology of the tests with messages that kill the Python process; effects survive it, as in ``numbered``."""
+"""The topology of the tests with messages that kill the Python process.
+
+Effects survive it, as in ``numbered``.
+"""
 
 import ctypes
 import os
@@ -71,15 +74,27 @@ class Record(BasicBolt):
 
 def effects(folder: Path) -> Counter:
     """Number to how many of its parts were recorded, repeats included."""
-    return Counter(int(line.split()[0]) for path in folder.iterdir() for line in path.read_text().splitlines())
+    return Counter(
+        int(line.split()[0]) for path in folder.iterdir() for line in path.read_text().splitlines()
+    )
 
 
 def topology(message_timeout_secs=60):
     spark_options = {"spark.executor.pyspark.memory": f"{LARGEST_PROCESS_MIB}m"}
-    config = Config(message_timeout_secs=message_timeout_secs, shutdown_grace_secs=5, spark_options=spark_options)
+    config = Config(
+        message_timeout_secs=message_timeout_secs,
+        shutdown_grace_secs=5,
+        spark_options=spark_options,
+    )
     builder = TopologyBuilder("deadly", config)
     retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
-    spout = QueueSpout(QUEUE, fields="number long, death string", format="json", retry=retry, delivery_limit=DELIVERY_LIMIT)
+    spout = QueueSpout(
+        QUEUE,
+        fields="number long, death string",
+        format="json",
+        retry=retry,
+        delivery_limit=DELIVERY_LIMIT,
+    )
     builder.set_spout("messages", spout)
     builder.set_bolt("fan-out", FanOut(), parallelism=2).shuffle_grouping("messages")
     builder.set_bolt("record", Record(), parallelism=2).fields_grouping("fan-out", "number", "part")

@@ -1,4 +1,6 @@
-"""Each execution of the two bolts of ``numbered``, by the step that it was in, and those that a killed process had in hand."""
+"""Each execution of the two bolts of ``numbered``, by the step that it was in, and those that a
+killed process had in hand.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def first_folder(effects: Path) -> Path:
 
 
 class Lines:
-    """The executions of one bolt task in one process, a line each: number, part, step, time. For the bolt itself."""
+    """The executions of one bolt task in one process, a line each: number, part, step, time.
+
+    For the bolt itself.
+    """
 
     def __init__(self, folder: Path, task: int) -> None:
         self._folder = folder
@@ -51,30 +56,39 @@ class Repeats:
     """Numbers executed more than once, and those that the processes that died had in hand: their
     tasks' last steps.
 
-    A task begins a step when the one before is committed. So whatever else is repeated was committed before.
+    A task begins a step when the one before is committed. So whatever else is repeated was
+    committed before.
     """
 
     def __init__(self, effects: Path, numbers: range) -> None:
         """``numbers`` of the messages that are looked at."""
         first, first_in_hand = _executed(first_folder(effects), numbers)
         second, second_in_hand = _executed(effects, numbers)
-        # A step of the first bolt that did other work is failed: all of these messages come again, with all their parts.
+        # A step of the first bolt that did other work is failed: all of these messages come again,
+        # with all their parts.
         from_the_start = {number for number, _ in first_in_hand}
         # (number, part) that the second bolt executed more than once.
         self.repeated = {key for key, times in second.items() if len(times) > 1}
         # Numbers that the first bolt executed more than once.
         self.first_repeated = {number for (number, _), times in first.items() if len(times) > 1}
-        self.strays = {number for number, part in self.repeated if (number, part) not in second_in_hand}
+        self.strays = {
+            number for number, part in self.repeated if (number, part) not in second_in_hand
+        }
         # Numbers that were executed again although no process that died had them in hand.
         self.strays = (self.strays | self.first_repeated) - from_the_start
         self._times = [*first.values(), *second.values()]
 
     def again_at(self, struck_at: float) -> float | None:
         """Return the time of the first repeated execution; None if nothing was repeated."""
-        return min((max(times) for times in self._times if min(times) <= struck_at < max(times)), default=None)
+        return min(
+            (max(times) for times in self._times if min(times) <= struck_at < max(times)),
+            default=None,
+        )
 
 
-def _executed(folder: Path, numbers: range) -> tuple[dict[tuple[int, int], list[float]], set[tuple[int, int]]]:
+def _executed(
+    folder: Path, numbers: range
+) -> tuple[dict[tuple[int, int], list[float]], set[tuple[int, int]]]:
     """The times of each (number, part), and those that ended processes had in hand."""
     times: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     in_hand: set[tuple[int, int]] = set()

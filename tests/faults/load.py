@@ -16,7 +16,10 @@ _TICK_S = 0.05
 
 
 class Load:
-    """Publishes with confirms, straight to the broker; while that is away it waits, and goes on afterwards."""
+    """Publishes with confirms, straight to the broker.
+
+    While that is away it waits, and goes on afterwards.
+    """
 
     def __init__(self, amqp_url: str, queue: str, rate: int, first: int) -> None:
         """``rate`` in messages per second, numbered from ``first`` on."""
@@ -33,7 +36,12 @@ class Load:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def stop(self) -> None:

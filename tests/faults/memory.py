@@ -42,7 +42,10 @@ class Grown:
     def __str__(self) -> str:
         first = self.first / 2**20
         last = self.last / 2**20
-        return f"| {self.role} | {self.lived_s / 60:.1f} min | {first:.0f} MiB | {last:.0f} MiB | {last / first - 1:+.0%} |"
+        return (
+            f"| {self.role} | {self.lived_s / 60:.1f} min | {first:.0f} MiB | {last:.0f} "
+            f"MiB | {last / first - 1:+.0%} |"
+        )
 
 
 class Memory(Looking):
@@ -59,7 +62,9 @@ class Memory(Looking):
         return ROLES.difference(grown.role for grown in self.grown())
 
     def grown(self) -> list[Grown]:
-        """Of each role the process that lived longest, if it had its first minute, a second one and a last one."""
+        """Of each role the process that lived longest, if it had its first minute, a second
+        one and a last one.
+        """
         longest: dict[str, Grown] = {}
         for (role, _), samples in self._samples.items():
             began = samples[0][0]
@@ -79,7 +84,10 @@ class Memory(Looking):
     def lines(self) -> list[str]:
         """In Markdown; none if no process lived for long enough."""
         grown = [str(each) for each in self.grown()]
-        head = ["| process | seen for | in its second minute | in its last | growth |", "| --- | ---: | ---: | ---: | ---: |"]
+        head = [
+            "| process | seen for | in its second minute | in its last | growth |",
+            "| --- | ---: | ---: | ---: | ---: |",
+        ]
         return head + grown if grown else []
 
     def _look(self) -> None:
@@ -87,7 +95,9 @@ class Memory(Looking):
         driver = self._stack.child("driver").pid
         for role, pid in self._processes(driver):
             # A server may be a shell with the server below it.
-            self._note(role, pid, sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid])))
+            self._note(
+                role, pid, sum(map(resident_bytes, family(pid) if role in _SERVERS else [pid]))
+            )
         if driver is not None and now >= self._collect_at:
             self._collect_at = now + _COLLECT_S
             for pid in spark_jvms(driver):
@@ -99,7 +109,10 @@ class Memory(Looking):
 
     def _processes(self, driver: int | None) -> list[tuple[str, int]]:
         stack = self._stack
-        found = [*zip(_SERVERS, (stack.rabbitmq.pid, stack.redis.pid), strict=True), ("driver", driver)]
+        found = [
+            *zip(_SERVERS, (stack.rabbitmq.pid, stack.redis.pid), strict=True),
+            ("driver", driver),
+        ]
         found += [(f"spout worker {name}", stack.child(name).pid) for name in ("0", "1")]
         if driver is not None:
             found += [(_WORKER, pid) for pid in python_workers(driver)]

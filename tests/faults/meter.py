@@ -48,14 +48,18 @@ class Meter(Looking):
     def rate(self, since: float, until: float) -> float:
         """Different messages per second between two times of the monotonic clock."""
         with self._lock:
-            first, last = (self._firsts[min(bisect_left(self._times, at), len(self._times) - 1)] for at in (since, until))
+            first, last = (
+                self._firsts[min(bisect_left(self._times, at), len(self._times) - 1)]
+                for at in (since, until)
+            )
         return (last - first) / numbered.FAN_OUT / (until - since)
 
     def recovered(self, since: float, rate: float) -> tuple[float, ...]:
-        """Seconds from ``since`` until messages were processed at ``rate`` over a whole window; empty: not yet.
+        """Seconds from ``since`` until messages were processed at ``rate`` over a whole
+        window; empty: not yet.
 
-        What was in flight may still go on for a moment, as if nothing had happened: it is the first good window after a bad
-        one that counts, and 0 without a bad one soon.
+        What was in flight may still go on for a moment, as if nothing had happened: it is the first
+        good window after a bad one that counts, and 0 without a bad one soon.
         """
         if time.monotonic() < since + SHOWS_S + WINDOW_S + _LOOK_S:
             return ()

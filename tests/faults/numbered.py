@@ -1,7 +1,9 @@
-"""The topology of the fault tests: numbered messages, a fan-out of ten, a fields grouping, and effects that survive.
+"""The topology of the fault tests: numbered messages, a fan-out of ten, a fields grouping, and
+effects that survive.
 
-An effect is a line in a file of the task that had it, written before the ack: no server that a test kills can lose it.
-Faults that must strike at one moment of a step are ordered by a file, and carried out by the bolt that is there then.
+An effect is a line in a file of the task that had it, written before the ack: no server that a test
+kills can lose it. Faults that must strike at one moment of a step are ordered by a file, and
+carried out by the bolt that is there then.
 """
 
 import os
@@ -32,7 +34,10 @@ _UNTIL_THE_DAEMON_S = 60
 
 
 class Order:
-    """A fault that one bolt task carries out, once, as soon as it gets there. The file says what to kill."""
+    """A fault that one bolt task carries out, once, as soon as it gets there.
+
+    The file says what to kill.
+    """
 
     FIRST_BOLT = "first-bolt"
     # The moment at which the step's effects have left, and its inbox has not released it.
@@ -90,13 +95,16 @@ def die(what: str) -> None:
     (Order.place(Path(os.environ[EFFECTS])) / Order.STRUCK).write_text(str(time.time()))
     if what == EXECUTOR:
         os.kill(executor_of(os.getpid()), signal.SIGKILL)
-        # Until its daemon notices, this process would go on: what it did then is in test_vanished.py.
+        # Until its daemon notices, this process would go on: what it did then is in
+        # test_vanished.py.
         time.sleep(_UNTIL_THE_DAEMON_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_once_committed(task: int, what: str) -> None:
-    """Kill when the step of this task that is at work has sent its effects, and before its inbox forgets it."""
+    """Kill when the step of this task that is at work has sent its effects, and before its
+    inbox forgets it.
+    """
     commit = Committer.commit
 
     def and_die(self, covered, done, states):
@@ -134,15 +142,21 @@ class FanOut(BasicBolt):
         if what := Order.taken(Order.ONCE_COMMITTED):
             die_once_committed(self.task, what)
         if self.other and (what := Order.taken(Order.THEN_KILL)):
-            (Order.place(Path(os.environ[EFFECTS])) / Order.HOLD).write_text(f"{self.task} {os.getpid()}")
+            (Order.place(Path(os.environ[EFFECTS])) / Order.HOLD).write_text(
+                f"{self.task} {os.getpid()}"
+            )
             die_once_committed(self.task, what)
         self.steps += 1
         self.let_go()
-        # From the next step on it emits to buckets that hang on the process, as a bolt does that is not deterministic.
+        # From the next step on it emits to buckets that hang on the process, as a bolt does that is
+        # not deterministic.
         self.other = bool(Order.taken(Order.OTHER_WORK))
 
     def let_go(self):
-        """The first step of a new process may be the one that is repeated. At the end of the second it is committed."""
+        """The first step of a new process may be the one that is repeated.
+
+        At the end of the second it is committed.
+        """
         held = Order.place(Path(os.environ[EFFECTS])) / Order.HOLD
         if self.steps >= 2 and held.exists():
             task, process = map(int, held.read_text().split())

@@ -33,7 +33,12 @@ def target_s(fault: str) -> float | None:
     """Return the time within which the topology must be back, the later of two faults; None: there
     is no target. On a machine that is free.
     """
-    found = [seconds for one in fault.split("; and ") for name, seconds in _TARGETS_S.items() if one.startswith(name)]
+    found = [
+        seconds
+        for one in fault.split("; and ")
+        for name, seconds in _TARGETS_S.items()
+        if one.startswith(name)
+    ]
     return max(found, default=None)
 
 
@@ -70,7 +75,10 @@ class Report:
 def _line(row: Shown) -> str:
     target = target_s(row.fault)
     shown = "" if target is None else f"{target:.0f} s"
-    return f"| {row.fault} | {row.published:,} | {row.repeated:,} | {row.dead_lettered:,} | {row.recovery_s:.1f} s | {shown} |"
+    return (
+        f"| {row.fault} | {row.published:,} | {row.repeated:,} | "
+        f"{row.dead_lettered:,} | {row.recovery_s:.1f} s | {shown} |"
+    )
 
 
 # Of this session; ``conftest`` prints it.

@@ -25,7 +25,9 @@ PROCESSED_WITHIN_S = 300
 
 
 class Stack(Wired):
-    """The numbered topology; each fault publishes numbers of its own, and waits for their effects."""
+    """The numbered topology; each fault publishes numbers of its own, and waits
+    for their effects.
+    """
 
     def __init__(self, folder: Path, *, master: str, servers: Servers, rate: int = 500) -> None:
         """``folder`` for the effects; the load is of ``rate`` messages per second."""
@@ -42,24 +44,42 @@ class Stack(Wired):
         super()._enter(exits)
         began = time.monotonic()
         with self._load(100) as load:
-            wait_until(lambda: self.meter.rate(began, time.monotonic()), 300, "the first message to be processed")
-        wait_until(lambda: self.unprocessed(load.published) == 0, 300, "the first messages to be processed")
+            wait_until(
+                lambda: self.meter.rate(began, time.monotonic()),
+                300,
+                "the first message to be processed",
+            )
+        wait_until(
+            lambda: self.unprocessed(load.published) == 0, 300, "the first messages to be processed"
+        )
 
-    def survives(self, name: str, fault: Callable[[], object], *, faults: Callable[[], int] = lambda: 1) -> Shown:
-        """Under a steady load, inject a fault that is over when the call returns; then nothing may be missing or left.
+    def survives(
+        self, name: str, fault: Callable[[], object], *, faults: Callable[[], int] = lambda: 1
+    ) -> Shown:
+        """Under a steady load, inject a fault that is over when the call returns.
 
-        ``faults`` tells how many there were: each may have what is in flight processed again, and no more than that.
+        Then nothing may be missing or left.
+
+        ``faults`` tells how many there were: each may have what is in flight processed again, and
+        no more than that.
         """
         dead_before = self.dead_lettered()
         rate = self.rate
         with self._load(rate) as load:
-            wait_until(lambda: self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * rate, 300, "the load")
+            wait_until(
+                lambda: (
+                    self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()) > GOOD * rate
+                ),
+                300,
+                "the load",
+            )
             # At first it may be catching up, faster than the load.
             before = min(rate, self.meter.rate(time.monotonic() - BEFORE_S, time.monotonic()))
             fault()
             recovery = self.recovery(time.monotonic(), before, name)
         wait_until(
-            lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before, PROCESSED_WITHIN_S,
+            lambda: self.unprocessed(load.published) <= self.dead_lettered() - dead_before,
+            PROCESSED_WITHIN_S,
             f"{name}: every message to be processed or dead-lettered",
         )  # fmt: skip
         self.rests(PROCESSED_WITHIN_S, name)
@@ -78,7 +98,10 @@ class Stack(Wired):
         return shown
 
     def recovery(self, since: float, rate: float, name: str) -> float:
-        """Wait until it is as fast as it was before a fault; returns the seconds from ``since`` until then."""
+        """Wait until it is as fast as it was before a fault.
+
+        Returns the seconds from ``since`` until then.
+        """
         return wait_until(
             lambda: self.meter.recovered(since, GOOD * rate), PROCESSED_WITHIN_S,
             f"{name}: {GOOD:.0%} of {rate:.0f} messages per second",
@@ -90,7 +113,10 @@ class Stack(Wired):
 
     @contextmanager
     def ordered(self, *names: str, kill: str = numbered.EXECUTOR) -> Iterator[None]:
-        """Orders for the bolts, which stand until they are carried out or the block ends. ``kill`` says what."""
+        """Orders for the bolts, which stand until they are carried out or the block ends.
+
+        ``kill`` says what.
+        """
         place = numbered.Order.place(self.folder)
         place.mkdir(exist_ok=True)
         for name in names:
@@ -107,7 +133,11 @@ class Stack(Wired):
         struck = place / numbered.Order.STRUCK
         struck.unlink(missing_ok=True)
         with self.ordered(*names, kill=kill):
-            wait_until(lambda: not any((place / name).exists() for name in names), 120, f"{', '.join(names)} to be carried out")
+            wait_until(
+                lambda: not any((place / name).exists() for name in names),
+                120,
+                f"{', '.join(names)} to be carried out",
+            )
         wait_until(struck.exists, 30, f"{kill} to be killed")
 
     @property

@@ -38,12 +38,25 @@ class Stack:
         self.deadly = set()
 
     def publish(self, messages, deaths=()):
-        """Numbered messages, of which some are deadly: ``deaths`` are spread evenly. Returns their numbers."""
+        """Numbered messages, of which some are deadly: ``deaths`` are spread evenly.
+
+        Returns their numbers.
+        """
         numbers = range(self.published, self.published + messages)
-        kills = dict(zip(numbers[messages // 2 :: max(1, messages // 2 // max(1, len(deaths)))], deaths, strict=False))
+        kills = dict(
+            zip(
+                numbers[messages // 2 :: max(1, messages // 2 // max(1, len(deaths)))],
+                deaths,
+                strict=False,
+            )
+        )
         with Publisher(self.topology.amqp_url) as publisher:
             publisher.publish(
-                deadly.QUEUE, (json.dumps({"number": number, "death": kills.get(number, "")}).encode() for number in numbers)
+                deadly.QUEUE,
+                (
+                    json.dumps({"number": number, "death": kills.get(number, "")}).encode()
+                    for number in numbers
+                ),
             )
         self.published += messages
         self.deadly |= set(kills)
@@ -66,12 +79,18 @@ class Stack:
     def missing(self):
         """The harmless messages that are not fully processed."""
         found = deadly.effects(self.topology.folder)
-        return [number for number in range(self.published) if number not in self.deadly and found[number] < deadly.PARTS]
+        return [
+            number
+            for number in range(self.published)
+            if number not in self.deadly and found[number] < deadly.PARTS
+        ]
 
 
 @contextmanager
 def started(name, folder, servers):
-    with running(f"tests.faults.deadly:{name}", folder, deadly.EFFECTS, servers=servers) as topology:
+    with running(
+        f"tests.faults.deadly:{name}", folder, deadly.EFFECTS, servers=servers
+    ) as topology:
         stack = Stack(topology)
         wait_until(lambda: depths_known(stack), 60, "the workers to declare the queue")
         stack.publish(10)
@@ -93,13 +112,20 @@ def depths_known(stack):
 
 
 def die_alone(stack, deaths):
-    """Publish messages of which some are deadly; only these end in the dead-letter queue. Returns why, one by one."""
+    """Publish messages of which some are deadly; only these end in the dead-letter queue.
+
+    Returns why, one by one.
+    """
     wait_until(stack.at_rest, WITHIN_S, "the messages before")
     began = time.monotonic()
     deadly_ones = stack.publish(MESSAGES, deaths)
     wait_until(lambda: not stack.missing(), WITHIN_S, "everything harmless to be processed")
     processed = time.monotonic() - began
-    wait_until(lambda: stack.depth().dead_lettered == len(deaths) and stack.at_rest(), WITHIN_S, "the deadly ones to be dead")
+    wait_until(
+        lambda: stack.depth().dead_lettered == len(deaths) and stack.at_rest(),
+        WITHIN_S,
+        "the deadly ones to be dead",
+    )
     ended = time.monotonic() - began
     dead = stack.dead()
     assert set(dead) == deadly_ones
@@ -129,7 +155,9 @@ def test_a_message_that_allocates_without_end_is_refused_memory_and_fails_alone(
 
 def test_a_message_that_allocates_without_end_is_killed_by_the_kernel_and_dies_alone(stack):
     driver = stack.topology.run.driver
-    with MemoryBound(lambda: python_processes(driver.pid) if driver.pid else (), PYTHON_MEMORY) as bound:
+    with MemoryBound(
+        lambda: python_processes(driver.pid) if driver.pid else (), PYTHON_MEMORY
+    ) as bound:
         (reason,) = die_alone(stack, ["allocate"])
         assert bound.kills() >= deadly.DELIVERY_LIMIT + 1
     assert "the Python process died" in reason

@@ -29,14 +29,18 @@ def test_a_process_is_killed(cluster: Stack, kill: str, moment: str) -> None:
 
 
 @pytest.mark.parametrize("kill", [pytest.param(EXECUTOR, marks=pytest.mark.quick), PYTHON_WORKER])
-def test_a_process_is_killed_and_the_repeated_step_does_other_work(cluster: Stack, kill: str) -> None:
+def test_a_process_is_killed_and_the_repeated_step_does_other_work(
+    cluster: Stack, kill: str
+) -> None:
     """Effects of the first time count, and the messages come again."""
     said = f"Spark: {kill} killed and the repeated step does other work"
     assert survives(cluster, said, kill, Order.THEN_KILL, Order.OTHER_WORK)["failed"] > 0
 
 
 @pytest.mark.parametrize("kill", [EXECUTOR, PYTHON_WORKER])
-def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(cluster: Stack, kill: str) -> None:
+def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(
+    cluster: Stack, kill: str
+) -> None:
     """Tuples that the other tasks had from it differ from those that it sends now.
 
     The ledger puts that right, in the same run.
@@ -47,17 +51,26 @@ def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(cluster: 
 
 
 def survives(cluster: Stack, said: str, kill: str, *orders: str) -> Counter[str]:
-    """Within the same run, and nothing is executed again that was committed. Returns what the spout counted."""
+    """Within the same run, and nothing is executed again that was committed.
+
+    Returns what the spout counted.
+    """
     run = cluster.spark_run()
     before = cluster.counts()
     cluster.survives(said, lambda: cluster.carried_out(*orders, kill=kill))
     counts = cluster.counts() - before
     found = Repeats(cluster.folder, cluster.published)
     again_at = found.again_at(cluster.struck_at)
-    again = "nothing was repeated" if again_at is None else f"its step again after {again_at - cluster.struck_at:.1f} s"
+    again = (
+        "nothing was repeated"
+        if again_at is None
+        else f"its step again after {again_at - cluster.struck_at:.1f} s"
+    )
     print(  # noqa: T201
-        f"{said}: {again}; repeated {len(found.first_repeated)} of the first bolt, {len(found.repeated)} of the second; "
-        f"{len(found.strays)} that were committed; {counts['timeout']} timeouts, {counts['failed']} failed"
+        f"{said}: {again}; repeated {len(found.first_repeated)} of the first bolt, "
+        f"{len(found.repeated)} of the second; "
+        f"{len(found.strays)} that were committed; {counts['timeout']} timeouts, "
+        f"{counts['failed']} failed"
     )
     assert cluster.spark_run() == run
     # A message that times out comes again; on a machine that is free none does.

@@ -1,4 +1,6 @@
-"""Each fault under a steady load: everything is processed, nothing is left behind, and it is soon as fast as before."""
+"""Each fault under a steady load: everything is processed, nothing is left behind, and it is soon
+as fast as before.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _SPARK_STARTS_AGAIN = ("driver", "Spark")
 _MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(QUICK, pytest.mark.quick)}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_MARKS.get(name, ())) for name in FAULTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=_MARKS.get(name, ())) for name in FAULTS]
+)
 def test_a_fault_is_survived(stack: Stack, name: str) -> None:
     shown = stack.survives(name, lambda: FAULTS[name](stack))
     # Generous: this is what a slow machine with other work on it needs. The report has the targets.

@@ -1,4 +1,6 @@
-"""Bodies of megabytes and odd headers in a load, while a connection breaks or a worker dies: their neighbours do not notice."""
+"""Bodies of megabytes and odd headers in a load, while a connection breaks or a worker dies: their
+neighbours do not notice.
+"""
 
 import random
 import signal
@@ -43,7 +45,9 @@ COUNTED_S = 3
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory, servers):
     folder = tmp_path_factory.mktemp("effects")
-    with Wired("tests.faults.burdens:odd", ODD, folder, master="local[2]", servers=servers) as wired:
+    with Wired(
+        "tests.faults.burdens:odd", ODD, folder, master="local[2]", servers=servers
+    ) as wired:
         with Publisher(wired.rabbitmq.url) as publisher:
             publisher.publish(ODD, [b"first"])
         wait_until(lambda: Executions(folder).done, 300, "the first message to be processed")
@@ -51,16 +55,29 @@ def wired(tmp_path_factory, servers):
 
 
 class Mixed:
-    """Publishes large, odd and small messages in turn, on a thread of its own, straight to the broker."""
+    """Publishes large, odd and small messages in turn, on a thread of its own,
+    straight to the broker.
+    """
 
     def __init__(self, amqp_url, prefix):
         self._url = amqp_url
         self._thread = threading.Thread(target=self._run)
         drawn = random.Random(prefix)
         self.large = [drawn.randbytes(LARGE_BYTES) for _ in range(LARGE)]
-        self.odd = [(name, f"{prefix}: {name}, {turn}".encode()) for turn in range(LARGE // len(HEADERS)) for name in HEADERS]
-        self.small = [[f"{prefix}: small {turn} {number}".encode() for number in range(SMALL)] for turn in range(LARGE)]
-        bodies = [*self.large, *(body for _, body in self.odd), *(body for turn in self.small for body in turn)]
+        self.odd = [
+            (name, f"{prefix}: {name}, {turn}".encode())
+            for turn in range(LARGE // len(HEADERS))
+            for name in HEADERS
+        ]
+        self.small = [
+            [f"{prefix}: small {turn} {number}".encode() for number in range(SMALL)]
+            for turn in range(LARGE)
+        ]
+        bodies = [
+            *self.large,
+            *(body for _, body in self.odd),
+            *(body for turn in self.small for body in turn),
+        ]
         self.keys = {digest(body) for body in bodies}
         assert len(self.keys) == len(bodies)
 
@@ -75,7 +92,9 @@ class Mixed:
         with plain_channel(self._url) as channel:
             for large, (name, body), small in zip(self.large, self.odd, self.small, strict=True):
                 channel.basic_publish("", ODD, large, Raw(properties()), mandatory=True)
-                channel.basic_publish("", ODD, body, Raw(properties(ODD_HEADERS[name])), mandatory=True)
+                channel.basic_publish(
+                    "", ODD, body, Raw(properties(ODD_HEADERS[name])), mandatory=True
+                )
                 for each in small:
                     channel.basic_publish("", ODD, each, Raw(properties()), mandatory=True)
 
@@ -96,7 +115,9 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
         return len(mixed.keys.intersection(Executions(wired.folder).done))
 
     with Mixed(wired.rabbitmq.url, name) as mixed:
-        wait_until(lambda: processed() >= STRUCK_AFTER * len(mixed.keys), WITHIN_S, "the first messages")
+        wait_until(
+            lambda: processed() >= STRUCK_AFTER * len(mixed.keys), WITHIN_S, "the first messages"
+        )
         struck_with = processed()
         FAULTS[name](wired)
     wait_until(lambda: processed() == len(mixed.keys), WITHIN_S, "every message to be processed")
@@ -108,10 +129,12 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
     shown = {name: count for name, count in counts.items() if not name.startswith("complete")}
     repeated = sum(found.done[key] > 1 for key in mixed.keys)
     print(  # noqa: T201
-        f"{name}: struck with {struck_with} of {len(mixed.keys)} processed, all after {processed_s:.1f} s, "
+        f"{name}: struck with {struck_with} of {len(mixed.keys)} processed, all after "
+        f"{processed_s:.1f} s, "
         f"{repeated} repeated; {shown}"
     )
     assert max(found.done[key] for key in mixed.keys) <= 2
-    # The queue is empty and nothing was dead-lettered: all are acked. The counters lack what a killed worker had not told yet.
+    # The queue is empty and nothing was dead-lettered: all are acked. The counters lack what a
+    # killed worker had not told yet.
     assert counts["timeout"] == counts["failed"] == 0
     assert wired.dead_lettered() == 0

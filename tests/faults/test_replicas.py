@@ -26,16 +26,22 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
 
 def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) -> None:
-    """Offers again what was refused, as a publisher of a user must while a quorum queue has no leader."""
+    """Offers again what was refused, as a publisher of a user must while a quorum
+    queue has no leader.
+    """
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while messages:
         fates = publisher.publish_each(messages)
-        messages = [message for message, fate in zip(messages, fates, strict=True) if fate is not None]
+        messages = [
+            message for message, fate in zip(messages, fates, strict=True) if fate is not None
+        ]
         assert not messages or time.monotonic() < deadline, next(filter(None, fates))
 
 
 class Replicated(Stack):
-    """The topology finds the servers by itself: no proxy could be in all the places where they may be."""
+    """The topology finds the servers by itself: no proxy could be in all the places
+    where they may be.
+    """
 
     @contextmanager
     def _wire(self, url: str) -> Iterator[SimpleNamespace]:
@@ -48,21 +54,29 @@ def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
 
 
 def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Killed at first, then stopped: its connections break, then they stay open and nothing answers."""
+    """Killed at first, then stopped: its connections break, then they stay open and
+    nothing answers.
+    """
     with started(tmp_path_factory, redis=WatchedRedis) as stack:
         watched: WatchedRedis = stack.redis
 
         def hurt(server: EmbeddedRedis, how: Callable[[], None]) -> None:
             how()
-            wait_until(lambda: watched.primary is not server, 60, "the Sentinels to promote the replica")
+            wait_until(
+                lambda: watched.primary is not server, 60, "the Sentinels to promote the replica"
+            )
 
         first = watched.primary
-        killed = stack.survives("Redis under Sentinels: primary killed", lambda: hurt(first, first.kill))
+        killed = stack.survives(
+            "Redis under Sentinels: primary killed", lambda: hurt(first, first.kill)
+        )
         assert killed.dead_lettered == 0
         first.start()
         wait_until(lambda: first.synced, 60, "the old primary to follow the new one")
         second = watched.primary
-        stopped = stack.survives("Redis under Sentinels: primary stands still", lambda: hurt(second, second.pause))
+        stopped = stack.survives(
+            "Redis under Sentinels: primary stands still", lambda: hurt(second, second.pause)
+        )
         assert stopped.dead_lettered == 0
         second.resume()
 
@@ -72,21 +86,34 @@ def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -
     with started(tmp_path_factory, redis=ClusteredRedis) as stack:
         cluster: ClusteredRedis = stack.redis
         inbox = f"tiercel:{{{numbered.NAME}:inbox:{stack.bolt_tasks[-1]}}}:"
-        keys = {"ledger": shard_prefix(numbered.NAME, 0), "lease": topology_prefix(numbered.NAME), "inbox": inbox}
+        keys = {
+            "ledger": shard_prefix(numbered.NAME, 0),
+            "lease": topology_prefix(numbered.NAME),
+            "inbox": inbox,
+        }
         for what, key in keys.items():
             primary = cluster.primary_of(key)
 
             def killed(key: str = key, primary: EmbeddedRedis = primary) -> None:
                 primary.kill()
-                wait_until(lambda: cluster.primary_of(key) is not primary, 60, "the cluster to promote a replica")
+                wait_until(
+                    lambda: cluster.primary_of(key) is not primary,
+                    60,
+                    "the cluster to promote a replica",
+                )
 
-            assert stack.survives(f"Redis Cluster: primary of the {what} killed", killed).dead_lettered == 0
+            assert (
+                stack.survives(f"Redis Cluster: primary of the {what} killed", killed).dead_lettered
+                == 0
+            )
             primary.start()
             # Both may be on one server, and the next one to die must have a replica again.
             wait_until(lambda old=primary: old.synced, 60, "the old primary to follow the new one")
 
 
-def test_a_broker_of_three_loses_the_node_that_everybody_uses(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_broker_of_three_loses_the_node_that_everybody_uses(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """All addresses begin with the node that is killed; the queue has its messages on all three."""
     with started(tmp_path_factory, rabbitmq=ClusteredRabbitMQ) as stack:
         first = stack.rabbitmq.nodes[0]
@@ -95,7 +122,10 @@ def test_a_broker_of_three_loses_the_node_that_everybody_uses(tmp_path_factory: 
 
 
 def test_a_publisher_finds_the_new_leaders() -> None:
-    """Of several queues, some are met between two leaders; RabbitMQ 3.10 would refuse for them as long as the channel lives."""
+    """Of several queues, some are met between two leaders.
+
+    RabbitMQ 3.10 would refuse for them as long as the channel lives.
+    """
     queues = [unique() for _ in range(20)]
     with ClusteredRabbitMQ() as cluster:
         with plain_channel(cluster.nodes[0].url) as channel:

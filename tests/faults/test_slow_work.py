@@ -1,4 +1,6 @@
-"""Bolts that are slow, while a process dies: each message is acked, and what was in flight alone is executed again."""
+"""Bolts that are slow, while a process dies: each message is acked, and what was in flight alone
+is executed again.
+"""
 
 import os
 import signal
@@ -23,7 +25,9 @@ WITHIN_S = 200
 
 def python_worker_killed(wired):
     """One that is in the middle of its work."""
-    os.kill(wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")[0], signal.SIGKILL)
+    os.kill(
+        wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")[0], signal.SIGKILL
+    )
     return wired.in_flight()
 
 
@@ -40,20 +44,29 @@ def busy_workers(wired):
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory, servers):
     folder = tmp_path_factory.mktemp("effects")
-    with Wired("tests.faults.burdens:slow", SLOW, folder, master="local[2]", servers=servers) as wired:
+    with Wired(
+        "tests.faults.burdens:slow", SLOW, folder, master="local[2]", servers=servers
+    ) as wired:
         wired.spark_run()
         yield wired
 
 
 def test_slow_work_survives_a_python_worker_and_the_driver(wired):
-    """With default settings. Nothing times out: what a new run of Spark takes up again has its whole time."""
+    """With default settings.
+
+    Nothing times out: what a new run of Spark takes up again has its whole time.
+    """
     published_at = time.time()
     with Publisher(wired.rabbitmq.url) as publisher:
         publisher.publish(SLOW, (b'{"number": %d}' % number for number in range(MESSAGES)))
     in_flight = []
     for fault in (python_worker_killed, driver_killed):
         enough = len(Executions(wired.folder).done) + BEFORE
-        wait_until(lambda enough=enough: len(Executions(wired.folder).done) >= enough, WITHIN_S, f"{enough} messages")
+        wait_until(
+            lambda enough=enough: len(Executions(wired.folder).done) >= enough,
+            WITHIN_S,
+            f"{enough} messages",
+        )
         in_flight.append(fault(wired))
     struck_at = time.time()
     wait_until(lambda: wired.counts()["acked"] >= MESSAGES, WITHIN_S, "every message to be acked")

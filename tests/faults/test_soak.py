@@ -1,4 +1,7 @@
-"""Random faults, one after the other, under a load that never stops: `make soak`; a minute of it in each run of the suite."""
+"""Random faults, one after the other, under a load that never stops: `make soak`.
+
+A minute of it in each run of the suite.
+"""
 
 from __future__ import annotations
 

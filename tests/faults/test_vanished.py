@@ -1,4 +1,6 @@
-"""An executor that stands still for a minute, in the middle of a tuple, and comes back with its old attempt."""
+"""An executor that stands still for a minute, in the middle of a tuple, and comes back with
+its old attempt.
+"""
 
 import os
 import signal
@@ -35,15 +37,21 @@ WITHIN_S = 200
 def started(name, folder, servers):
     folder.mkdir()
     master = "local-cluster[2,1,1024]"
-    with Wired(f"tests.faults.burdens:{name}", VANISHED, folder, master=master, servers=servers) as wired:
+    with Wired(
+        f"tests.faults.burdens:{name}", VANISHED, folder, master=master, servers=servers
+    ) as wired:
         wired.spark_run()
         yield wired
 
 
 def tallied(wired):
     """Number to how often its tuples count in the state."""
-    with closing(RedisStateStore(ledger_spec_of(wired.topology, (wired.redis_wire.url,)), epoch=0)) as store:
-        return Counter({decode_key(key): decode_value(value) for key, value in store.entries("tally")})
+    with closing(
+        RedisStateStore(ledger_spec_of(wired.topology, (wired.redis_wire.url,)), epoch=0)
+    ) as store:
+        return Counter(
+            {decode_key(key): decode_value(value) for key, value in store.entries("tally")}
+        )
 
 
 def busy(wired):
@@ -74,7 +82,9 @@ def at_work(wired):
 
 
 def flows(wired):
-    """Tell whether nearly as many were done in the last two seconds as were published: those of both tasks."""
+    """Tell whether nearly as many were done in the last two seconds as were published:
+    those of both tasks.
+    """
     last_s = time.time() - 2.0
     lately = sum(at > last_s for at in Executions(wired.folder).first_at.values())
     return lately >= 1.8 * RATE
@@ -90,7 +100,9 @@ def vanish(wired, come_back):
     ``come_back`` is called with the pid of the Python process and all that were stopped.
     """
     with Load(wired.rabbitmq.url, VANISHED, RATE, 0) as load:
-        wait_until(lambda: len(Executions(wired.folder).done) > RATE, WITHIN_S, "the first messages")
+        wait_until(
+            lambda: len(Executions(wired.folder).done) > RATE, WITHIN_S, "the first messages"
+        )
         hold_order(wired.folder).touch()
         (worker,) = wait_until(lambda: busy(wired)[:1], 60, "a tuple that lasts")
         stopped = family(executor_of(worker))
@@ -104,16 +116,22 @@ def vanish(wired, come_back):
         meanwhile = len(Executions(wired.folder).done) - done
         assert effects_of(wired, worker) == wrote
         come_back(worker, stopped)
-        wait_until(lambda: len(at_work(wired)) == EXECUTORS, 90, "the run to have both executors again")
-    wait_until(lambda: len(Executions(wired.folder).done) == len(load.published), WITHIN_S, "every message")
+        wait_until(
+            lambda: len(at_work(wired)) == EXECUTORS, 90, "the run to have both executors again"
+        )
+    wait_until(
+        lambda: len(Executions(wired.folder).done) == len(load.published), WITHIN_S, "every message"
+    )
     wired.rests(60)
     found = Executions(wired.folder)
     counts = wired.counts()
     last_s = found.last_at - stopped_at
     print(  # noqa: T201
-        f"{len(load.published)} messages, {meanwhile} while it was away, at full rate after {flowed_s:.1f} s, "
+        f"{len(load.published)} messages, {meanwhile} while it was away, at full rate "
+        f"after {flowed_s:.1f} s, "
         f"the last {last_s:.0f} s after it went; "
-        f"{found.begun.total() - len(load.published)} executed again; {counts['acked']} acked, {counts['released']} released"
+        f"{found.begun.total() - len(load.published)} executed again; "
+        f"{counts['acked']} acked, {counts['released']} released"
     )
     assert meanwhile > (AWAY_S - FLOWS_AGAIN_S) * RATE
     assert tallied(wired) == dict.fromkeys(load.published, 1)
@@ -129,7 +147,11 @@ def test_an_executor_vanishes_for_a_minute_and_comes_back(tmp_path, servers):
             before = threads(worker), effects_of(wired, worker)
             # The Python process alone at first: its executor would end it.
             go_on([worker])
-            wait_until(lambda: effects_of(wired, worker) > before[1], 10 + HOLD_S, "the old attempt to go on")
+            wait_until(
+                lambda: effects_of(wired, worker) > before[1],
+                10 + HOLD_S,
+                "the old attempt to go on",
+            )
             wait_until(lambda: threads(worker) < before[0], 30, "the old attempt to end by itself")
             go_on(stopped)
 

@@ -1,4 +1,6 @@
-"""A topology on private servers, each behind a proxy, with what a fault needs to strike it and a test to look at it."""
+"""A topology on private servers, each behind a proxy, with what a fault needs to strike it and a
+test to look at it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ EFFECTS = "TIERCEL_TEST_EFFECTS"
 class Wired(Entered):
     """A running topology of one queue and one spout."""
 
-    def __init__(self, name: str, queue: str, folder: Path, *, master: str, servers: Servers) -> None:
+    def __init__(
+        self, name: str, queue: str, folder: Path, *, master: str, servers: Servers
+    ) -> None:
         """``name`` is a ``module:function``; its bolts leave their effects in ``folder``."""
         self.name = name
         self.queue = queue
@@ -119,7 +123,9 @@ class Wired(Entered):
         return found
 
     def spark_run(self) -> str:
-        """The driver's run, once a process attends each bolt task: a new run begins where the driver gave one up."""
+        """The driver's run, once a process attends each bolt task: a new run begins where the
+        driver gave one up.
+        """
 
         def attended() -> str:
             with closing(RedisLease(self.redis_wire.url, self.topology.name)) as lease:
@@ -146,9 +152,15 @@ class Wired(Entered):
 
     def start_again(self, name: str) -> None:
         """Start a driver or spout worker that has ended, as an operator would."""
-        arguments = ["driver", self.name] if name == "driver" else ["spout", self.name, self.spout, "--task-index", name]
+        arguments = (
+            ["driver", self.name]
+            if name == "driver"
+            else ["spout", self.name, self.spout, "--task-index", name]
+        )
         argv = [sys.executable, "-m", "tiercel", *arguments]
-        child = Child(f"{name} again", argv, {**self._settings.as_environment(), **python_path(Path.cwd())})
+        child = Child(
+            f"{name} again", argv, {**self._settings.as_environment(), **python_path(Path.cwd())}
+        )
         child.start()
         self._exits.callback(child.stop, timedelta(seconds=10))
         self._successors[name] = child

@@ -1,4 +1,6 @@
-"""A release of Debian with some of its packages, bootstrapped from this machine's own mirror into a container image."""
+"""A release of Debian with some of its packages, bootstrapped from this machine's own mirror into a
+container image.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tiercel.compose.install import PLAIN_ENVIRONMENT, install_missing
 
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _SHOWN_LINES = 8
-# Says on stdout what is in the image, as tar; everything else goes to stderr. /proc may still be mounted below if it failed.
+# Says on stdout what is in the image, as tar; everything else goes to stderr. /proc may still be
+# mounted below if it failed.
 _BOOTSTRAP = """
 set -eu
 umask 022
@@ -27,7 +30,8 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 debootstrap --force-check-gpg --variant=minbase --include="$2" "$1" "$work/root" "$3" "$4" >&2
 tar -C "$work/root" --numeric-owner -c \\
-    --exclude=./var/cache/apt/archives --exclude=./var/lib/apt/lists --exclude=./var/log/bootstrap.log \\
+    --exclude=./var/cache/apt/archives --exclude=./var/lib/apt/lists \\
+    --exclude=./var/log/bootstrap.log \\
     --exclude=./usr/share/doc --exclude=./usr/share/locale --exclude=./usr/share/man .
 """
 
@@ -41,7 +45,9 @@ class Release:
 
     @property
     def tag(self) -> str:
-        """The image's name; holds a digest of all that decides what is in it, except the age of the packages."""
+        """The image's name; holds a digest of all that decides what is in it, except the age
+        of the packages.
+        """
         recipe = repr((self.suite, self.packages, _BOOTSTRAP))
         return f"tiercel-debian:{self.suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
@@ -49,12 +55,14 @@ class Release:
 def release_image(client: docker.DockerClient, release: Release) -> str:
     """The tag of the release's image, which is built if it is not here; that takes a minute.
 
-    Raises ServiceMissingError if debootstrap or a mirror is missing, ServiceStartError with its last lines if it fails.
+    Raises ServiceMissingError if debootstrap or a mirror is missing, ServiceStartError with its
+    last lines if it fails.
     """
     try:
         client.images.get(release.tag)
     except ImageNotFound:
-        with tempfile.NamedTemporaryFile(dir="/var/tmp") as packed:  # /tmp may be in memory, and this is large
+        # /tmp may be in memory, and this is large
+        with tempfile.NamedTemporaryFile(dir="/var/tmp") as packed:
             _bootstrap(release, packed)
             repository, _, tag = release.tag.partition(":")
             client.api.import_image_from_file(packed.name, repository=repository, tag=tag)
@@ -66,7 +74,8 @@ def version_of(client: docker.DockerClient, release: Release, package: str) -> s
     words = ["dpkg-query", "-W", "-f", "${source:Upstream-Version}", package]
     container = client.containers.run(release.tag, words, detach=True, network_mode="none")
     try:
-        container.wait()  # before its output is read: that of a container which is just ending may come back empty
+        # before its output is read: that of a container which is just ending may come back empty
+        container.wait()
         answer: bytes = container.logs(stderr=False)
     finally:
         container.remove(force=True)
@@ -77,8 +86,11 @@ def _bootstrap(release: Release, packed: IO[bytes]) -> None:
     install_missing("debootstrap")
     apt = Apt.find()
     if apt is None:
-        raise ServiceMissingError("building images of Debian needs apt, and root or a sudo that asks for no password")
-    # A release that is younger than debootstrap has no script of its own yet; all are links to that of sid.
+        raise ServiceMissingError(
+            "building images of Debian needs apt, and root or a sudo that asks for no password"
+        )
+    # A release that is younger than debootstrap has no script of its own yet; all are
+    # links to that of sid.
     script = next(path for path in (_SCRIPTS / release.suite, _SCRIPTS / "sid") if path.exists())
     words = [release.suite, ",".join(release.packages), apt.debian_mirror(), str(script)]
     with tempfile.TemporaryFile() as said:
@@ -94,4 +106,6 @@ def _bootstrap(release: Release, packed: IO[bytes]) -> None:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
             shown = "\n".join(f"  {line}" for line in lines)
-            raise ServiceStartError(f"could not bootstrap Debian {release.suite}; the last lines:\n{shown}")
+            raise ServiceStartError(
+                f"could not bootstrap Debian {release.suite}; the last lines:\n{shown}"
+            )

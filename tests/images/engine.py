@@ -1,6 +1,8 @@
-"""A Docker engine: the one that runs, else one of our own, installed with apt and started where that is possible.
+"""A Docker engine: the one that runs, else one of our own, installed with apt and started where
+that is possible.
 
-An engine that we start stays: it belongs to the machine, as every Docker engine does, and others may use it meanwhile.
+An engine that we start stays: it belongs to the machine, as every Docker engine does, and others
+may use it meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ setsid dockerd ${1:+--group "$1"} </dev/null >"$2" 2>&1 &
 def engine() -> docker.DockerClient:
     """A client of a Docker engine, to be closed by the caller.
 
-    Raises ServiceMissingError if there is none and none can be started from here, ServiceStartError if it does not come up.
+    Raises ServiceMissingError if there is none and none can be started from here, ServiceStartError
+    if it does not come up.
     """
     client = _answering()
     if client is not None:
@@ -50,13 +53,16 @@ def engine() -> docker.DockerClient:
         raise ServiceMissingError(_NO_RIGHT)
     prefix = root_prefix()
     if prefix is None:
-        raise ServiceMissingError("no Docker engine answers; install and start one: sudo apt-get install docker.io")
+        raise ServiceMissingError(
+            "no Docker engine answers; install and start one: sudo apt-get install docker.io"
+        )
     install_missing("docker")
     return _started(prefix)
 
 
 def _answering() -> docker.DockerClient | None:
-    # Asked first: the client leaves the socket of a refused connection to the garbage collector, which warns of it.
+    # Asked first: the client leaves the socket of a refused connection to the garbage collector,
+    # which warns of it.
     if _refusal() is not None:
         return None
     try:
@@ -84,7 +90,12 @@ def _refusal() -> OSError | None:
 def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
     command = [*prefix, "/bin/sh", "-c", _START, "start", private_group() or "", str(LOG)]
     done = subprocess.run(
-        command, env=PLAIN_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+        command,
+        env=PLAIN_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
     )
     if done.returncode == 0:
         deadline = time.monotonic() + _READY_TIMEOUT_S
@@ -100,16 +111,21 @@ def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
 
 
 def private_group() -> str | None:
-    """Return the user's primary group if it is the user's alone, named like the user; None if others are in it, or may be.
+    """Return the user's primary group if it is the user's alone, named like the user.
 
-    That others are not listed is no proof, where users are in a directory that does not list them: hence the name.
+    None if others are in it, or may be.
+
+    That others are not listed is no proof, where users are in a directory that does not list
+    them: hence the name.
     """
     try:
         user = pwd.getpwuid(os.getuid())
         group = grp.getgrgid(user.pw_gid)
     except KeyError:
         return None
-    others = {each.pw_name for each in pwd.getpwall() if each.pw_gid == group.gr_gid} | set(group.gr_mem)
+    others = {each.pw_name for each in pwd.getpwall() if each.pw_gid == group.gr_gid} | set(
+        group.gr_mem
+    )
     return group.gr_name if group.gr_name == user.pw_name and others <= {user.pw_name} else None
 
 

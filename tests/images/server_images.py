@@ -1,10 +1,11 @@
-"""Container images of the servers, for tests: the official ones where they can be pulled, else built from Debian's packages.
+"""Container images of the servers, for tests: the official ones where they can be pulled, else
+built from Debian's packages.
 
     python -m tests.images.server_images rabbitmq:4.3 redis:8.0 valkey:9.1
 
-A release of Debian is bootstrapped once, with all its servers; each server is then a thin layer over it. What was built is
-found again by its tag, which holds a digest of the recipe. Built images run as an ordinary user and take the same commands as
-the official ones.
+A release of Debian is bootstrapped once, with all its servers; each server is then a thin layer
+over it. What was built is found again by its tag, which holds a digest of the recipe. Built images
+run as an ordinary user and take the same commands as the official ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _RABBITMQ_FILES = {
     "rabbitmq.conf": "loopback_users = none\nlog.console = true\n",
     "enabled_plugins": "[rabbitmq_management].\n",
 }
-# A broker answers the greeting with a frame of type 1 once it serves clients; its own tools would start an Erlang each time.
+# A broker answers the greeting with a frame of type 1 once it serves clients; its own tools would
+# start an Erlang each time.
 _RABBITMQ = r"""
 COPY rabbitmq.conf enabled_plugins /etc/rabbitmq/
 ENV PATH=/usr/lib/rabbitmq/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/var/lib/rabbitmq
@@ -38,7 +40,8 @@ EXPOSE 5671 5672 15672
 WORKDIR /var/lib/rabbitmq
 USER rabbitmq
 HEALTHCHECK --interval=10s --start-period=60s CMD bash -c \
- 'exec 3<>/dev/tcp/127.0.0.1/5672; printf "AMQP\0\0\11\1" >&3; read -t 5 -r -n 1 kind <&3; [ "$kind" = $'"'"'\1'"'"' ]'
+ 'exec 3<>/dev/tcp/127.0.0.1/5672; printf "AMQP\0\0\11\1" >&3; read -t 5 -r -n 1 kind <&3; \
+ [ "$kind" = $'"'"'\1'"'"' ]'
 CMD ["rabbitmq-server"]
 """
 _REDIS = """
@@ -76,7 +79,9 @@ class Server:
 SERVERS = {
     str(server): server
     for server in (
-        Server(name="rabbitmq", version="3.10", official="rabbitmq:3.10-management", release=_BOOKWORM),
+        Server(
+            name="rabbitmq", version="3.10", official="rabbitmq:3.10-management", release=_BOOKWORM
+        ),
         Server(name="rabbitmq", version="4.0", official="rabbitmq:4.0-management", release=_TRIXIE),
         Server(name="rabbitmq", version="4.3", official="rabbitmq:4.3-management", release=_FORKY),
         Server(name="redis", version="7.0", official="redis:7.0", release=_BOOKWORM),
@@ -94,16 +99,20 @@ def server_named(name: str) -> Server:
 
 
 def image_of(client: docker.DockerClient, server: Server, instead: str | None = None) -> str:
-    """The name of an image of this server that is here when this returns. The first time takes up to two minutes.
+    """The name of an image of this server that is here when this returns.
 
-    ``instead`` names an image to take in place of the official one; it is never built, and ``{version}`` in it becomes the
-    server's. Raises ServiceMissingError, ServiceStartError.
+    The first time takes up to two minutes.
+
+    ``instead`` names an image to take in place of the official one; it is never built, and
+    ``{version}`` in it becomes the server's. Raises ServiceMissingError, ServiceStartError.
     """
     if instead:
         name = instead.replace("{version}", server.version)
         if _is_here(client, name) or _pulled(client, name):
             return name
-        raise ServiceMissingError(f"the image {name} is not here and cannot be pulled; correct its name")
+        raise ServiceMissingError(
+            f"the image {name} is not here and cannot be pulled; correct its name"
+        )
     built = f"tiercel-{server}-{_digest(server)}"
     for name in (server.official, built):
         if _is_here(client, name):
@@ -150,7 +159,9 @@ def _digest(server: Server) -> str:
     return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
 
-def _build(client: docker.DockerClient, tag: str, dockerfile: str, files: Mapping[str, str]) -> None:
+def _build(
+    client: docker.DockerClient, tag: str, dockerfile: str, files: Mapping[str, str]
+) -> None:
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:
         for name, text in {"Dockerfile": dockerfile, **files}.items():
@@ -166,7 +177,9 @@ def _build(client: docker.DockerClient, tag: str, dockerfile: str, files: Mappin
 
 
 def main(names: Sequence[str]) -> int:
-    """The command line: make sure that the images of these servers, or of all, are here, and say their names."""
+    """The command line: make sure that the images of these servers, or of all, are here, and
+    say their names.
+    """
     try:
         with closing(engine()) as client:
             for server in [server_named(name) for name in names or SERVERS]:

@@ -1,4 +1,6 @@
-"""``amqps://`` and ``rediss://``: a certificate is accepted if it is right in everything, and passwords stay unseen."""
+"""``amqps://`` and ``rediss://``: a certificate is accepted if it is right in everything, and
+passwords stay unseen.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def rediss(servers, certificate):
 
 @pytest.fixture
 def no_password(caplog, capfd, amqps, rediss):
-    """Nothing that is logged, at whatever level, and nothing that is printed may hold a password."""
+    """Nothing that is logged, at whatever level, and nothing that is printed may
+    hold a password.
+    """
     caplog.set_level(logging.DEBUG)
     yield
     printed = "".join(capfd.readouterr())
@@ -95,7 +99,9 @@ def test_an_authority_of_the_system_needs_no_option(amqps, rediss, certificate, 
 
 
 @pytest.mark.parametrize("option", ["", "?cafile={stranger}"])
-def test_rabbitmq_with_a_certificate_of_nobody_we_know_is_refused(amqps, stranger, option, no_password):
+def test_rabbitmq_with_a_certificate_of_nobody_we_know_is_refused(
+    amqps, stranger, option, no_password
+):
     url = amqps + option.format(stranger=stranger)
     with pytest.raises(BrokerRefusedError) as caught:
         declare_queue(url, WorkQueue(name=unique()))
@@ -105,7 +111,9 @@ def test_rabbitmq_with_a_certificate_of_nobody_we_know_is_refused(amqps, strange
 
 
 @pytest.mark.parametrize("option", ["", "?ssl_ca_certs={stranger}"])
-def test_redis_with_a_certificate_of_nobody_we_know_is_refused(rediss, stranger, option, no_password):
+def test_redis_with_a_certificate_of_nobody_we_know_is_refused(
+    rediss, stranger, option, no_password
+):
     url = rediss + option.format(stranger=stranger)
     metrics = RedisMetrics(url, "t")
     with pytest.raises(LedgerRefusedError) as caught:
@@ -114,14 +122,18 @@ def test_redis_with_a_certificate_of_nobody_we_know_is_refused(rediss, stranger,
     metrics.close()
 
 
-def test_rabbitmq_under_a_name_that_is_not_in_its_certificate_is_refused(amqps, certificate, no_password):
+def test_rabbitmq_under_a_name_that_is_not_in_its_certificate_is_refused(
+    amqps, certificate, no_password
+):
     url = by_address(f"{amqps}?cafile={certificate.ca}")
     with pytest.raises(BrokerRefusedError) as caught:
         declare_queue(url, WorkQueue(name=unique()))
     assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
 
 
-def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(rediss, certificate, no_password):
+def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(
+    rediss, certificate, no_password
+):
     url = by_address(f"{rediss}?ssl_ca_certs={certificate.ca}")
     with connect(url) as client, pytest.raises(LedgerRefusedError) as caught, translated("look"):
         client.ping()
@@ -134,7 +146,11 @@ def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkey
     with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="amqp or amqps"):
         declare_queue(amqp_url.replace("amqp://", "amqps://"), WorkQueue(name="q"))
     url = redis_url.replace("redis://", "rediss://")
-    with connect(url) as client, pytest.raises(LedgerUnavailableError, match="redis:// or rediss://"), translated("look"):
+    with (
+        connect(url) as client,
+        pytest.raises(LedgerUnavailableError, match="redis:// or rediss://"),
+        translated("look"),
+    ):
         client.ping()
 
 
@@ -157,7 +173,9 @@ def test_an_authority_that_cannot_be_read_is_named_before_anything_is_tried(tmp_
 
 @pytest.mark.parametrize("option", ["ssl_ca_cert=/x", "ssl_cert_reqs=maybe"])
 def test_a_wrong_option_in_the_redis_url_is_named_before_anything_is_tried(option):
-    with pytest.raises(LedgerRefusedError, match=r"option in the Redis URL.*(ssl_ca_cert|maybe)") as caught:
+    with pytest.raises(
+        LedgerRefusedError, match=r"option in the Redis URL.*(ssl_ca_cert|maybe)"
+    ) as caught:
         connect(f"rediss://:hush@127.0.0.1:1?{option}")
     assert "hush" not in str(caught.value)
 

@@ -1,4 +1,7 @@
-"""Spouts, bolts and topologies of several tests. What a bolt has to say, it emits: it may run in another process."""
+"""Spouts, bolts and topologies of several tests.
+
+What a bolt has to say, it emits: it may run in another process.
+"""
 
 from tiercel import BasicBolt, Bolt, TopologyBuilder
 from tiercel.testing import FeederSpout
@@ -47,7 +50,9 @@ class Telling(BasicBolt):
         self.task = context.task_id
 
     def execute(self, tup, collector):
-        collector.emit([self.task, tup.source_component, tup.source_stream, tup.source_task, str(tup[0])])
+        collector.emit(
+            [self.task, tup.source_component, tup.source_stream, tup.source_task, str(tup[0])]
+        )
 
 
 def feeding(*rows, fields="x long", tracked=True):
@@ -63,7 +68,9 @@ def chain(spout, *bolts, parallelism=1):
     builder = TopologyBuilder("chain")
     builder.set_spout("s", spout)
     for number, bolt in enumerate(bolts, 1):
-        builder.set_bolt(f"b{number}", bolt, parallelism).shuffle_grouping(f"b{number - 1}" if number > 1 else "s")
+        builder.set_bolt(f"b{number}", bolt, parallelism).shuffle_grouping(
+            f"b{number - 1}" if number > 1 else "s"
+        )
     return builder.build()
 
 

@@ -15,7 +15,9 @@ class Living(BasicBolt):
         self.folder = folder
 
     def prepare(self, config, context):
-        self.diary = self.folder / f"{context.task_id}-{len(list(self.folder.iterdir()))}-{id(self)}"
+        self.diary = (
+            self.folder / f"{context.task_id}-{len(list(self.folder.iterdir()))}-{id(self)}"
+        )
         self.write("prepare")
 
     def execute(self, tup, collector):
@@ -32,7 +34,9 @@ class Living(BasicBolt):
             file.write(f"{word} ")
 
 
-def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_up_last(cluster_of, tmp_path):
+def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_up_last(
+    cluster_of, tmp_path
+):
     feeder = feeding(*range(20))
     cluster = cluster_of(chain(feeder, Living(tmp_path), parallelism=2))
     cluster.settle()

@@ -53,13 +53,26 @@ FAILED = {
     "raise": "ValueError: invalid literal for int() with base 10: 'raised'",
     "emit raise": "ValueError: invalid literal for int() with base 10: 'raised'",
     "ack raise": "ValueError: invalid literal for int() with base 10: 'raised'",
-    "ack ack": "AlreadySettledError: 'b1' acks Tuple(s:default, line='ack ack'), which it has acked before",
-    "ack fail": "AlreadySettledError: 'b1' fails Tuple(s:default, line='ack fail'), which it has acked before",
+    "ack ack": (
+        "AlreadySettledError: 'b1' acks Tuple(s:default, line='ack ack'), which it has acked before"
+    ),
+    "ack fail": (
+        "AlreadySettledError: 'b1' fails Tuple(s:default, line='ack fail'), which it "
+        "has acked before"
+    ),
     "fail ack": "on purpose",
-    "ack emit": "AlreadySettledError: 'b1' anchors to Tuple(s:default, line='ack emit'), which it has acked before",
+    "ack emit": (
+        "AlreadySettledError: 'b1' anchors to Tuple(s:default, line='ack emit'), "
+        "which it has acked before"
+    ),
     "string": "ForeignTupleError: 'b1' acks 'foreign', which is no tuple",
-    "stream ack": "UnknownStreamError: 'b1' emits on stream 'late'; its streams are default, direct",
-    "two ack": "BadValuesError: 'b1' emits ['', ''] on stream 'default'; give a list with one value for each of (word string)",
+    "stream ack": (
+        "UnknownStreamError: 'b1' emits on stream 'late'; its streams are default, direct"
+    ),
+    "two ack": (
+        "BadValuesError: 'b1' emits ['', ''] on stream 'default'; give a list with "
+        "one value for each of (word string)"
+    ),
     "number ack": "stream 'default': field 'word' is a string, the value is the int 7",
     "direct ack": "DirectStreamError: 'b1'",
     "not_direct ack": "DirectStreamError: 'b1'",
@@ -113,7 +126,10 @@ def test_the_tuple_of_another_task_cannot_be_acked(cluster_of):
     cluster = cluster_of(builder.build(), slots=1)  # one slot: both run in one process
     cluster.settle()
     assert outcome(cluster) == ([], [7], 0)
-    expected = "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which this task does not hold"
+    expected = (
+        "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which "
+        "this task does not hold"
+    )
     assert cluster.fail_reasons("s") == [expected]
 
 
@@ -136,7 +152,9 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_worker_goes_on
     bad = [word for word in words if word[0] == "b"]
     assert outcome(cluster) == (good, bad, 0)
     assert cluster.fail_reasons("s") == [f"b1[2]: RuntimeError: {word} is bad" for word in bad]
-    assert sorted(cluster.read_tuples("b1")) == sorted([word] for word in good), "what the failed ones had emitted is dropped"
+    assert sorted(cluster.read_tuples("b1")) == sorted([word] for word in good), (
+        "what the failed ones had emitted is dropped"
+    )
 
 
 class Mixed(BasicBolt):
@@ -160,8 +178,13 @@ def test_values_that_do_not_fit_the_stream_fail_the_tuple_and_nothing_of_it_leav
     cluster.settle()
     assert outcome(cluster) == (["good", "fine"], ["type", "stream", "count"], 0)
     wrong_type, unknown, wrong_number = cluster.fail_reasons("s")
-    assert wrong_type == "mixed[2]: stream 'numbers': field 'n' is a long, the value is the str 'type'"
-    assert unknown == "mixed[2]: UnknownStreamError: 'mixed' emits on stream 'nowhere'; its streams are words, numbers"
+    assert (
+        wrong_type == "mixed[2]: stream 'numbers': field 'n' is a long, the value is the str 'type'"
+    )
+    assert unknown == (
+        "mixed[2]: UnknownStreamError: 'mixed' emits on stream 'nowhere'; its "
+        "streams are words, numbers"
+    )
     assert "BadValuesError: 'mixed' emits [1, 2]" in wrong_number
     assert sorted(cluster.read_tuples("mixed", "words")) == [["fine"], ["good"]]
     assert cluster.read_tuples("mixed", "numbers") == [[1], [1]]

@@ -69,12 +69,17 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
     cluster.settle()
     assert len(cluster.acked("single")) == len(WORDS) * TIMES
     assert outcome(cluster, "lines") == (["message"] * TIMES, [], 0)
-    tasks = {component: list(topology(source).task_ids(component)) for component in ("all", "global", "custom")}
+    tasks = {
+        component: list(topology(source).task_ids(component))
+        for component in ("all", "global", "custom")
+    }
     for component in ("shuffle", "none", "local_or_shuffle"):
         shares = sum(spread(cluster, component).values(), Counter())
         assert len(shares) == TASKS
         # Among the tasks in the emitter's process: one of them may have two tasks, the other one.
-        least, most = (400, 1_600) if (component, source) == ("local_or_shuffle", "words") else (700, 900)
+        least, most = (
+            (400, 1_600) if (component, source) == ("local_or_shuffle", "words") else (700, 900)
+        )
         assert all(least <= share <= most for share in shares.values()), component
         assert shares.total() == len(WORDS) * TIMES
     assert all(len(had) == 1 for had in spread(cluster, "fields").values())
@@ -86,10 +91,16 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
     assert all(had == {tasks["global"][0]: TIMES} for had in spread(cluster, "global").values())
     ends = [tasks["custom"][0], tasks["custom"][-1]]
     assert all(had == dict.fromkeys(ends, TIMES) for had in spread(cluster, "custom").values())
-    assert all(had.total() == TIMES for component in ("fields", "partial_key") for had in spread(cluster, component).values())
+    assert all(
+        had.total() == TIMES
+        for component in ("fields", "partial_key")
+        for had in spread(cluster, component).values()
+    )
     with LocalCluster(topology(source)) as again:
         again.settle()
-        assert spread(again, "fields") == spread(cluster, "fields"), "another run, in other processes, chooses the same tasks"
+        assert spread(again, "fields") == spread(cluster, "fields"), (
+            "another run, in other processes, chooses the same tasks"
+        )
 
 
 class Located(BasicBolt):
@@ -138,6 +149,9 @@ def test_a_custom_grouping_that_chooses_a_stranger_or_raises_fails_the_tuple(clu
     cluster.settle()
     assert outcome(cluster) == (["good"], ["bad", "raise"], 0)
     stranger, raised = cluster.fail_reasons("s")
-    assert stranger == "echo[2]: GroupingError: the grouping of stream 'default' of 'echo' chose task 99; choose among 3, 4"
+    assert stranger == (
+        "echo[2]: GroupingError: the grouping of stream 'default' of 'echo' chose "
+        "task 99; choose among 3, 4"
+    )
     assert raised == "echo[2]: LookupError: no task will do"
     assert sorted(row[0] for row in cluster.read_tuples("end")) == [3, 4]

@@ -50,7 +50,10 @@ def test_a_join_over_two_spouts_and_many_steps(cluster_of):
 
 
 class Window(Bolt):
-    """Emits the sum of what came since the last tick, anchored to it; acks what leaves the window."""
+    """Emits the sum of what came since the last tick, anchored to it.
+
+    Acks what leaves the window.
+    """
 
     output_fields = "total long, size long"
 

@@ -28,7 +28,13 @@ def test_a_state_lasts_from_step_to_step_and_forgets_what_a_failed_tuple_wrote(c
     for line in ("a c", "bad"):
         feeder.feed([line], line)
         cluster.settle()
-    assert sorted(cluster.read_tuples("count")) == [["a", 1], ["a", 2], ["a", 3], ["b", 1], ["c", 1]]
+    assert sorted(cluster.read_tuples("count")) == [
+        ["a", 1],
+        ["a", 2],
+        ["a", 3],
+        ["b", 1],
+        ["c", 1],
+    ]
     assert outcome(cluster) == (["a b a", "a c"], ["bad"], 0)
     assert dict(cluster.state("count")) == {"a": 3, "b": 1, "c": 1}
 
@@ -62,5 +68,11 @@ def test_an_arrow_bolt_stands_among_others(cluster_of):
     cluster = cluster_of(builder.build())
     cluster.settle()
     assert sorted(cluster.read_tuples("tell")) == [["a"], ["b"], ["c"]]
-    assert (sorted(cluster.acked("s")), cluster.failed("s"), cluster.pending("s")) == (["a b", "c"], ["a bad one"], 0)
-    assert cluster.fail_reasons("s") == ["split[2]: a bad line"] or cluster.fail_reasons("s") == ["split[3]: a bad line"]
+    assert (sorted(cluster.acked("s")), cluster.failed("s"), cluster.pending("s")) == (
+        ["a b", "c"],
+        ["a bad one"],
+        0,
+    )
+    assert cluster.fail_reasons("s") == ["split[2]: a bad line"] or cluster.fail_reasons("s") == [
+        "split[3]: a bad line"
+    ]

@@ -29,7 +29,9 @@ def test_any_number_of_ackers_decides_the_same(cluster_of, ackers):
             if tup["x"] % 2:
                 raise ValueError("odd")
 
-    cluster = cluster_of(chain(feeding(*range(200)), Pass(), OddsFail(), parallelism=2), Config(ackers=ackers))
+    cluster = cluster_of(
+        chain(feeding(*range(200)), Pass(), OddsFail(), parallelism=2), Config(ackers=ackers)
+    )
     cluster.settle()
     assert outcome(cluster) == (list(range(0, 200, 2)), list(range(1, 200, 2)), 0)
 
@@ -38,7 +40,10 @@ class Configured(BasicBolt):
     output_fields = "told string"
 
     def prepare(self, config, context):
-        places = f"{context.topology} {context.component} {context.task_id} {context.task_index} of {context.parallelism}"
+        places = (
+            f"{context.topology} {context.component} {context.task_id} "
+            f"{context.task_index} of {context.parallelism}"
+        )
         around = f"from {context.sources} to {dict(context.targets)}"
         self.told = f"{places} {around}: {config['colour']} {config['message_timeout_secs']:.0f}"
 
@@ -87,7 +92,9 @@ def test_each_task_has_a_tick_each_period_also_while_no_message_flows(cluster_of
     feeder = feeding(1, 2, 3)
     builder = TopologyBuilder("ticks")
     builder.set_spout("s", feeder)
-    builder.set_bolt("ticking", Ticking(), parallelism=2, config={"tick_tuple_freq_secs": 10}).global_grouping("s")
+    builder.set_bolt(
+        "ticking", Ticking(), parallelism=2, config={"tick_tuple_freq_secs": 10}
+    ).global_grouping("s")
     builder.set_bolt("other", Pass()).global_grouping("s")
     cluster = cluster_of(builder.build())
     cluster.advance_time(9.999)
@@ -99,6 +106,13 @@ def test_each_task_has_a_tick_each_period_also_while_no_message_flows(cluster_of
     assert cluster.acked("s") == [1, 2, 3, 4]
     first = 2
     second = 3
-    assert [held for task, held in cluster.read_tuples("ticking") if task == first] == [3, 1, 0, 0, 0, 0]
+    assert [held for task, held in cluster.read_tuples("ticking") if task == first] == [
+        3,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert [held for task, held in cluster.read_tuples("ticking") if task == second] == [0] * 6
     assert len(cluster.read_tuples("other")) == 4

@@ -53,7 +53,9 @@ def test_the_task_that_emitted_a_tuple_is_told_once_and_replays_what_failed(clus
     builder.set_bolt("end", Acking(), parallelism=2).fields_grouping("split", "word")
     cluster = cluster_of(builder.build())
     cluster.settle()
-    assert Counter(cluster.acked("s")) == {(task, index): 1 for task in (1, 2) for index in range(3)}
+    assert Counter(cluster.acked("s")) == {
+        (task, index): 1 for task in (1, 2) for index in range(3)
+    }
     assert Counter(cluster.failed("s")) == {(1, 1): 1, (2, 1): 1}
     assert Counter(word for [word] in cluster.read_tuples("split"))["good"] == 2
     for index in (0, 1):
@@ -128,7 +130,16 @@ def test_the_parts_of_a_spout_s_life_come_in_order_and_fail_has_the_reason(clust
     spout = cluster.spout("s")
     cluster.close()
     failed = "fail 1 b1[2]: not one"
-    assert spout.life == ["open", "activate", "emit", "emit", failed, "deactivate", "release 2", "close"]
+    assert spout.life == [
+        "open",
+        "activate",
+        "emit",
+        "emit",
+        failed,
+        "deactivate",
+        "release 2",
+        "close",
+    ]
 
 
 def test_a_deactivated_spout_is_not_asked_and_still_hears_of_its_tuples(cluster_of):
@@ -151,7 +162,9 @@ def test_a_deactivated_spout_is_not_asked_and_still_hears_of_its_tuples(cluster_
     assert spout.life[-2:] == ["deactivate", "close"]
 
 
-def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_of_a_failure(cluster_of):
+def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_of_a_failure(
+    cluster_of,
+):
     class Dispatcher(Spout):
         output_streams = MappingProxyType({"default": "x long", "own": "x long"})
         direct_streams = frozenset({"own"})
@@ -164,7 +177,9 @@ def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_
             self.collector = collector
             if self.left:
                 self.left -= 1
-                collector.emit_direct(self.chosen[self.left % 3], [self.left], msg_id=self.left, stream="own")
+                collector.emit_direct(
+                    self.chosen[self.left % 3], [self.left], msg_id=self.left, stream="own"
+                )
 
         def fail(self, msg_id):
             self.collector.emit([msg_id], msg_id=("again", msg_id))
@@ -185,7 +200,9 @@ def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_
 
     builder = TopologyBuilder("direct")
     builder.set_spout("s", Dispatcher())
-    builder.set_bolt("picky", Picky(), parallelism=3).direct_grouping("s", "own").shuffle_grouping("s")
+    builder.set_bolt("picky", Picky(), parallelism=3).direct_grouping("s", "own").shuffle_grouping(
+        "s"
+    )
     topology = builder.build()
     first = topology.task_ids("picky")[0]
     cluster = cluster_of(topology)

@@ -10,7 +10,9 @@ from tiercel.testing import FeederSpout
 class Sorting(BasicBolt):
     """Evens and odds on streams of their own, one without subscribers, and a direct one."""
 
-    output_streams = MappingProxyType({"even": "x long", "odd": "x long, name string", "nobody": "x long", "own": "x long"})
+    output_streams = MappingProxyType(
+        {"even": "x long", "odd": "x long, name string", "nobody": "x long", "own": "x long"}
+    )
     direct_streams = frozenset({"own"})
 
     def __init__(self, chosen):
@@ -36,7 +38,9 @@ def test_each_stream_goes_to_its_subscribers_and_each_of_them_has_a_copy_of_its_
     builder.set_bolt("chosen", Telling(), parallelism=2).direct_grouping("sorting", "own")
     builder.set_bolt("evens", Telling()).shuffle_grouping("sorting", "even")
     both = builder.set_bolt("both", Telling(), parallelism=2)
-    both.shuffle_grouping("sorting", "even").shuffle_grouping("sorting", "odd").all_grouping("s", "in")
+    both.shuffle_grouping("sorting", "even").shuffle_grouping("sorting", "odd").all_grouping(
+        "s", "in"
+    )
     topology = builder.build()
     assert list(topology.task_ids("chosen")) == [3, 4]
     cluster = cluster_of(topology)
@@ -47,11 +51,18 @@ def test_each_stream_goes_to_its_subscribers_and_each_of_them_has_a_copy_of_its_
     assert sorted(cluster.read_tuples("sorting", "odd")) == [[1, "number 1"], [3, "number 3"]]
     assert sorted(cluster.read_tuples("sorting", "nobody")) == [[-3], [-2], [-1], [0]]
     assert sorted(cluster.read_tuples("sorting", "own")) == [[0], [1], [2], [3]]
-    assert sorted(cluster.read_tuples("chosen")) == [[4, "sorting", "own", 2, str(x)] for x in range(4)]
-    assert sorted(cluster.read_tuples("evens")) == [[5, "sorting", "even", 2, "0"], [5, "sorting", "even", 2, "2"]]
+    assert sorted(cluster.read_tuples("chosen")) == [
+        [4, "sorting", "own", 2, str(x)] for x in range(4)
+    ]
+    assert sorted(cluster.read_tuples("evens")) == [
+        [5, "sorting", "even", 2, "0"],
+        [5, "sorting", "even", 2, "2"],
+    ]
     found = sorted(row[1:] for row in cluster.read_tuples("both"))
     expected = [["s", "in", 1, str(x)] for x in range(4) for _ in range(2)]
-    expected += [["sorting", "even", 2, str(x)] for x in (0, 2)] + [["sorting", "odd", 2, str(x)] for x in (1, 3)]
+    expected += [["sorting", "even", 2, str(x)] for x in (0, 2)] + [
+        ["sorting", "odd", 2, str(x)] for x in (1, 3)
+    ]
     assert found == sorted(expected)
 
 

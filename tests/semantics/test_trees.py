@@ -43,7 +43,9 @@ def test_a_tuple_anchored_to_several_is_in_the_trees_of_all(cluster_of, end):
     }[end]
     assert [outcome(cluster, "left"), outcome(cluster, "right")] == expected
     if end is Failing:
-        assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("left")} == {"ValueError: no 24"}
+        assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("left")} == {
+            "ValueError: no 24"
+        }
 
 
 class Maybe(Bolt):

@@ -1,4 +1,6 @@
-"""A stranger's process that asks a running Spark for its broadcasts: nothing but its ports, and Spark's own protocol."""
+"""A stranger's process that asks a running Spark for its broadcasts: nothing but its ports, and
+Spark's own protocol.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.schema import Schema
 
 SCHEMA = Schema.parse(
-    "a string, n long, d decimal(38,10), x binary, l array<long>, dl array<decimal(38,10)>, tl array<timestamp>, "
+    "a string, n long, d decimal(38,10), x binary, l array<long>, dl "
+    "array<decimal(38,10)>, tl array<timestamp>, "
     "s array<string>, f array<double>, g array<array<long>>"
 )
 ASTRAL = "😀".encode()  # makes a text of four bytes per character
@@ -25,7 +26,9 @@ ASTRAL = "😀".encode()  # makes a text of four bytes per character
 
 def filled(before: bytes, item: bytes, after: bytes = b"", most: int = MAX_BODY_BYTES) -> bytes:
     """As often as it fits into the largest body, or at most so often."""
-    return before + item * min(most, (MAX_BODY_BYTES - len(before) - len(after)) // len(item)) + after
+    return (
+        before + item * min(most, (MAX_BODY_BYTES - len(before) - len(after)) // len(item)) + after
+    )
 
 
 def names(count: int, form: str) -> Iterator[bytes]:
@@ -33,8 +36,12 @@ def names(count: int, form: str) -> Iterator[bytes]:
 
 
 def wide(*more: bytes, form: str = '"%x":0') -> bytes:
-    """An object of as many different names as are allowed, filled up with a string of wide characters."""
-    start = b"{" + b",".join([*names(MAX_VALUES - 4 - len(more), form), *more]) + b',"pad":"' + ASTRAL
+    """An object of as many different names as are allowed, filled up with a string of
+    wide characters.
+    """
+    start = (
+        b"{" + b",".join([*names(MAX_VALUES - 4 - len(more), form), *more]) + b',"pad":"' + ASTRAL
+    )
     return start + b"x" * (MAX_BODY_BYTES - len(start) - 2) + b'"}'
 
 
@@ -48,7 +55,9 @@ LARGE = {
 }
 # Those that took hours, or ended the process; and the worst of each kind of token.
 HARD = {
-    "16,000 names, one twice": lambda: b"{" + b",".join([*names(16_000, '"%x":0'), b'"0":0']) + b"}",
+    "16,000 names, one twice": lambda: (
+        b"{" + b",".join([*names(16_000, '"%x":0'), b'"0":0']) + b"}"
+    ),
     "decimal of zeros": lambda: b'{"d":"1' + b"0" * 5_500_000 + b'e-5500000"}',
     "decimal of nines": lambda: filled(b'{"d":"', b"9", b'"}'),
     "digits": lambda: filled(b'{"n":', b"9", b"}"),

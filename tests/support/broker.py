@@ -37,8 +37,9 @@ def plain_channel(amqp_url):
 def settle(server):
     """Restart it in good order after queues were declared, before it is killed.
 
-    RabbitMQ 3.10 may forget a queue, classic or quorum, when it is killed within seconds of its first start: of 70 brokers, one
-    began again with "Recovering 0 queues", though Mnesia's log had the queue when it was killed.
+    RabbitMQ 3.10 may forget a queue, classic or quorum, when it is killed within seconds of its
+    first start: of 70 brokers, one began again with "Recovering 0 queues", though Mnesia's log had
+    the queue when it was killed.
     """
     server.restart(keep_data=True)
 
@@ -46,7 +47,9 @@ def settle(server):
 def put(amqp_url, queue, *bodies, **properties):
     with plain_channel(amqp_url) as channel:
         for body in bodies:
-            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2, **properties), mandatory=True)
+            channel.basic_publish(
+                "", queue, body, pika.BasicProperties(delivery_mode=2, **properties), mandatory=True
+            )
 
 
 def ready(amqp_url, queue):
@@ -56,7 +59,9 @@ def ready(amqp_url, queue):
 
 
 def wait_ready(amqp_url, queue, count):
-    """Wait until so many wait in the queue: a quorum queue counts what was given back, or published, a moment later."""
+    """Wait until so many wait in the queue: a quorum queue counts what was given back, or
+    published, a moment later.
+    """
     wait_until(lambda: ready(amqp_url, queue) == count, message=f"{count} messages in {queue}")
 
 
@@ -131,7 +136,10 @@ class Desk:
         self.consumer.ack(delivery.epoch, delivery.tag)
 
     def wait_for(self, counter, count=1):
-        wait_until(lambda: self.counts[counter] >= count, message=f"{count} {counter}, so far {self.counts}")
+        wait_until(
+            lambda: self.counts[counter] >= count,
+            message=f"{count} {counter}, so far {self.counts}",
+        )
 
     def on_channel(self, function):
         """Call it with the pika channel, on its thread."""

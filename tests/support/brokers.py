@@ -32,7 +32,10 @@ class _Node(EmbeddedRabbitMQ):
         super()._configure()
         self._dist_port = self._shared_port
         lines = ["cluster_formation.peer_discovery_backend = classic_config"]
-        lines += [f"cluster_formation.classic_config.nodes.{n} = {_name(host)}" for n, host in enumerate(_HOSTS, 1)]
+        lines += [
+            f"cluster_formation.classic_config.nodes.{n} = {_name(host)}"
+            for n, host in enumerate(_HOSTS, 1)
+        ]
         with (self.folder / "rabbitmq.conf").open("a") as config:
             config.write("\n".join([*lines, ""]))
         cookie = self.folder / ".erlang.cookie"
@@ -48,13 +51,18 @@ class _Node(EmbeddedRabbitMQ):
         environment |= {
             "RABBITMQ_USE_LONGNAME": "true",
             "RABBITMQ_NODENAME": _name(self._host),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": arguments.replace("127,0,0,1", self._host.replace(".", ",")),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": arguments.replace(
+                "127,0,0,1", self._host.replace(".", ",")
+            ),
         }
         return replace(launch, env=environment)
 
 
 class ClusteredRabbitMQ(Entered):
-    """Its URL names the three nodes, the management API is that of the last. A server of the tests."""
+    """Its URL names the three nodes, the management API is that of the last.
+
+    A server of the tests.
+    """
 
     def __init__(self) -> None:
         install_missing("rabbitmq-server")

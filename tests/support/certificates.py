@@ -1,4 +1,6 @@
-"""An authority of our own and a server's certificate, made with openssl, and how servers are told to use it."""
+"""An authority of our own and a server's certificate, made with openssl, and how servers
+are told to use it.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,23 @@ def make_certificate(ca: Path) -> Certificate:
     """A certificate for ``HOST`` from this authority."""
     key = ca.with_name("server.key")
     certificate = ca.with_name("server.pem")
-    words = ("-subj", "/CN=server", "-addext", f"subjectAltName=DNS:{HOST}", "-addext", "basicConstraints=critical,CA:FALSE")
+    words = (
+        "-subj",
+        "/CN=server",
+        "-addext",
+        f"subjectAltName=DNS:{HOST}",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    )
     issuer = ("-CA", ca, "-CAkey", ca.with_name("ca.key"))
     _openssl("req", "-x509", *_KEY, *words, *issuer, "-keyout", key, "-out", certificate)
-    return Certificate(ca=ca, files={path.name: path.read_bytes() for path in (ca, key, certificate)})
+    return Certificate(
+        ca=ca, files={path.name: path.read_bytes() for path in (ca, key, certificate)}
+    )
 
 
 def _openssl(*words: str | Path) -> None:
-    done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["openssl", *map(str, words)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

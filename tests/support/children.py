@@ -17,7 +17,9 @@ def kill(child, number) -> None:
 
 
 def python_workers(driver: int) -> list[int]:
-    """Return the processes below the driver that run bolt tasks: those forked from an executor's daemon."""
+    """Return the processes below the driver that run bolt tasks: those forked from an
+    executor's daemon.
+    """
     daemons = _below(driver, _DAEMON)
     return sorted(pid for pid, parent in daemons.items() if parent in daemons)
 
@@ -55,4 +57,8 @@ def _below(ancestor: int, command: bytes) -> dict[int, int]:
             pid = parents[pid]
         return pid == ancestor
 
-    return {pid: parents[pid] for pid, words in commands.items() if command in words and pid != ancestor and below(pid)}
+    return {
+        pid: parents[pid]
+        for pid, words in commands.items()
+        if command in words and pid != ancestor and below(pid)
+    }

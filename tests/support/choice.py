@@ -1,10 +1,13 @@
 """Which tests `make test` takes, and which it leaves to `make test-all`: the one rule.
 
-Each test is *quick* or of the *rest*, and is marked as what it is when it is collected: `pytest -m quick`, `pytest -m rest`.
-Its folder decides. A test that is otherwise than its folder says so itself, with `@pytest.mark.quick` or `@pytest.mark.rest`:
+Each test is *quick* or of the *rest*, and is marked as what it is when it is collected:
+`pytest -m quick`, `pytest -m rest`. Its folder decides. A test that is otherwise than its folder
+says so itself, with `@pytest.mark.quick` or `@pytest.mark.rest`:
 
-* of whole topologies and of faults, one of each kind is quick: the one that has found the most, or takes the least time;
-* elsewhere a test that takes as long as a hundred others is of the rest, where a quick one shows the same in small.
+* of whole topologies and of faults, one of each kind is quick: the one that has found the most, or
+  takes the least time;
+* elsewhere a test that takes as long as a hundred others is of the rest, where a quick one shows
+  the same in small.
 """
 
 from __future__ import annotations
@@ -13,8 +16,15 @@ from collections.abc import Collection
 
 QUICK = "quick"
 REST = "rest"
-BY_FOLDER = {"unit": QUICK, "integration": QUICK, "semantics": QUICK, "acceptance": REST, "faults": REST}
-# Where several processes share the tests, those of a folder that takes long per file are begun first.
+BY_FOLDER = {
+    "unit": QUICK,
+    "integration": QUICK,
+    "semantics": QUICK,
+    "acceptance": REST,
+    "faults": REST,
+}
+# Where several processes share the tests, those of a folder that takes long per file
+# are begun first.
 LONGEST_FIRST = ["faults", "acceptance", "semantics", "integration", "unit"]
 
 
@@ -27,5 +37,7 @@ def chosen(folder: str, marks: Collection[str]) -> str:
     if len(own) == 2:
         raise ValueError("it is marked as quick and as of the rest: take one mark away")
     if folder not in BY_FOLDER:
-        raise ValueError(f"tests/support/choice.py does not say whether tests in tests/{folder} are quick")
+        raise ValueError(
+            f"tests/support/choice.py does not say whether tests in tests/{folder} are quick"
+        )
     return own.pop() if own else BY_FOLDER[folder]

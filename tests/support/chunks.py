@@ -9,9 +9,15 @@ from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
 def chunk(*roots):
     count = len(roots)
     lineage = Lineage(
-        offsets=np.arange(count + 1, dtype=np.int32), roots=np.array(roots, np.uint64), edges=np.ones(count, np.uint64)
+        offsets=np.arange(count + 1, dtype=np.int32),
+        roots=np.array(roots, np.uint64),
+        edges=np.ones(count, np.uint64),
     )
     values = Schema.parse("n long").batch([[n] for n in range(count)])
     return encode(
-        Chunk(route=Route(component="s", stream="default", source_task=1, target_task=2), values=values, lineage=lineage)
+        Chunk(
+            route=Route(component="s", stream="default", source_task=1, target_task=2),
+            values=values,
+            lineage=lineage,
+        )
     )

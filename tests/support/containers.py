@@ -1,7 +1,9 @@
-"""RabbitMQ, Redis and Valkey in containers, with the face of the embedded servers, so that tests need not care.
+"""RabbitMQ, Redis and Valkey in containers, with the face of the embedded servers, so that
+tests need not care.
 
-Testcontainers creates, waits and removes. Each container runs as an ordinary user, its ports are on the loopback interface
-only and stay the same over restarts, and its password is in a file: a command line or an environment would show it.
+Testcontainers creates, waits and removes. Each container runs as an ordinary user, its ports are on
+the loopback interface only and stay the same over restarts, and its password is in a file: a
+command line or an environment would show it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from tiercel.compose.ports import LOOPBACK, OF_CONTAINERS, free_port
 from tiercel.compose.rabbitmq import answers_as_rabbitmq
 from tiercel.compose.redis_server import answers_as_redis
 
-# The container that would clean up after a killed test run has a public image, which cannot be pulled everywhere.
+# The container that would clean up after a killed test run has a public image, which cannot be
+# pulled everywhere.
 testcontainers_config.ryuk_disabled = True
 
 _STOP_GRACE_S = 60
@@ -45,7 +48,9 @@ class ContainerServer(ABC):
 
     ports: ClassVar[tuple[int, ...]]
 
-    def __init__(self, server: Server, image: str, *, extra: str = "", files: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self, server: Server, image: str, *, extra: str = "", files: dict[str, bytes] | None = None
+    ) -> None:
         """``extra`` is added to its configuration, ``files`` are put beside it, in ``/tiercel``."""
         self.server = server
         self._image = image
@@ -76,10 +81,15 @@ class ContainerServer(ABC):
         return wrapped.status == "running"
 
     def start(self) -> Self:
-        """Start it if it does not run, and wait until it serves clients. Keeps the data of an earlier run."""
+        """Start it if it does not run, and wait until it serves clients.
+
+        Keeps the data of an earlier run.
+        """
         if self._container is None:
             self._container = self._create().waiting_for(_Answers(self._answers))
-            self._container.ports = {str(inside): (LOOPBACK, outside) for inside, outside in self._published.items()}
+            self._container.ports = {
+                str(inside): (LOOPBACK, outside) for inside, outside in self._published.items()
+            }
             for name, content in self._files.items():
                 self._container.with_copy_into_container(content, f"/tiercel/{name}", 0o644)
             self._container.start()
@@ -136,7 +146,9 @@ class ContainerServer(ABC):
     def addresses(self) -> set[str]:
         """Return the addresses of its ports."""
         self._wrapped.reload()
-        return {each["HostIp"] for published in self._wrapped.ports.values() for each in published or ()}
+        return {
+            each["HostIp"] for published in self._wrapped.ports.values() for each in published or ()
+        }
 
     def health(self) -> str:
         """Return what its health check says; ``none`` if the image has none."""
@@ -187,14 +199,18 @@ class ContainerRabbitMQ(ContainerServer):
             "loopback_users": "none",
             "disk_free_limit.absolute": "50MB",
             "log.console": "true",
-            "max_message_size": "134217728",  # what 3.10 has; RabbitMQ 4 takes 16 MiB, and one test sends a byte more
+            # what 3.10 has; RabbitMQ 4 takes 16 MiB, and one test sends a byte more
+            "max_message_size": "134217728",
             "collect_statistics_interval": "1000",
         }
         lines = [f"{name} = {value}" for name, value in settings.items()]
         container = DockerContainer(self._image, user="rabbitmq")
-        container.with_copy_into_container("\n".join([*lines, self._extra, ""]).encode(), "/tiercel/rabbitmq.conf", 0o644)
+        container.with_copy_into_container(
+            "\n".join([*lines, self._extra, ""]).encode(), "/tiercel/rabbitmq.conf", 0o644
+        )
         container.with_env("RABBITMQ_CONFIG_FILE", "/tiercel/rabbitmq.conf")
-        # As the embedded one: idle schedulers must not spin, and quorum queues report their depths once a second.
+        # As the embedded one: idle schedulers must not spin, and quorum queues report their
+        # depths once a second.
         erlang = "-rabbit quorum_tick_interval 1000 +sbwt none +sbwtdcpu none +sbwtdio none"
         return container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", erlang)
 
@@ -207,7 +223,10 @@ class ContainerRabbitMQ(ContainerServer):
 
 
 class ContainerRedis(ContainerServer):
-    """Redis or Valkey. It forgets everything when it is killed, and keeps it over ``stop`` and ``start``."""
+    """Redis or Valkey.
+
+    It forgets everything when it is killed, and keeps it over ``stop`` and ``start``.
+    """
 
     ports = (6379, 6380)
 
@@ -233,7 +252,9 @@ class ContainerRedis(ContainerServer):
         lines = [f"{name} {value}" for name, value in settings.items()]
         container = DockerContainer(self._image, user=self.server.name)
         container.with_command([f"{self.server.name}-server", "/tiercel/redis.conf"])
-        return container.with_copy_into_container("\n".join([*lines, self._extra, ""]).encode(), "/tiercel/redis.conf", 0o644)
+        return container.with_copy_into_container(
+            "\n".join([*lines, self._extra, ""]).encode(), "/tiercel/redis.conf", 0o644
+        )
 
     def _answers(self) -> bool:
         return answers_as_redis(self.port(6379), self.password)

@@ -1,7 +1,8 @@
-"""The commands ``docker`` (with its plugins compose and buildx) and ``docker-compose``, fetched where they are missing.
+"""The commands ``docker`` (with its plugins compose and buildx) and ``docker-compose``, fetched
+where they are missing.
 
-Debian 12 has an engine and ``docker-compose``, version 1, and no plugins; those of Debian 13 run there too. They are unpacked
-into a folder and not installed.
+Debian 12 has an engine and ``docker-compose``, version 1, and no plugins; those of Debian 13 run
+there too. They are unpacked into a folder and not installed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 def docker_environment() -> dict[str, str]:
     """In which ``docker build`` is BuildKit's, and there is a ``docker compose``."""
     environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    if not all(answers(["docker", plugin.removeprefix("docker-"), "version"], environment) for plugin in PLUGINS):
+    if not all(
+        answers(["docker", plugin.removeprefix("docker-"), "version"], environment)
+        for plugin in PLUGINS
+    ):
         if not all((CACHE / "cli-plugins" / plugin).exists() for plugin in PLUGINS):
             fetch(CACHE / "cli-plugins")
         environment["DOCKER_CONFIG"] = str(CACHE)
@@ -34,7 +38,9 @@ def docker_environment() -> dict[str, str]:
 
 
 def compose_command(name: str) -> list[str]:
-    """The words of ``docker compose`` or ``docker-compose``, both of which are here when this returns."""
+    """The words of ``docker compose`` or ``docker-compose``, both of which are here
+    when this returns.
+    """
     if name == "docker compose":
         return ["docker", "compose"]
     install_missing("docker-compose")
@@ -43,8 +49,12 @@ def compose_command(name: str) -> list[str]:
 
 def run(*words: str, timeout: float = 120, check: bool = True, **options) -> str:
     """Return a command's stdout; raises with its stderr if it fails and must not."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **options)
-    assert not check or done.returncode == 0, f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=timeout, check=False, **options
+    )
+    assert not check or done.returncode == 0, (
+        f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    )
     return done.stdout
 
 
@@ -55,14 +65,22 @@ def answers(words: list[str], environment: dict[str, str]) -> bool:
 
 
 def fetch(folder: Path) -> None:
-    """Unpack Debian 13's plugins; apt checks their signatures. Its own state and lists stay as they are."""
+    """Unpack Debian 13's plugins; apt checks their signatures.
+
+    Its own state and lists stay as they are.
+    """
     apt = Apt.find()
-    assert apt is not None, "there is no docker compose, and no apt to get it with: install Docker's compose and buildx plugins"
+    assert apt is not None, (
+        "there is no docker compose, and no apt to get it with: install Docker's "
+        "compose and buildx plugins"
+    )
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         (scratch / "lists" / "partial").mkdir(parents=True)
         (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
-        (scratch / "sources").write_text(f"deb [signed-by={KEYRING}] {apt.debian_mirror()} trixie main\n")
+        (scratch / "sources").write_text(
+            f"deb [signed-by={KEYRING}] {apt.debian_mirror()} trixie main\n"
+        )
         settings = {
             "Dir::Etc::sourcelist": scratch / "sources",
             "Dir::Etc::sourceparts": "/dev/null",

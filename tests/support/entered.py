@@ -10,7 +10,10 @@ from typing import Self
 
 
 class Entered(ABC):
-    """Several others, entered one after the other. All of them are left at the end, or as soon as one fails."""
+    """Several others, entered one after the other.
+
+    All of them are left at the end, or as soon as one fails.
+    """
 
     # For what is entered later.
     _exits: ExitStack
@@ -24,7 +27,12 @@ class Entered(ABC):
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._exits.__exit__(kind, error, trace)
 
 
@@ -47,6 +55,11 @@ class Looking(ABC):
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop.set()
         self._thread.join()

@@ -1,6 +1,8 @@
-"""A broker and a channel made of notes, for what consumers do in orders that a real one shows once in a year.
+"""A broker and a channel made of notes, for what consumers do in orders that a real one
+shows once in a year.
 
-It refuses what RabbitMQ and pika refuse: settling what is settled, and any call on a channel that is not open.
+It refuses what RabbitMQ and pika refuse: settling what is settled, and any call on a channel
+that is not open.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
 from tiercel.queues.retry import RetryPolicy
 
-QUEUE = WorkQueue(name="q", retry=RetryPolicy(first=timedelta(seconds=1), longest=timedelta(seconds=8)))
+QUEUE = WorkQueue(
+    name="q", retry=RetryPolicy(first=timedelta(seconds=1), longest=timedelta(seconds=8))
+)
 
 
 class Message:
@@ -77,7 +81,7 @@ class FakeChannel:
     def basic_nack(self, tag, requeue):
         self._back(tag)
 
-    # -- what the broker does ----------------------------------------------------------------------------------------------
+    # -- what the broker does ----------------------------------------------------------------------
 
     @property
     def subscribed(self):
@@ -86,7 +90,12 @@ class FakeChannel:
     def deliver(self, most):
         """Up to as many as the prefetch allows; also between a cancel and its answer."""
         done = 0
-        while done < most and self.queue and self._consumer and len(self._consumer.open) < self._consumer.prefetch:
+        while (
+            done < most
+            and self.queue
+            and self._consumer
+            and len(self._consumer.open) < self._consumer.prefetch
+        ):
             message = self.queue.popleft()
             self._tag = self._tag + 1
             done = done + 1

@@ -29,11 +29,20 @@ RUN = "run"
 
 
 class InboxCluster:
-    """One spout task of this process feeds the first spout's stream; each bolt task has a thread."""
+    """One spout task of this process feeds the first spout's stream.
+
+    Each bolt task has a thread.
+    """
 
     def __init__(self, topology: Topology, bounds: Bounds | None = None) -> None:
         self.topology = topology
-        spec = LedgerSpec(topology=topology.name, urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+        spec = LedgerSpec(
+            topology=topology.name,
+            urls=(),
+            shards=1,
+            owners=1,
+            message_timeout=timedelta(seconds=30),
+        )
         self.ledger = MemoryLedger(spec)
         self.inboxes = MemoryInboxes(bounds)
         self.metrics = MemoryMetrics()
@@ -102,7 +111,9 @@ class InboxCluster:
         emission = self._emitter.take()
         assert not self.ledger.register(1, emission.roots, emission.ack_vals)
         self._number += 1
-        for effect in self.inboxes.append(RUN, Sender(task=1, attempt=1), self._number, emission.parcels):
+        for effect in self.inboxes.append(
+            RUN, Sender(task=1, attempt=1), self._number, emission.parcels
+        ):
             assert effect.perform().value == "done"
         return roots
 

@@ -27,7 +27,9 @@ def needed_bytes(pid: int) -> int:
     with suppress(OSError, AssertionError):
         _ask(pid, "GC.run")
         heap = _ask(pid, "GC.heap_info")
-        generations = re.findall(r"generation\s+total \d+K, used (\d+)K \[0x(\w+), 0x\w+, 0x(\w+)\)", heap)
+        generations = re.findall(
+            r"generation\s+total \d+K, used (\d+)K \[0x(\w+), 0x\w+, 0x(\w+)\)", heap
+        )
         if not generations:
             raise ValueError(f"not the heap of a serial collector: {heap}")
         live = sum(1024 * int(used) for used, _, _ in generations)

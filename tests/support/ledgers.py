@@ -26,7 +26,10 @@ def token(task: int = 0, *, step: int = 0, attempt: int = 0, run: str = "run") -
 def updates(xors: dict[int, int] | None = None) -> Updates:
     """Sorted, as the contract wants them."""
     pairs = sorted((xors or {}).items())
-    return Updates(roots=np.array([root for root, _ in pairs], np.uint64), xors=np.array([xor for _, xor in pairs], np.uint64))
+    return Updates(
+        roots=np.array([root for root, _ in pairs], np.uint64),
+        xors=np.array([xor for _, xor in pairs], np.uint64),
+    )
 
 
 def failure(root: int, reason: str = "boom", component: str = "bolt", task: int = 7) -> Failure:
@@ -37,7 +40,9 @@ def said(outcomes: Outcomes) -> dict[str, list]:
     """Return what is not empty, in an order of its own."""
     lists = {
         "acked": sorted(outcomes.acked),
-        "failed": sorted((one.root, one.component, one.task, one.reason) for one in outcomes.failed),
+        "failed": sorted(
+            (one.root, one.component, one.task, one.reason) for one in outcomes.failed
+        ),
         "released": sorted(outcomes.released),
         "reset": sorted(outcomes.reset),
     }

@@ -23,9 +23,11 @@ class _Judge(Protocol):
 
 
 class MemoryBound:
-    """While it is entered, the processes that ``find`` names, and those that come later, have ``limit`` bytes together.
+    """While it is entered, the processes that ``find`` names, and those that come later, have
+    ``limit`` bytes together.
 
-    It is a control group where we may make one, and the kernel kills; elsewhere we do it ourselves, as oomd does.
+    It is a control group where we may make one, and the kernel kills; elsewhere we do it
+    ourselves, as oomd does.
     """
 
     def __init__(self, find: Callable[[], Iterable[int]], limit: int) -> None:
@@ -48,7 +50,12 @@ class MemoryBound:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop.set()
         self._thread.join()
         self._judge.close()
@@ -69,11 +76,13 @@ class _Group:
         self._group.mkdir()
         try:
             # Without swap, where the kernel counts it; else it only takes longer.
-            (self._group / ("memory.limit_in_bytes" if self._v1 else "memory.max")).write_text(str(limit))
+            (self._group / ("memory.limit_in_bytes" if self._v1 else "memory.max")).write_text(
+                str(limit)
+            )
             with suppress(OSError):
-                (self._group / ("memory.memsw.limit_in_bytes" if self._v1 else "memory.swap.max")).write_text(
-                    str(limit) if self._v1 else "0"
-                )
+                (
+                    self._group / ("memory.memsw.limit_in_bytes" if self._v1 else "memory.swap.max")
+                ).write_text(str(limit) if self._v1 else "0")
         except OSError:
             self._group.rmdir()
             raise
@@ -83,13 +92,17 @@ class _Group:
 
     def kills(self) -> int:
         counts = (self._group / ("memory.oom_control" if self._v1 else "memory.events")).read_text()
-        return next(int(line.split()[1]) for line in counts.splitlines() if line.startswith("oom_kill "))
+        return next(
+            int(line.split()[1]) for line in counts.splitlines() if line.startswith("oom_kill ")
+        )
 
     def close(self) -> None:
         """Its processes go back to where we are."""
         ours = next(
             path.lstrip("/")
-            for _, controllers, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+            for _, controllers, path in (
+                line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()
+            )
             if controllers == ("memory" if self._v1 else "")
         )
         # Again and again: a process may have a child while it is moved.
@@ -132,4 +145,6 @@ def resident_bytes(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    return 1024 * next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
+    return 1024 * next(
+        (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0
+    )

@@ -19,7 +19,12 @@ TOKEN = "a token of the tests"
 @contextmanager
 def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
     """The address of its page; its log is monitor.log in ``folder``."""
-    environment = {**os.environ, "TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url, "TIERCEL_TOKEN": TOKEN}
+    environment = {
+        **os.environ,
+        "TIERCEL_AMQP": amqp_url,
+        "TIERCEL_REDIS": redis_url,
+        "TIERCEL_TOKEN": TOKEN,
+    }
     if management_url:
         environment["TIERCEL_MANAGEMENT"] = management_url
     log = folder / "monitor.log"
@@ -27,7 +32,9 @@ def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
         command = [sys.executable, "-m", "tiercel", "monitor", "--port", "0", *options]
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
     try:
-        found = wait_until(lambda: re.search(r"http://[0-9.:]+/", log.read_text()), 300, "the monitor to serve")
+        found = wait_until(
+            lambda: re.search(r"http://[0-9.:]+/", log.read_text()), 300, "the monitor to serve"
+        )
         yield found[0].replace("0.0.0.0", "127.0.0.1")
         assert "Traceback" not in log.read_text()
         process.terminate()
@@ -39,28 +46,39 @@ def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
 
 @contextmanager
 def chromium(*arguments):
-    """``open_page(url, width=…, dark=…)``; what the pages complain about, and each foreign request, fails the test.
+    """``open_page(url, width=…, dark=…)``; what the pages complain about, and each foreign
+    request, fails the test.
 
-    So does whatever the page's content security policy forbids: our own page does nothing of it. A test that provokes
-    such things finds them in ``open_page.wrong``.
+    So does whatever the page's content security policy forbids: our own page does nothing of it. A
+    test that provokes such things finds them in ``open_page.wrong``.
     """
     install_missing("chromium")
     # Its five seconds are as long as what it waits for: the monitor's look, and the page's.
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
-        # Without its sandbox, which needs what root and containers do not have; it sees nothing but our page.
-        browser = playwright.chromium.launch(executable_path=find_system_program("chromium"), args=["--no-sandbox", *arguments])
+        # Without its sandbox, which needs what root and containers do not have; it sees
+        # nothing but our page.
+        browser = playwright.chromium.launch(
+            executable_path=find_system_program("chromium"), args=["--no-sandbox", *arguments]
+        )
         wrong = []
 
         def open_page(url, width=1280, *, dark=False):
             context = browser.new_context(
-                viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", is_mobile=width < 600
+                viewport={"width": width, "height": 900},
+                color_scheme="dark" if dark else "light",
+                is_mobile=width < 600,
             )
             page = context.new_page()
             page.set_default_timeout(30_000)
             page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on("console", lambda said: "Content Security Policy" in said.text and wrong.append(said.text))
-            page.on("request", lambda request: "127.0.0.1" in request.url or wrong.append(request.url))
+            page.on(
+                "console",
+                lambda said: "Content Security Policy" in said.text and wrong.append(said.text),
+            )
+            page.on(
+                "request", lambda request: "127.0.0.1" in request.url or wrong.append(request.url)
+            )
             page.goto(url)
             return page
 

@@ -16,12 +16,25 @@ def page(name: str) -> str:
 
 
 def run_tests_of(name: str, folder: Path, *, at_least: int) -> None:
-    """Run the tests of all blocks of a page as one module in ``folder``: each must pass, without a warning."""
+    """Run the tests of all blocks of a page as one module in ``folder``: each must pass,
+    without a warning.
+    """
     code = "\n\n".join(re.findall(r"```python\n(.*?)```", page(name), re.DOTALL))
     module = folder / "test_page.py"
     module.write_text(code)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", f"--rootdir={folder}", str(module)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "error",
+            f"--rootdir={folder}",
+            str(module),
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

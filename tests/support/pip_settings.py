@@ -1,8 +1,9 @@
 """Settings of this machine's pip, as far as they mean the same in a container: no file, no folder,
 no loopback address.
 
-Only settings that are known to travel are passed on, so that one which names something of this machine (``constraint``,
-``find-links`` with a folder, ``cert``, ``cache-dir``, ``src``, …) is left out whatever it is called.
+Only settings that are known to travel are passed on, so that one which names something of this
+machine (``constraint``, ``find-links`` with a folder, ``cert``, ``cache-dir``, ``src``, …) is left
+out whatever it is called.
 """
 
 from __future__ import annotations
@@ -18,14 +19,25 @@ from urllib.parse import urlsplit
 # pip's own sections; of the others a build has no use. The environment goes before all of them.
 COMMANDS = ("install", "wheel")
 ENVIRONMENT = ":env:"
-# Of these each URL is looked at: one of another machine travels, and what else they name is left out.
+# Of these each URL is looked at: one of another machine travels, and what else they
+# name is left out.
 LOCATIONS = ("index-url", "pypi-url", "extra-index-url", "find-links", "proxy")
-TRAVELS = ("trusted-host", "timeout", "default-timeout", "retries", "resume-retries", "prefer-binary", *LOCATIONS)
+TRAVELS = (
+    "trusted-host",
+    "timeout",
+    "default-timeout",
+    "retries",
+    "resume-retries",
+    "prefer-binary",
+    *LOCATIONS,
+)
 LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1|0\.0\.0\.0")
 
 
 def pip_settings(listed: str | None = None) -> str:
-    """A pip.conf for a container; ``listed`` is what ``pip config list`` says, by default here and now."""
+    """A pip.conf for a container; ``listed`` is what ``pip config list`` says, by
+    default here and now.
+    """
     if listed is None:
         words = [sys.executable, "-m", "pip", "config", "list"]
         listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -40,7 +52,9 @@ def pip_settings(listed: str | None = None) -> str:
 
 
 def put(settings: RawConfigParser, section: str, name: str, value: str) -> None:
-    """Add one setting if it travels; what the environment says goes before what any section said."""
+    """Add one setting if it travels; what the environment says goes before what
+    any section said.
+    """
     kept = travelling(name, value)
     if section == ENVIRONMENT:
         for command in COMMANDS:
@@ -63,4 +77,6 @@ def travelling(name: str, value: str) -> str:
 
 def is_elsewhere(url: str) -> bool:
     parts = urlsplit(url)
-    return parts.scheme in ("http", "https") and not LOOPBACK.fullmatch(parts.hostname or "localhost")
+    return parts.scheme in ("http", "https") and not LOOPBACK.fullmatch(
+        parts.hostname or "localhost"
+    )

@@ -1,4 +1,6 @@
-"""A TCP proxy that does to connections what networks do: cuts them, slows them down, lets them fall silent, loses replies."""
+"""A TCP proxy that does to connections what networks do: cuts them, slows them down, lets them fall
+silent, loses replies.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Proxy:
         self._target = (parts.hostname, parts.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         credentials, _, _ = parts.netloc.rpartition("@")
-        self.url = urlunsplit(parts._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}"))
+        self.url = urlunsplit(
+            parts._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}")
+        )
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._to_lose = 0
@@ -35,16 +39,24 @@ class Proxy:
             link.hang_up()
 
     def mute(self) -> None:
-        """All connections as they are stay open, and nothing passes any more; new ones work: the half-open connection."""
+        """All connections as they are stay open, and nothing passes any more.
+
+        New ones work: the half-open connection.
+        """
         for link in self._take_links(keep=True):
             link.muted = True
 
     def lose_next(self, replies: int = 1) -> None:
-        """Swallow the server's next replies, each with its connection: it has done what it was told, the client cannot know."""
+        """Swallow the server's next replies, each with its connection: it has done what it was
+        told, the client cannot know.
+        """
         self._to_lose = replies
 
     def retarget(self, url: str, *, cut: bool = True) -> None:
-        """Lead new connections to another server, as after a failover; break the others unless told not to."""
+        """Lead new connections to another server, as after a failover.
+
+        Break the others unless told not to.
+        """
         parts = urlsplit(url)
         self._target = (parts.hostname, parts.port)
         if cut:
@@ -53,7 +65,12 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -106,9 +123,14 @@ class _Link:
         self.muted = False
 
     def start(self) -> None:
-        for source, sink, replies in ((self._near, self._far, False), (self._far, self._near, True)):
+        for source, sink, replies in (
+            (self._near, self._far, False),
+            (self._far, self._near, True),
+        ):
             waiting: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
-            threading.Thread(target=self._read, args=(source, waiting, replies), daemon=True).start()
+            threading.Thread(
+                target=self._read, args=(source, waiting, replies), daemon=True
+            ).start()
             threading.Thread(target=self._write, args=(sink, waiting), daemon=True).start()
 
     def hang_up(self) -> None:
@@ -117,7 +139,9 @@ class _Link:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    def _read(self, source: socket.socket, waiting: SimpleQueue[tuple[float, bytes]], replies: bool) -> None:
+    def _read(
+        self, source: socket.socket, waiting: SimpleQueue[tuple[float, bytes]], replies: bool
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
                 if self.muted:

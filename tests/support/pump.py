@@ -1,4 +1,6 @@
-"""Runs a topology's bolt tasks in turn, in this thread: spout emitters, inboxes and ledger in memory. No Spark."""
+"""Runs a topology's bolt tasks in turn, in this thread: spout emitters, inboxes and ledger in
+memory. No Spark.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,11 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_after(effects: int) -> Iterator[None]:
-    """The process dies when it has made so many of the calls around its steps; the block ends there.
+    """The process dies when it has made so many of the calls around its steps; the
+    block ends there.
 
-    Counted are, in this order: begin with the state, seal, each write of a state, each append, each call of the ledger,
-    finish. Calls that leave together may be parted by its death as well.
+    Counted are, in this order: begin with the state, seal, each write of a state, each append, each
+    call of the ledger, finish. Calls that leave together may be parted by its death as well.
     """
     left = [effects]
 
@@ -64,7 +67,9 @@ def killed_after(effects: int) -> Iterator[None]:
 
     take = MemoryInbox.take
 
-    def taking(self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None) -> list[Any]:
+    def taking(
+        self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+    ) -> list[Any]:
         if finishing is not None:
             spend()
         return take(self, tuples, size, wait, finishing)
@@ -110,7 +115,11 @@ class Pump:
     ) -> None:
         self.topology = topology
         spec = LedgerSpec(
-            topology=topology.name, urls=(), shards=1, owners=topology.spout_tasks, message_timeout=timedelta(seconds=30)
+            topology=topology.name,
+            urls=(),
+            shards=1,
+            owners=topology.spout_tasks,
+            message_timeout=timedelta(seconds=30),
         )
         self.ledger = MemoryLedger(spec)
         self.metrics = MemoryMetrics()
@@ -141,13 +150,21 @@ class Pump:
         self.reset: list[int] = []
         self._roots = RootIds(timedelta(seconds=60))
         self.emitters = {
-            component: [SpoutEmitter(topology, component, task) for task in topology.task_ids(component)]
+            component: [
+                SpoutEmitter(topology, component, task) for task in topology.task_ids(component)
+            ]
             for component in topology.spouts
         }
         self.spout = spout or next(iter(topology.spouts))
         self._numbers: dict[int, int] = {}
 
-    def feed(self, *rows: Sequence[Any], spout: str | None = None, tracked: bool = True, stream: str = "default") -> list[int]:
+    def feed(
+        self,
+        *rows: Sequence[Any],
+        spout: str | None = None,
+        tracked: bool = True,
+        stream: str = "default",
+    ) -> list[int]:
         """Emit these tuples; returns their roots."""
         roots = self._roots.draw(len(rows))
         emitter = self.emitters[spout or self.spout][0]
@@ -160,16 +177,23 @@ class Pump:
         for emitters in self.emitters.values():
             for emitter in emitters:
                 emission = emitter.take()
-                assert self.ledger.register(emitter.task_id, emission.roots, emission.ack_vals) == []
+                assert (
+                    self.ledger.register(emitter.task_id, emission.roots, emission.ack_vals) == []
+                )
                 self.append(emitter.task_id, emission.parcels)
 
     def append(self, task: int, parcels: Sequence[Parcel]) -> None:
         number = self._numbers[task] = self._numbers.get(task, 0) + 1
-        for effect in self.inboxes.append(self.around.run, Sender(task=task, attempt=1), number, parcels):
+        for effect in self.inboxes.append(
+            self.around.run, Sender(task=task, attempt=1), number, parcels
+        ):
             assert effect.perform() is Appended.DONE
 
     def take_over(self, *tasks: int) -> None:
-        """The processes of these tasks die, all by default; others begin again with what is in the inboxes."""
+        """The processes of these tasks die, all by default.
+
+        Others begin again with what is in the inboxes.
+        """
         tracked = self.around.ledger
         self.around = replace(self.around, suspicion=Suspicion(self.around.run, self.book, tracked))
         for task in tasks or self.tasks:
@@ -177,7 +201,10 @@ class Pump:
             self.attempts[task].recover()
 
     def work(self, *tasks: int) -> bool:
-        """Let these tasks work, all by default, until they have nothing left; returns whether they had anything."""
+        """Let these tasks work, all by default, until they have nothing left.
+
+        Returns whether they had anything.
+        """
         worked = False
         for task in tasks or self.tasks:
             while self.attempts[task].turn():
@@ -202,11 +229,19 @@ class Pump:
     def chunks(self, component: str) -> list[Chunk]:
         """Return what waits in the inboxes of a bolt's tasks, without taking it."""
         found = dict(self.inboxes.drain(self.around.run))
-        return [decode(entry.payload) for task in self.topology.task_ids(component) for entry in found.get(task, [])]
+        return [
+            decode(entry.payload)
+            for task in self.topology.task_ids(component)
+            for entry in found.get(task, [])
+        ]
 
     def rows(self, component: str) -> list[tuple[Any, ...]]:
         """The values of what waits there."""
-        return [tuple(row.values()) for chunk in self.chunks(component) for row in chunk.values.to_pylist()]
+        return [
+            tuple(row.values())
+            for chunk in self.chunks(component)
+            for row in chunk.values.to_pylist()
+        ]
 
     def work_at(self, component: str) -> None:
         """Send what was fed, and let the tasks of one bolt work."""
@@ -230,7 +265,10 @@ class Pump:
         for feed in self.feeds:
             outcomes: Outcomes = feed.read(timedelta(0))
             self.acked += outcomes.acked
-            self.failed |= {failure.root: f"{failure.component}: {failure.reason}" for failure in outcomes.failed}
+            self.failed |= {
+                failure.root: f"{failure.component}: {failure.reason}"
+                for failure in outcomes.failed
+            }
             self.reset += outcomes.reset
         assert len(set(self.acked)) == len(self.acked)
         assert not set(self.acked) & self.failed.keys()

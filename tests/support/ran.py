@@ -11,8 +11,12 @@ from tiercel.workers.control.registry import Registry
 
 
 @contextmanager
-def ran(amqp_url: str, redis_url: str, word: str, *letters: bytes, bolt: str = "sink") -> Iterator[str]:
-    """Within the block there are its note and its queue, of the same name, with these dead letters."""
+def ran(
+    amqp_url: str, redis_url: str, word: str, *letters: bytes, bolt: str = "sink"
+) -> Iterator[str]:
+    """Within the block there are its note and its queue, of the same name, with
+    these dead letters.
+    """
     name = unique(word)
     builder = TopologyBuilder(name)
     builder.set_spout("lines", QueueSpout(name))

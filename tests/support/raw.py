@@ -75,7 +75,8 @@ ODD = {
     "name not UTF-8": entry(b"\xff\xfe", b"t\x01") + entry(b"plain", b"V"),
     "name empty": entry(b"", b"t\x01"),
     "text not UTF-8": entry(b"s", text(b"\xff\xfe")),
-    "fractions": entry(b"d", b"d" + struct.pack(">d", 1.5)) + entry(b"f", b"f" + struct.pack(">f", 2.5)),
+    "fractions": entry(b"d", b"d" + struct.pack(">d", 1.5))
+    + entry(b"f", b"f" + struct.pack(">f", 2.5)),
     "not a number": entry(b"d", b"d" + struct.pack(">d", float("nan"))),
     "infinite": entry(b"f", b"f" + struct.pack(">f", float("inf"))),
     "decimal of scale 255": entry(b"D", b"D" + struct.pack(">BI", 255, 2**32 - 1)),
@@ -95,8 +96,10 @@ ODD = {
     "cut off": entry(b"s", b"S" + struct.pack(">I", 2**31) + b"x"),
     "bytes": entry(b"x", b"x" + struct.pack(">I", 3) + b"\xff\x00a"),
     "void": entry(b"v", b"V"),
-    "counts of a liar": entry(b"x-delivery-count", text(b"many")) + entry(b"x-acquired-count", nested(3)),
-    "deaths of a liar": entry(b"x-death", array(table(entry(b"reason", array())))) + entry(b"x-tiercel-reason", table()),
+    "counts of a liar": entry(b"x-delivery-count", text(b"many"))
+    + entry(b"x-acquired-count", nested(3)),
+    "deaths of a liar": entry(b"x-death", array(table(entry(b"reason", array()))))
+    + entry(b"x-tiercel-reason", table()),
     "many names": b"".join(entry(b"%d" % number, b"V") for number in range(15_000)),
     "as large as a frame": entry(b"s", text(b"x" * 131_020)),
     "a name twice": entry(b"n", b"V") + entry(b"n", b"t\x01"),

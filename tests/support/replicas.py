@@ -1,4 +1,6 @@
-"""Redis with more than one server: a primary and a replica under three Sentinels, and a Redis Cluster. All embedded."""
+"""Redis with more than one server: a primary and a replica under three Sentinels, and a Redis
+Cluster. All embedded.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +61,20 @@ class _Sentinel(_Member):
     def _launch(self) -> Launch:
         launch = super()._launch()
         return Launch(
-            argv=[*launch.argv, "--sentinel"], env=launch.env, cwd=launch.cwd, output=launch.output, scratch=launch.scratch
+            argv=[*launch.argv, "--sentinel"],
+            env=launch.env,
+            cwd=launch.cwd,
+            output=launch.output,
+            scratch=launch.scratch,
         )
 
     def _answers(self) -> bool:
         # A Sentinel has no QUIT, after which a server would hang up.
-        with closing(redis.Redis(host=LOOPBACK, port=self._port, protocol=2, password=self._password, retry=None)) as client:
+        with closing(
+            redis.Redis(
+                host=LOOPBACK, port=self._port, protocol=2, password=self._password, retry=None
+            )
+        ) as client:
             try:
                 return bool(client.ping())
             except redis.ConnectionError as error:
@@ -72,26 +82,44 @@ class _Sentinel(_Member):
 
     def _configure(self) -> None:
         EmbeddedRedis._configure(self)
-        text = f"port {self._port}\nbind {LOOPBACK}\nrequirepass {self._password}\nsentinel sentinel-pass {self._password}\n"
+        text = (
+            f"port {self._port}\nbind {LOOPBACK}\nrequirepass {self._password}\nsentinel "
+            f"sentinel-pass {self._password}\n"
+        )
         (self.folder / "redis.conf").write_text(text + "".join(self._lines))
 
 
 class WatchedRedis(Entered):
-    """A primary and a replica, watched by three Sentinels, as a server of the tests: its URL names the Sentinels."""
+    """A primary and a replica, watched by three Sentinels, as a server of the tests: its URL
+    names the Sentinels.
+    """
 
     def __init__(self) -> None:
         install_missing("redis-server")
-        self.password, self._sentinel_password = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
+        self.password, self._sentinel_password = (
+            secrets.token_urlsafe(16),
+            secrets.token_urlsafe(16),
+        )
         self.servers: list[_Member] = []
         self.sentinels: list[_Sentinel] = []
 
     def _enter(self, exits: ExitStack) -> None:
         primary = exits.enter_context(_Member(self.password, "min-replicas-max-lag 2"))
-        replica = exits.enter_context(_Member(self.password, f"replicaof {LOOPBACK} {primary.port}"))
+        replica = exits.enter_context(
+            _Member(self.password, f"replicaof {LOOPBACK} {primary.port}")
+        )
         self.servers = [primary, replica]
         wait_until(lambda: replica.synced, 60, "the replica to be in step")
-        lines = _SENTINEL.format(service=SERVICE, host=LOOPBACK, port=primary.port, password=self.password, down=_DOWN_AFTER_MS)
-        self.sentinels = [exits.enter_context(_Sentinel(self._sentinel_password, lines)) for _ in range(3)]
+        lines = _SENTINEL.format(
+            service=SERVICE,
+            host=LOOPBACK,
+            port=primary.port,
+            password=self.password,
+            down=_DOWN_AFTER_MS,
+        )
+        self.sentinels = [
+            exits.enter_context(_Sentinel(self._sentinel_password, lines)) for _ in range(3)
+        ]
         wait_until(self._all_known, 60, "the Sentinels to know the replica and each other")
 
     @property
@@ -128,7 +156,11 @@ class ClusteredRedis(Entered):
         self.members: list[_Member] = []
 
     def _enter(self, exits: ExitStack) -> None:
-        lines = ("cluster-enabled yes", "cluster-node-timeout 2000", "cluster-config-file nodes.conf")
+        lines = (
+            "cluster-enabled yes",
+            "cluster-node-timeout 2000",
+            "cluster-config-file nodes.conf",
+        )
         self.members = [exits.enter_context(_Member(self.password, *lines)) for _ in range(6)]
         self._form()
 
@@ -156,12 +188,24 @@ class ClusteredRedis(Entered):
             self.ask(first, "CLUSTER", "MEET", LOOPBACK, other.port)
         for number, (start, end) in enumerate(((0, 5460), (5461, 10922), (10923, 16383))):
             self.ask(self.members[number], "CLUSTER", "ADDSLOTSRANGE", start, end)
-        wait_until(lambda: all(self._sees(member, "cluster_known_nodes:6") for member in self.members), 60, "to have met")
+        wait_until(
+            lambda: all(self._sees(member, "cluster_known_nodes:6") for member in self.members),
+            60,
+            "to have met",
+        )
         ids = [self.ask(member, "CLUSTER", "MYID").decode() for member in self.members[:3]]
         for member, identity in zip(self.members[3:], ids, strict=True):
             wait_until(lambda m=member, i=identity: self._follows(m, i), 60, "a replica")
-        wait_until(lambda: all(member.synced for member in self.members[3:]), 60, "the replicas to be in step")
-        wait_until(lambda: all(self._sees(member, "cluster_state:ok") for member in self.members), 60, "the cluster")
+        wait_until(
+            lambda: all(member.synced for member in self.members[3:]),
+            60,
+            "the replicas to be in step",
+        )
+        wait_until(
+            lambda: all(self._sees(member, "cluster_state:ok") for member in self.members),
+            60,
+            "the cluster",
+        )
 
     def _follows(self, member: _Member, identity: str) -> bool:
         try:

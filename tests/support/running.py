@@ -1,4 +1,7 @@
-"""A topology that runs on servers of its own, which a test may hurt. Its bolts leave their effects in a folder."""
+"""A topology that runs on servers of its own, which a test may hurt.
+
+Its bolts leave their effects in a folder.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +45,17 @@ class Running:
 
 @contextmanager
 def running(
-    topology: str, folder: Path, variable: str, *, queues: tuple[str, ...] = (), servers: Servers = EMBEDDED
+    topology: str,
+    folder: Path,
+    variable: str,
+    *,
+    queues: tuple[str, ...] = (),
+    servers: Servers = EMBEDDED,
 ) -> Iterator[Running]:
     """Run ``topology``, a ``module:function``, in Spark's local mode, with two cores.
 
-    ``variable`` of the environment names ``folder`` to its bolts. ``queues`` are declared before it starts.
+    ``variable`` of the environment names ``folder`` to its bolts. ``queues`` are declared
+    before it starts.
     """
     module, _, function = topology.partition(":")
     with ExitStack() as exits:
@@ -55,6 +64,10 @@ def running(
         redis = exits.enter_context(servers.redis())
         for queue in queues:
             declare_queue(rabbitmq.url, WorkQueue(name=queue))
-        settings = Settings.load(master="local[2]").with_services(rabbitmq.url, redis.url, rabbitmq.management_url)
-        run = exits.enter_context(LocalRun(topology, getattr(import_module(module), function)(), settings))
+        settings = Settings.load(master="local[2]").with_services(
+            rabbitmq.url, redis.url, rabbitmq.management_url
+        )
+        run = exits.enter_context(
+            LocalRun(topology, getattr(import_module(module), function)(), settings)
+        )
         yield Running(rabbitmq=rabbitmq, redis=redis, run=run, folder=folder)

@@ -1,4 +1,6 @@
-"""A Redis that answers every command with one error, over a real socket: for errors that a real server cannot be brought to."""
+"""A Redis that answers every command with one error, over a real socket: for errors that a real
+server cannot be brought to.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class SayingRedis:
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
 
     @property
     def url(self) -> str:

@@ -46,9 +46,12 @@ EMBEDDED = Servers(rabbitmq=embedded_rabbitmq, redis=embedded_redis)
 
 
 def in_containers(names: str) -> Servers:
-    """``rabbitmq:4.3,valkey:9.1``, in containers, whose images are here afterwards; what is not named is embedded.
+    """``rabbitmq:4.3,valkey:9.1``, in containers, whose images are here afterwards.
 
-    ``RABBITMQ_IMAGE``, ``REDIS_IMAGE`` and ``VALKEY_IMAGE`` name other images than the official ones. Raises ServiceError.
+    What is not named is embedded.
+
+    ``RABBITMQ_IMAGE``, ``REDIS_IMAGE`` and ``VALKEY_IMAGE`` name other images than the official
+    ones. Raises ServiceError.
     """
     made: dict[str, Callable[..., Any]] = {}
     with closing(engine()) as client:
@@ -96,18 +99,26 @@ class _RedisWithTls(_WithTls, EmbeddedRedis):
         return self._certificate.for_redis(str(self.folder), self._tls_port)
 
 
-def _container_rabbitmq(server: Server, image: str, certificate: Certificate | None = None) -> ContainerRabbitMQ:
+def _container_rabbitmq(
+    server: Server, image: str, certificate: Certificate | None = None
+) -> ContainerRabbitMQ:
     if certificate is None:
         return ContainerRabbitMQ(server, image)
-    made = ContainerRabbitMQ(server, image, extra=certificate.for_rabbitmq(_INSIDE, "5671"), files=certificate.files)
+    made = ContainerRabbitMQ(
+        server, image, extra=certificate.for_rabbitmq(_INSIDE, "5671"), files=certificate.files
+    )
     made.tls_url = _tls(made.url, made.port(5671))
     return made
 
 
-def _container_redis(server: Server, image: str, certificate: Certificate | None = None) -> ContainerRedis:
+def _container_redis(
+    server: Server, image: str, certificate: Certificate | None = None
+) -> ContainerRedis:
     if certificate is None:
         return ContainerRedis(server, image)
-    made = ContainerRedis(server, image, extra=certificate.for_redis(_INSIDE, 6380), files=certificate.files)
+    made = ContainerRedis(
+        server, image, extra=certificate.for_redis(_INSIDE, 6380), files=certificate.files
+    )
     made.tls_url = _tls(made.url, made.port(6380))
     return made
 

@@ -1,7 +1,8 @@
-"""The image of the compose file, built as on any machine, from a Debian base where ``python:3.12-slim`` cannot be pulled.
+"""The image of the compose file, built as on any machine, from a Debian base where
+``python:3.12-slim`` cannot be pulled.
 
-The build gets what this machine's own pip and TLS are told: an index, authorities. They are secrets of the build, and the
-image has nothing of them.
+The build gets what this machine's own pip and TLS are told: an index, authorities. They are secrets
+of the build, and the image has nothing of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ DEBIAN = Release(suite="bookworm", packages=("python3", "python3-venv"))
 # The package alone: it depends on pages that are not used here.
 PROMETHEUS = """
 FROM {base}
-RUN apt-get update -q && cd /tmp && apt-get download -q prometheus && dpkg -x prometheus_*.deb unpacked \\
+RUN apt-get update -q && cd /tmp && apt-get download -q prometheus \\
+    && dpkg -x prometheus_*.deb unpacked \\
     && mv unpacked/usr/bin/prom* /usr/bin/ && rm -rf /tmp/* /var/lib/apt/lists/* \\
     && mkdir /prometheus && chown 65534:65534 /prometheus
 ENTRYPOINT ["prometheus"]
@@ -34,12 +36,18 @@ NAME = f"tiercel-test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 
 
 def base_image(client) -> str:
-    return OFFICIAL if is_here(client, OFFICIAL) or can_be_pulled(client, OFFICIAL) else release_image(client, DEBIAN)
+    return (
+        OFFICIAL
+        if is_here(client, OFFICIAL) or can_be_pulled(client, OFFICIAL)
+        else release_image(client, DEBIAN)
+    )
 
 
 def prometheus_image(client) -> str:
     """The compose file's, else Debian's in an image that takes the same arguments."""
-    [official] = re.findall(r"PROMETHEUS_IMAGE:-([^}]+)", (ROOT / "compose/docker-compose.yml").read_text())
+    [official] = re.findall(
+        r"PROMETHEUS_IMAGE:-([^}]+)", (ROOT / "compose/docker-compose.yml").read_text()
+    )
     if is_here(client, official) or can_be_pulled(client, official):
         return official
     dockerfile = PROMETHEUS.format(base=release_image(client, DEBIAN))
@@ -66,7 +74,10 @@ def can_be_pulled(client, image: str) -> bool:
 
 
 def build_image(client) -> tuple[str, str]:
-    """(image, base), with the image of the code as it is now. The first time takes minutes, and later ones seconds."""
+    """(image, base), with the image of the code as it is now.
+
+    The first time takes minutes, and later ones seconds.
+    """
     base = base_image(client)
     before = image_id(client)
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +87,18 @@ def build_image(client) -> tuple[str, str]:
         pip = Path(folder) / "pip.conf"
         pip.write_text(pip_settings())
         secrets += ["--secret", f"id=pip,src={pip}"]
-        words = ["docker", "build", "--build-arg", f"BASE={base}", "-f", "compose/Dockerfile", "-t", NAME, *secrets, "."]
+        words = [
+            "docker",
+            "build",
+            "--build-arg",
+            f"BASE={base}",
+            "-f",
+            "compose/Dockerfile",
+            "-t",
+            NAME,
+            *secrets,
+            ".",
+        ]
         run(*words, timeout=1500, cwd=ROOT, env=docker_environment())
     if before not in (None, image_id(client)):
         forget(client, before)

@@ -1,4 +1,6 @@
-"""The stack of compose/docker-compose.yml, started and steered with the commands that people use."""
+"""The stack of compose/docker-compose.yml, started and steered with the commands
+that people use.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,33 @@ from tiercel.compose.ports import LOOPBACK, OF_CONTAINERS, free_port
 FILE = ROOT / "compose" / "docker-compose.yml"
 ROLES = "/run/tiercel/roles"
 CREDENTIALS = "/run/tiercel/credentials"
-PORTS = ("RABBITMQ_PORT", "RABBITMQ_MANAGEMENT_PORT", "REDIS_PORT", "SPARK_UI_PORT", "MONITOR_PORT", "PROMETHEUS_PORT")
+PORTS = (
+    "RABBITMQ_PORT",
+    "RABBITMQ_MANAGEMENT_PORT",
+    "REDIS_PORT",
+    "SPARK_UI_PORT",
+    "MONITOR_PORT",
+    "PROMETHEUS_PORT",
+)
 
 
 class Stack:
     """One project. Its containers, networks and volumes are gone when the ``with`` block ends."""
 
     def __init__(self, client, command: str, **settings: str) -> None:
-        """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the file's variables."""
+        """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the
+        file's variables.
+        """
         self._client = client
         self._command = command
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
         ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
         # The settings of this shell for tiercel are not for the stack.
-        around = {name: value for name, value in docker_environment().items() if not name.startswith(("TIERCEL_", "SPARK_"))}
+        around = {
+            name: value
+            for name, value in docker_environment().items()
+            if not name.startswith(("TIERCEL_", "SPARK_"))
+        }
         self.settings = {**ports, **settings}
         self._environment = {**around, **self.settings}
         self._secrets: dict[tuple[str, str], str] = {}
@@ -39,7 +54,11 @@ class Stack:
 
     def up(self, *services: str, profile: str | None = None, **scale: int) -> None:
         profiles = ["--profile", profile] if profile else []
-        scales = [word for service, number in scale.items() for word in ("--scale", f"{service.replace('_', '-')}={number}")]
+        scales = [
+            word
+            for service, number in scale.items()
+            for word in ("--scale", f"{service.replace('_', '-')}={number}")
+        ]
         self.compose(*profiles, "up", "-d", "--no-build", "--no-recreate", *scales, *services)
 
     def tiercel(self, *words: str, timeout: float = 120) -> str:
@@ -49,7 +68,15 @@ class Stack:
     def secret(self, name: str, role: str = "monitor") -> str:
         """One of the files that were drawn for this role."""
         if (role, name) not in self._secrets:
-            command = ["run", "--rm", "--no-deps", "-T", "credentials", "cat", f"{ROLES}/{role}/{name}"]
+            command = [
+                "run",
+                "--rm",
+                "--no-deps",
+                "-T",
+                "credentials",
+                "cat",
+                f"{ROLES}/{role}/{name}",
+            ]
             self._secrets[role, name] = self.compose(*command)
         return self._secrets[role, name]
 
@@ -69,11 +96,15 @@ class Stack:
     @property
     def amqp_url(self) -> str:
         """As this machine reaches it."""
-        return self.secret("tiercel_amqp").replace("rabbitmq:5672", f"{LOOPBACK}:{self.settings['RABBITMQ_PORT']}")
+        return self.secret("tiercel_amqp").replace(
+            "rabbitmq:5672", f"{LOOPBACK}:{self.settings['RABBITMQ_PORT']}"
+        )
 
     @property
     def redis_url(self) -> str:
-        return self.secret("tiercel_redis").replace("redis:6379", f"{LOOPBACK}:{self.settings['REDIS_PORT']}")
+        return self.secret("tiercel_redis").replace(
+            "redis:6379", f"{LOOPBACK}:{self.settings['REDIS_PORT']}"
+        )
 
     def containers(self, service: str | None = None) -> list:
         """Those that are there, ended ones too."""
@@ -87,20 +118,34 @@ class Stack:
     def health(self) -> dict[str, str]:
         """Of each container: what its health check says, or how it ended."""
         states = {container.name: container.attrs["State"] for container in self.containers()}
-        return {name: state.get("Health", {}).get("Status", state["Status"]) for name, state in states.items()}
+        return {
+            name: state.get("Health", {}).get("Status", state["Status"])
+            for name, state in states.items()
+        }
 
     def wait_until_healthy(self, timeout: float = 600) -> None:
         """All but the one that has done its work."""
-        wait_until(lambda: set(self.health().values()) <= {"healthy", "exited"}, timeout, "healthy containers")
+        wait_until(
+            lambda: set(self.health().values()) <= {"healthy", "exited"},
+            timeout,
+            "healthy containers",
+        )
 
     def kill_inside(self, container, marker: str) -> None:
-        """SIGKILL to those of its processes whose command line has ``marker``, but not to its first, which others kill."""
-        kill = '[ $p = /proc/1 ] || [ $p = /proc/$$ ] || { grep -q "$0" $p/cmdline && kill -9 ${p#/proc/}; }'
+        """SIGKILL to those of its processes whose command line has ``marker``, but not to its
+        first, which others kill.
+        """
+        kill = (
+            '[ $p = /proc/1 ] || [ $p = /proc/$$ ] || { grep -q "$0" $p/cmdline && kill '
+            "-9 ${p#/proc/}; }"
+        )
         script = f"for p in /proc/[0-9]*; do {kill}; done"
         container.exec_run(["bash", "-c", script, marker])
 
     def logs(self, service: str) -> str:
-        return "".join(container.logs().decode(errors="replace") for container in self.containers(service))
+        return "".join(
+            container.logs().decode(errors="replace") for container in self.containers(service)
+        )
 
     def leftovers(self) -> list[str]:
         """Return what of the project is still there."""
@@ -115,7 +160,9 @@ class Stack:
     def __exit__(self, kind, *_) -> None:
         if kind is not None:
             logs = self.compose("logs", "--no-color", "--tail=40", check=False)
-            depths = self.compose("exec", "-T", "monitor", "tiercel", "depths", "--json", check=False)
+            depths = self.compose(
+                "exec", "-T", "monitor", "tiercel", "depths", "--json", check=False
+            )
             print(json.dumps(self.health(), indent=1), logs, depths, sep="\n")  # noqa: T201 - pytest shows it where a test fails
         self.compose("--profile", "metrics", "down", "--volumes", "--timeout", "20", timeout=180)
 

@@ -35,7 +35,9 @@ def state_of(turn: StateTurn, task_index: int = 0, parallelism: int = 1) -> KeyV
     return state
 
 
-def begun(store: StateStore, component: str, task: int, step: int, keys: Iterable[Key] = ()) -> KeyValueState:
+def begun(
+    store: StateStore, component: str, task: int, step: int, keys: Iterable[Key] = ()
+) -> KeyValueState:
     """Begin a turn that reads these keys at once; return the state of a bolt in it."""
     state = KeyValueState(task)
     state.open(store.begin(component, task, step, state.fields(keys)).perform())
@@ -43,7 +45,9 @@ def begun(store: StateStore, component: str, task: int, step: int, keys: Iterabl
 
 
 def verdict(sealed: str | None, digest: str) -> Applied:
-    """Say what became of work with this digest, where an earlier attempt had sealed with that one."""
+    """Say what became of work with this digest, where an earlier attempt had
+    sealed with that one.
+    """
     if sealed is None:
         return Applied.FRESH
     return Applied.REPEATED if sealed == digest else Applied.CONFLICTING

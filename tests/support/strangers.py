@@ -1,4 +1,6 @@
-"""A page of ``tiercel monitor`` as a script drives it: with headers that no browser would let it send."""
+"""A page of ``tiercel monitor`` as a script drives it: with headers that no browser
+would let it send.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ class ScriptedPage:
 
     async def load(self):
         """The status of the answer to GET /."""
-        async with aiohttp.ClientSession() as session, session.get(self._page, headers=self.headers) as answer:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(self._page, headers=self.headers) as answer,
+        ):
             text = await answer.text()
         if answer.status == 200:
             self._client = re.search(r"'client_id': '([0-9a-f-]+)'", text)[1]
@@ -42,10 +47,15 @@ class ScriptedPage:
 
     async def connect(self, transport="websocket"):
         """Raises socketio.exceptions.ConnectionError if that is refused."""
-        query = f"client_id={self._client}&document_id={uuid.uuid4()}&tab_id={uuid.uuid4()}&next_message_id=0"
+        query = (
+            f"client_id={self._client}&document_id={uuid.uuid4()}"
+            f"&tab_id={uuid.uuid4()}&next_message_id=0"
+        )
         address = f"{self._sockets}?{query}&implicit_handshake=true"
         path = "/_nicegui_ws/socket.io"
-        await self._socket.connect(address, headers=self.headers, socketio_path=path, transports=[transport])
+        await self._socket.connect(
+            address, headers=self.headers, socketio_path=path, transports=[transport]
+        )
 
     async def close(self):
         await self._socket.disconnect()
@@ -62,7 +72,9 @@ class ScriptedPage:
         await self.press("OK")
 
     async def report(self, message):
-        await self._socket.emit("log", {"client_id": self._client, "level": "error", "message": message})
+        await self._socket.emit(
+            "log", {"client_id": self._client, "level": "error", "message": message}
+        )
 
     async def noted(self, text):
         """Wait until a notification says it."""
@@ -79,10 +91,18 @@ class ScriptedPage:
                 await self._heard.wait()
 
     def _named(self, label):
-        return next((key, each) for key, each in self.elements.items() if each.get("props", {}).get("label") == label)
+        return next(
+            (key, each)
+            for key, each in self.elements.items()
+            if each.get("props", {}).get("label") == label
+        )
 
     async def _tell(self, label, listener, argument):
-        message = {"id": int(self._named(label)[0]), "client_id": self._client, "listener_id": listener}
+        message = {
+            "id": int(self._named(label)[0]),
+            "client_id": self._client,
+            "listener_id": listener,
+        }
         await self._socket.emit("event", {**message, "args": [json.dumps(argument)]})
 
     def _hear(self, event, *arguments):

@@ -17,7 +17,10 @@ from pathlib import Path
 def tiercel_run(
     topology: str, *options: str, folder: Path, log: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen]:
-    """The process, started in ``folder`` with logs as JSON; all that it says goes to ``log``. Killed if it is left running."""
+    """The process, started in ``folder`` with logs as JSON; all that it says goes to ``log``.
+
+    Killed if it is left running.
+    """
     command = [sys.executable, "-m", "tiercel", "run", topology, *options, "--log", "json"]
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)

@@ -1,8 +1,9 @@
 """Makes up whole runs for the property tests: tuple trees, repeated tasks, lost and repeated calls.
 
-A *task* (bolt, partition) is attempted one or several times. An attempt reads the outputs of some attempts of the bolt
-before, and acks, fails or holds what it reads, and emits children, anchored to one or several tuples. Its ``work`` is what it
-tells the ledger. What should come of it all is computed here with sets of tuples, not with XOR.
+A *task* (bolt, partition) is attempted one or several times. An attempt reads the outputs of some
+attempts of the bolt before, and acks, fails or holds what it reads, and emits children, anchored to
+one or several tuples. Its ``work`` is what it tells the ledger. What should come of it all is
+computed here with sets of tuples, not with XOR.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Attempt:
     def work(self):
         """The same for attempts that did the same."""
         failing = frozenset(self.failed)
-        return frozenset((root, xor) for root, xor in self.xors.items() if root not in failing), failing
+        return frozenset(
+            (root, xor) for root, xor in self.xors.items() if root not in failing
+        ), failing
 
     @property
     def roots(self) -> set[int]:
@@ -54,7 +57,10 @@ class Attempt:
 
     def arguments(self):
         """For ``Ledger.apply``."""
-        failures = [Failure(root=root, component="bolt", task=1, reason=why) for root, why in self.failed.items()]
+        failures = [
+            Failure(root=root, component="bolt", task=1, reason=why)
+            for root, why in self.failed.items()
+        ]
         return self.token, updates(self.xors), failures
 
 
@@ -76,11 +82,16 @@ class Run:
 def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run:
     """Make up one step of each task.
 
-    ``temper``: how likely an attempt does other work than the one before; 0 makes every bolt deterministic.
+    ``temper``: how likely an attempt does other work than the one before; 0 makes every
+    bolt deterministic.
     """
     ids = [mix(random.getrandbits(64)) for _ in range(roots)]
     spout = [
-        Copy(name_of("spout", root, target), target % PARTITIONS, {root: edge(seed(root, 0), 0, target)})
+        Copy(
+            name_of("spout", root, target),
+            target % PARTITIONS,
+            {root: edge(seed(root, 0), 0, target)},
+        )
         for root in ids
         for target in range(random.choice((1, 1, 2)))
     ]
@@ -92,7 +103,9 @@ def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run
             for _ in range(random.choice((1, 1, 2, 3))):
                 read = _input(random, run, bolt, partition)
                 own_salt = random.getrandbits(32) if random.random() < temper else salt
-                attempts.append(_attempt(token(PARTITIONS * bolt + partition, step=step), read, salt, own_salt))
+                attempts.append(
+                    _attempt(token(PARTITIONS * bolt + partition, step=step), read, salt, own_salt)
+                )
             # The surviving attempt reads what survived.
             read = _input(None, run, bolt, partition)
             if {tup.name for tup in attempts[-1].read} != {tup.name for tup in read}:
@@ -113,16 +126,25 @@ def _input(random: Random | None, run: Run, bolt: int, partition: int) -> list[C
 
 
 def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attempt:
-    """One attempt at a task. What it does to a tuple hangs on the tuple and a salt, never on the order of arrival."""
+    """One attempt at a task.
+
+    What it does to a tuple hangs on the tuple and a salt, never on the order of arrival.
+    """
     attempt = Attempt(token, sorted(read, key=lambda tup: tup.name))
     for tup in attempt.read:
         for root in tup.edges:
             attempt.xors.setdefault(root, 0)
         other_work = Random(f"{own_salt} {tup.name}").random() < 0.3
         choice = Random(f"{own_salt if other_work else salt} {tup.name}")
-        for position in range(0 if token.task >= PARTITIONS * (BOLTS - 1) else choice.choice((0, 1, 1, 2))):
+        for position in range(
+            0 if token.task >= PARTITIONS * (BOLTS - 1) else choice.choice((0, 1, 1, 2))
+        ):
             others = [other for other in attempt.read if other is not tup and choice.random() < 0.3]
-            _emit(attempt, [tup, *others], position + (choice.getrandbits(16) << 8 if choice.random() < 0.1 else 0))
+            _emit(
+                attempt,
+                [tup, *others],
+                position + (choice.getrandbits(16) << 8 if choice.random() < 0.1 else 0),
+            )
         verdict = choice.random()
         if verdict < 0.05:
             attempt.failed.update(dict.fromkeys(tup.edges, f"no {tup.name}"))
@@ -167,7 +189,10 @@ class Expectation:
     def __post_init__(self) -> None:
         self._known: dict[tuple[Token, int], Attempt] = {}
         self._applied: dict[tuple[Token, int], set[int]] = {}
-        self._open = {root: {tup.name for tup in self.run.spout if root in tup.edges} for root in self.run.roots}
+        self._open = {
+            root: {tup.name for tup in self.run.spout if root in tup.edges}
+            for root in self.run.roots
+        }
         # Consumed before they were created: the child's task was faster.
         self._early: dict[int, set[Name]] = {root: set() for root in self.run.roots}
 
@@ -206,8 +231,12 @@ class Expectation:
         fate = {}
         for root in self.run.roots:
             created = {tup.name for tup in self.run.spout if root in tup.edges}
-            created |= {name for attempt in last for owner, name in attempt.created if owner == root}
-            consumed = {name for attempt in last for owner, name in attempt.consumed if owner == root}
+            created |= {
+                name for attempt in last for owner, name in attempt.created if owner == root
+            }
+            consumed = {
+                name for attempt in last for owner, name in attempt.consumed if owner == root
+            }
             if any(root in attempt.failed for attempt in last):
                 fate[root] = "failed"
             elif created == consumed:

@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30, message: str = "") -> T:
-    """Call ``condition`` until it returns something true, and return that; fail after ``timeout`` seconds."""
+    """Call ``condition`` until it returns something true, and return that.
+
+    Fail after ``timeout`` seconds.
+    """
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not (found := condition()):

@@ -57,7 +57,11 @@ def modules() -> list[Path]:
 
 
 def everything() -> list[Path]:
-    return sorted(path for folder in (*FOLDERS, "bench", "tests", "tiercel") for path in (ROOT / folder).rglob("*.py"))
+    return sorted(
+        path
+        for folder in (*FOLDERS, "bench", "tests", "tiercel")
+        for path in (ROOT / folder).rglob("*.py")
+    )
 
 
 def name_of(path: Path) -> str:
@@ -89,10 +93,17 @@ def folder_of(module: str) -> str:
 every_module = pytest.mark.parametrize("path", modules(), ids=name_of)
 every_map = pytest.mark.parametrize(
     "path",
-    sorted({path.parent / "__init__.py" for path in (*modules(), ROOT / "tests/support/x", ROOT / "tests/images/x")}),
+    sorted(
+        {
+            path.parent / "__init__.py"
+            for path in (*modules(), ROOT / "tests/support/x", ROOT / "tests/images/x")
+        }
+    ),
     ids=name_of,
 )
-every_lua_file = pytest.mark.parametrize("path", sorted(p for f in FOLDERS for p in (ROOT / f).rglob("*.lua")), ids=name_of)
+every_lua_file = pytest.mark.parametrize(
+    "path", sorted(p for f in FOLDERS for p in (ROOT / f).rglob("*.lua")), ids=name_of
+)
 
 
 @every_module
@@ -106,7 +117,11 @@ def test_a_folder_imports_only_the_folders_below_it(path: Path) -> None:
 def test_code_does_not_go_by_the_public_names(path: Path) -> None:
     """They are imported on demand: such an import would hide the file that it needs."""
     if not name_of(path).startswith("examples/"):
-        assert not {module for module in imports_of(parsed(path)) if module in {"tiercel", "tiercel.testing"}}
+        assert not {
+            module
+            for module in imports_of(parsed(path))
+            if module in {"tiercel", "tiercel.testing"}
+        }
 
 
 @pytest.mark.parametrize("path", everything(), ids=name_of)
@@ -116,16 +131,26 @@ def test_every_import_goes_through_the_package(path: Path) -> None:
 
 
 def test_the_package_has_one_relative_link_per_folder_and_nothing_else() -> None:
-    links = {path.name: path.readlink().as_posix() for path in (ROOT / "tiercel").iterdir() if path.is_symlink()}
+    links = {
+        path.name: path.readlink().as_posix()
+        for path in (ROOT / "tiercel").iterdir()
+        if path.is_symlink()
+    }
     assert links == {folder: f"../{folder}" for folder in FOLDERS}
-    others = {path.name for path in (ROOT / "tiercel").iterdir() if not path.is_symlink()} - {"__pycache__"}
+    others = {path.name for path in (ROOT / "tiercel").iterdir() if not path.is_symlink()} - {
+        "__pycache__"
+    }
     assert others == {"__init__.py", "__main__.py", "py.typed", "testing.py"}
 
 
 @every_module
 def test_what_runs_topologies_does_not_know_the_test_kit(path: Path) -> None:
     if not name_of(path).startswith(KIT):
-        assert not [module for module in imports_of(parsed(path)) if module.startswith("tiercel.spark_jobs.testing")]
+        assert not [
+            module
+            for module in imports_of(parsed(path))
+            if module.startswith("tiercel.spark_jobs.testing")
+        ]
 
 
 @every_module
@@ -141,10 +166,16 @@ def test_errors_of_redis_are_judged_in_one_place(path: Path) -> None:
     if name_of(path).startswith(("acker/connection/", "acker/redis_")):
         return
     for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "redis":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "redis"
+        ):
             assert node.attr != "exceptions", f"line {node.lineno}"
             assert not node.attr.endswith("Error"), f"line {node.lineno}"
-    assert not {module for module in imports_of(parsed(path)) if module.startswith("redis.exceptions")}
+    assert not {
+        module for module in imports_of(parsed(path)) if module.startswith("redis.exceptions")
+    }
 
 
 @every_module
@@ -152,8 +183,14 @@ def test_the_environment_is_read_in_one_module_only(path: Path) -> None:
     if name_of(path) in READS_ENVIRONMENT:
         return
     for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
-            assert node.attr not in {"environ", "environb", "getenv", "putenv"}, f"line {node.lineno} reads the environment"
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "os"
+        ):
+            assert node.attr not in {"environ", "environb", "getenv", "putenv"}, (
+                f"line {node.lineno} reads the environment"
+            )
         if isinstance(node, ast.ImportFrom) and node.module == "os":
             assert not {alias.name for alias in node.names} & {"environ", "environb", "getenv"}
 
@@ -178,7 +215,9 @@ def test_a_lua_script_is_short_and_says_its_keys_arguments_and_reply(path: Path)
     header = "\n".join(line for line in text.splitlines() if line.startswith("--"))
     for word in ("KEYS", "ARGV"):
         assert word in header, f"the header does not explain {word}"
-    assert re.search(r"\brepl(y|ies)\b|\breturns?\b", header, re.IGNORECASE), "the header does not explain the reply"
+    assert re.search(r"\brepl(y|ies)\b|\breturns?\b", header, re.IGNORECASE), (
+        "the header does not explain the reply"
+    )
 
 
 @every_map
@@ -206,4 +245,6 @@ def test_no_business_is_left_unfinished(path: Path) -> None:
 @pytest.mark.parametrize("lock", ["constraints.txt", "bench/constraints.txt"])
 def test_nothing_in_the_lock_names_a_host_or_a_place(lock: str) -> None:
     for line in (ROOT / lock).read_text().splitlines():
-        assert line.startswith("# ") or re.fullmatch(r"[a-z0-9.-]+==\S+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line), line
+        assert line.startswith("# ") or re.fullmatch(
+            r"[a-z0-9.-]+==\S+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line
+        ), line

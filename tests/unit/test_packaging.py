@@ -45,7 +45,11 @@ def test_the_wheel_says_that_it_is_typed(contents: set[str]) -> None:
 
 def test_nothing_but_the_package_is_in_the_wheel(contents: set[str]) -> None:
     assert {name.split("/")[0] for name in contents if ".dist-info/" not in name} == {"tiercel"}
-    assert {name.split("/")[1] for name in contents if name.startswith("tiercel/") and name.count("/") > 1} == set(FOLDERS)
+    assert {
+        name.split("/")[1]
+        for name in contents
+        if name.startswith("tiercel/") and name.count("/") > 1
+    } == set(FOLDERS)
     assert not [name for name in contents if name.endswith((".pyc", ".so"))]
 
 
@@ -54,7 +58,9 @@ def test_settings_of_one_machine_are_in_no_package(tmp_path: Path, target: str) 
     """Built without git and its .gitignore, as in an image."""
     checkout = tmp_path / "checkout"
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copytree(ROOT / "tiercel", checkout / "tiercel", symlinks=True)
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
@@ -74,12 +80,16 @@ def test_settings_of_one_machine_are_in_no_package(tmp_path: Path, target: str) 
 
 
 @pytest.mark.parametrize("place", SETTINGS)
-def test_settings_of_one_machine_are_ignored_by_git_and_stay_out_of_an_images_build(tmp_path: Path, place: str) -> None:
+def test_settings_of_one_machine_are_ignored_by_git_and_stay_out_of_an_images_build(
+    tmp_path: Path, place: str
+) -> None:
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
     (tmp_path / "compose").mkdir()
     (tmp_path / "compose/apt.py").touch()
     (tmp_path / place).touch()
-    assert {"compose/apt.py"} == {name for name in exclude_paths(str(tmp_path), patterns) if (tmp_path / name).is_file()}
+    assert {"compose/apt.py"} == {
+        name for name in exclude_paths(str(tmp_path), patterns) if (tmp_path / name).is_file()
+    }
     if (ROOT / ".git").exists():
         ignored = subprocess.run(["git", "check-ignore", "-q", place], cwd=ROOT, check=False)
         assert ignored.returncode == 0
@@ -92,7 +102,9 @@ def test_the_wheel_has_the_command_and_the_licence(wheel: Path, contents: set[st
     assert any(name.endswith("licenses/LICENSE") for name in contents)
 
 
-def test_the_wheel_as_a_zip_is_importable_from_elsewhere_and_finds_its_scripts(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_as_a_zip_is_importable_from_elsewhere_and_finds_its_scripts(
+    wheel: Path, tmp_path: Path
+) -> None:
     package = tmp_path / "tiercel.zip"
     shutil.copy(wheel, package)
     script = f"""
@@ -109,11 +121,18 @@ for folder in ("tiercel.acker", "tiercel.queues", "tiercel.spark_jobs"):
         importlib.import_module(module.name)
         packages += [module.name] * module.ispkg
     scripts = [files(name) / "lua" for name in packages]
-    found += sum(bool(p.read_text()) for lua in scripts if lua.is_dir() for p in lua.iterdir() if p.name.endswith(".lua"))
+    inside = [path for lua in scripts if lua.is_dir() for path in lua.iterdir()]
+    found += sum(bool(path.read_text()) for path in inside if path.name.endswith(".lua"))
 print(found)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(
-        [path for folder in ("acker", "queues", "spark_jobs") for path in (ROOT / folder).rglob("*.lua")]
+        [
+            path
+            for folder in ("acker", "queues", "spark_jobs")
+            for path in (ROOT / folder).rglob("*.lua")
+        ]
     )

@@ -17,7 +17,9 @@ OURS = ast.parse((ROOT / "tiercel/__init__.py").read_text())
 
 def run(code: str) -> str:
     """Return what another Python prints."""
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.parametrize("name", tiercel.__all__)
@@ -48,10 +50,17 @@ def test_a_name_that_is_not_there_is_said_to_be_missing() -> None:
 def test_the_package_itself_imports_no_library() -> None:
     """``python -m tiercel.compose`` runs before any is installed."""
     libraries = "{'numpy', 'pika', 'pyarrow', 'pydantic', 'pyspark', 'redis', 'typer'}"
-    assert run(f"import sys; import tiercel.compose.install; print(*{libraries} & set(sys.modules))").strip() == ""
+    assert (
+        run(
+            f"import sys; import tiercel.compose.install; print(*{libraries} & set(sys.modules))"
+        ).strip()
+        == ""
+    )
 
 
 def test_a_file_of_bolts_needs_neither_the_broker_s_library_nor_spark() -> None:
     libraries = "{'pika', 'pyspark', 'redis'}"
-    code = f"import sys; from tiercel import BasicBolt, Bolt; print(*{libraries} & set(sys.modules))"
+    code = (
+        f"import sys; from tiercel import BasicBolt, Bolt; print(*{libraries} & set(sys.modules))"
+    )
     assert run(code).strip() == ""

@@ -40,7 +40,9 @@ def wheel():
         archive.writestr("weighty.bin", bytes(MEGABYTES * 10**6))
         info = "weighty-1.0.dist-info"
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: weighty\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
     return packed.getvalue()
 
@@ -54,7 +56,11 @@ def slow_index():
         def do_GET(self):
             page = f'<a href="/{NAME}">{NAME}</a>'.encode()
             whole = self.path.endswith(NAME)
-            parts = [body[at : at + 300_000] for at in range(0, len(body), 300_000)] if whole else [page]
+            parts = (
+                [body[at : at + 300_000] for at in range(0, len(body), 300_000)]
+                if whole
+                else [page]
+            )
             self.send_response(200)
             self.send_header("Content-Type", "application/octet-stream" if whole else "text/html")
             self.send_header("Content-Length", str(sum(map(len, parts))))
@@ -79,11 +85,21 @@ def test_a_long_download_shows_how_far_it_is_and_nothing_else_is_printed(install
     out = io.StringIO()
     log = tmp_path / "pip.log"
     with slow_index() as url:
-        where = ["--isolated", "--no-cache-dir", "--index-url", url, "--target", str(tmp_path / "there")]
+        where = [
+            "--isolated",
+            "--no-cache-dir",
+            "--index-url",
+            url,
+            "--target",
+            str(tmp_path / "there"),
+        ]
         assert install.run(log, [*PIP, *where, "weighty"], out) == 0, log.read_text()
     first, *progress, last = out.getvalue().splitlines()
     assert first == f"tiercel:   downloading {NAME}, {MEGABYTES} MB"
-    done = [int(re.fullmatch(rf"tiercel:   {NAME}: (\d) of {MEGABYTES} MB", line)[1]) for line in progress]
+    done = [
+        int(re.fullmatch(rf"tiercel:   {NAME}: (\d) of {MEGABYTES} MB", line)[1])
+        for line in progress
+    ]
     assert len(done) >= 3
     assert done == sorted(done)
     assert done[0] < done[-1]
@@ -120,5 +136,10 @@ def test_a_failure_shows_the_last_lines_and_where_the_others_are(install, tmp_pa
 
 def test_a_package_that_is_not_there_is_named(install, tmp_path):
     out = io.StringIO()
-    assert install.run(tmp_path / "pip.log", [*PIP, "--isolated", "--no-index", "nothing-of-this-name"], out) == 1
+    assert (
+        install.run(
+            tmp_path / "pip.log", [*PIP, "--isolated", "--no-index", "nothing-of-this-name"], out
+        )
+        == 1
+    )
     assert "No matching distribution found for nothing-of-this-name" in out.getvalue()

@@ -1,4 +1,6 @@
-"""The command ``tiercel``: parses, loads what is named, and hands over to the modules that do the work."""
+"""The command ``tiercel``: parses, loads what is named, and hands over to the modules
+that do the work.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from tiercel.workers.cli import monitors as monitor_commands
 from tiercel.workers.cli import queues as queue_commands
 from tiercel.workers.cli import topologies as topology_commands
 from tiercel.workers.cli.errors import one_line_errors
-from tiercel.workers.cli.options import Amqp, Conf, Level, Log, Master, Redis, TopologyName, load_settings, on_signals
+from tiercel.workers.cli.options import (
+    Amqp,
+    Conf,
+    Level,
+    Log,
+    Master,
+    Redis,
+    TopologyName,
+    load_settings,
+    on_signals,
+)
 from tiercel.workers.config import Settings, use_this_python_for_spark
 from tiercel.workers.driver.jvm_output import as_log_records
 from tiercel.workers.errors import UsageError
@@ -21,7 +33,10 @@ from tiercel.workers.terminal import say
 
 app = typer.Typer(
     name="tiercel",
-    help="Storm's guarantee, every message fully processed or replayed, on RabbitMQ, Redis and Spark.",
+    help=(
+        "Storm's guarantee, every message fully processed or replayed, on RabbitMQ, "
+        "Redis and Spark."
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +54,9 @@ def run(  # noqa: PLR0913 - one parameter an option
     log_level: Level = None,
 ) -> None:
     """Run a whole topology on this machine, with private servers where none are named."""
-    settings = load_settings("tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
+    settings = load_settings(
+        "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
+    )
     from tiercel.workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
     from tiercel.workers.local.run import LocalRun, servers  # noqa: PLC0415
 
@@ -55,9 +72,13 @@ def run(  # noqa: PLR0913 - one parameter an option
 @app.command()
 def spout(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
-    component: Annotated[str | None, typer.Argument(help="the spout's id; by default one task of each spout")] = None,
+    component: Annotated[
+        str | None, typer.Argument(help="the spout's id; by default one task of each spout")
+    ] = None,
     *,
-    task_index: Annotated[int | None, typer.Option(help="which of its tasks, from 0; by default a free one")] = None,
+    task_index: Annotated[
+        int | None, typer.Option(help="which of its tasks, from 0; by default a free one")
+    ] = None,
     amqp: Amqp = None,
     redis: Redis = None,
     log: Log = None,
@@ -66,12 +87,20 @@ def spout(  # noqa: PLR0913 - one parameter an option
     """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
     if task_index is not None and component is None:
         raise UsageError("--task-index is of one spout: name the spout too")
-    label = "spout" if component is None else component if task_index is None else f"{component}-{task_index}"
+    label = (
+        "spout"
+        if component is None
+        else component
+        if task_index is None
+        else f"{component}-{task_index}"
+    )
     settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
     from tiercel.workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
     from tiercel.workers.spout.worker import run_spouts  # noqa: PLC0415
 
-    run_spouts(topology, load_topology(topology, settings.spout_tasks), settings, component, task_index)
+    run_spouts(
+        topology, load_topology(topology, settings.spout_tasks), settings, component, task_index
+    )
 
 
 @app.command()
@@ -85,17 +114,28 @@ def driver(  # noqa: PLR0913 - one parameter an option
     log: Log = None,
     log_level: Level = None,
 ) -> None:
-    """Run the bolts of a topology on Spark; it needs RabbitMQ's address only if a bolt publishes."""
+    """Run the bolts of a topology on Spark; it needs RabbitMQ's address only if
+    a bolt publishes.
+    """
     with as_log_records():
-        settings = load_settings("driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level)
+        settings = load_settings(
+            "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
+        )
         settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
         from tiercel.workers.driver.around import DriverAround  # noqa: PLC0415 - PySpark takes a second
         from tiercel.workers.driver.process import Driver  # noqa: PLC0415
         from tiercel.workers.heartbeat import Heartbeat  # noqa: PLC0415
-        from tiercel.workers.loading import load_topology, module_of, spark_options_of, with_spark_options  # noqa: PLC0415
+        from tiercel.workers.loading import (
+            load_topology,
+            module_of,
+            spark_options_of,
+            with_spark_options,
+        )  # noqa: PLC0415
 
-        loaded = with_spark_options(load_topology(topology, settings.spout_tasks), spark_options_of(conf or ()))
+        loaded = with_spark_options(
+            load_topology(topology, settings.spout_tasks), spark_options_of(conf or ())
+        )
         around = DriverAround(module=module_of(topology), heartbeat=Heartbeat(settings.heartbeat))
         process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
         on_signals(process.stop)
@@ -104,7 +144,9 @@ def driver(  # noqa: PLR0913 - one parameter an option
 
 @app.command()
 def prepare() -> None:
-    """Have Spark's JVM start in half the CPU time from now on: practise once, and keep its classes in a file beside Spark."""
+    """Have Spark's JVM start in half the CPU time from now on: practise once, and keep its classes
+    in a file beside Spark.
+    """
     use_this_python_for_spark(Path.cwd())
     from tiercel.spark_jobs.spark.class_archive import make_class_archive  # noqa: PLC0415 - PySpark takes a second
 
@@ -117,7 +159,9 @@ def prepare() -> None:
 def demo(
     *,
     calm: Annotated[bool, typer.Option("--calm", help="without the injected faults")] = False,
-    text: Annotated[Path | None, typer.Option(help="a text file; by default Python's language reference")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="a text file; by default Python's language reference")
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="how many times over")] = 3,
     log_level: Level = "warning",
 ) -> None:
@@ -127,7 +171,9 @@ def demo(
     stopped = threading.Event()
     on_signals(stopped.set)
     # On servers of its own, whatever the environment names: it publishes, counts and kills.
-    settings = Settings.load(log_level=log_level).model_copy(update={"amqp": None, "redis": None, "management": None})
+    settings = Settings.load(log_level=log_level).model_copy(
+        update={"amqp": None, "redis": None, "management": None}
+    )
     sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))
 
 

@@ -22,7 +22,10 @@ USAGE = 2
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Around a command: ``tiercel: what is wrong and what to do``, exit code 2, no traceback. Also usable as a decorator."""
+    """Around a command: ``tiercel: what is wrong and what to do``, exit code 2, no traceback.
+
+    Also usable as a decorator.
+    """
     try:
         yield
     except EXPECTED as error:

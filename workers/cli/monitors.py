@@ -1,6 +1,7 @@
 """The commands that watch: ``depths``, ``top``, ``monitor``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
+Without an address they talk to the private servers of a ``tiercel run`` on this machine,
+if there is one.
 """
 
 from __future__ import annotations
@@ -35,31 +36,47 @@ def add_to(app: typer.Typer) -> None:
 
 
 def depths(  # noqa: PLR0913 - one parameter an option
-    queues: Annotated[list[str] | None, typer.Argument(help="by default those of the topologies that ran here")] = None,
+    queues: Annotated[
+        list[str] | None, typer.Argument(help="by default those of the topologies that ran here")
+    ] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a look, a line each")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object a look, a line each")
+    ] = False,
     fail_above: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUEUE=N", help="exit with 1 if more than N messages wait in QUEUE; QUEUE.dead: dead letters"),
+        typer.Option(
+            metavar="QUEUE=N",
+            help="exit with 1 if more than N messages wait in QUEUE; QUEUE.dead: dead letters",
+        ),
     ] = None,
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
 ) -> None:
-    """Show how many messages wait, are being worked on, and are dead; and how long tiercel's own queues are."""
+    """Show how many messages wait, are being worked on, and are dead.
+
+    And how long tiercel's own queues are.
+    """
     limits = dict(_limit(each) for each in fail_above or ())
     settings = _found(amqp=amqp, redis=redis, management=management).required("amqp")
     from tiercel.workers.monitoring.survey import take_survey  # noqa: PLC0415 - `--help` should not wait for it
 
     # A limit names a queue, which is looked at too; without any other name all known ones are.
-    named = list(dict.fromkeys([*queues, *(name.removesuffix(".dead") for name in limits)])) if queues else []
+    named = (
+        list(dict.fromkeys([*queues, *(name.removesuffix(".dead") for name in limits)]))
+        if queues
+        else []
+    )
     stopped = threading.Event()
     if watch:
         on_signals(stopped.set)
     with _shown(as_json=as_json, watch=watch) as show:
         while True:
-            survey = take_survey(settings.amqp or "", settings.redis_urls, named, settings.management)
+            survey = take_survey(
+                settings.amqp or "", settings.redis_urls, named, settings.management
+            )
             show(survey)
             _fail_above(survey, limits)
             if not watch or stopped.wait(_WATCH_S):
@@ -67,14 +84,19 @@ def depths(  # noqa: PLR0913 - one parameter an option
 
 
 def top(
-    topology: Annotated[str | None, typer.Argument(help="a topology's name; needed if several ran here")] = None,
+    topology: Annotated[
+        str | None, typer.Argument(help="a topology's name; needed if several ran here")
+    ] = None,
     *,
     window: Annotated[str, typer.Option(help="10m, 3h, 1d or all")] = "10m",
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
 ) -> None:
-    """Watch a topology in the terminal: spouts, bolts, __acker, queues, errors. In a pipe it shows them once."""
+    """Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.
+
+    In a pipe it shows them once.
+    """
     settings = _found(amqp=amqp, redis=redis, management=management).required("redis")
     from tiercel.workers.monitoring.top import run_top, window_named  # noqa: PLC0415 - `--help` should not wait for it
     from tiercel.workers.monitoring.watcher import notes  # noqa: PLC0415
@@ -92,11 +114,17 @@ def top(
 
 def monitor(  # noqa: PLR0913 - one parameter an option
     *,
-    host: Annotated[str, typer.Option(help="where to listen; from elsewhere it can be read without a token")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="where to listen; from elsewhere it can be read without a token")
+    ] = "127.0.0.1",
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="a name that browsers and Prometheus may use for it, beside localhost; repeat it for more"
+            metavar="NAME",
+            help=(
+                "a name that browsers and Prometheus may use for it, beside localhost; "
+                "repeat it for more"
+            ),
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8710,
@@ -106,14 +134,17 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Serve a web page about all topologies, and /metrics for Prometheus.
 
-    What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is drawn and said here.
+    What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is
+    drawn and said here.
     """
     settings = _found(amqp=amqp, redis=redis, management=management).required()
     try:
         from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - an extra, and slow
         from tiercel.workers.monitoring.page.token import Lock  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise UsageError(f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'") from error
+        raise UsageError(
+            f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
+        ) from error
     from tiercel.workers.monitoring.page.hosts import AllowedHosts  # noqa: PLC0415 - next to its only use
 
     hosts = AllowedHosts.of(allowed_host or ())
@@ -136,7 +167,12 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
     console = Console()
     if as_json:
         yield lambda survey: say(
-            json.dumps({"queues": list(map(asdict, survey.queues)), "topologies": list(map(asdict, survey.own))})
+            json.dumps(
+                {
+                    "queues": list(map(asdict, survey.queues)),
+                    "topologies": list(map(asdict, survey.own)),
+                }
+            )
         )
     elif not watch:
         yield lambda survey: console.print(survey_view(survey))
@@ -146,13 +182,18 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
 
 
 def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
-    """Raises typer.Exit if there is more somewhere than there may be, and UsageError for a queue that was not looked at."""
+    """Raises typer.Exit if there is more somewhere than there may be, and UsageError for a queue
+    that was not looked at.
+    """
     depth = {each.name: each.ready for each in survey.queues}
     depth |= {f"{each.name}.dead": each.dead_lettered or 0 for each in survey.queues}
     above = False
     for name, limit in limits.items():
         if name not in depth:
-            raise UsageError(f"--fail-above {name}={limit}: this queue was not looked at; there are {', '.join(depth)}")
+            raise UsageError(
+                f"--fail-above {name}={limit}: this queue was not looked at; there are "
+                f"{', '.join(depth)}"
+            )
         if depth[name] > limit:
             say(f"tiercel: {depth[name]:,} messages in {name}, more than {limit:,}", err=True)
             above = True
@@ -170,7 +211,9 @@ def _limit(given: str) -> tuple[str, int]:
 def _servers(settings: Settings) -> Servers:
     from tiercel.workers.monitoring.watcher import Servers  # noqa: PLC0415 - `--help` should not wait for it
 
-    return Servers(redis_urls=settings.redis_urls, amqp_url=settings.amqp, management_url=settings.management)
+    return Servers(
+        redis_urls=settings.redis_urls, amqp_url=settings.amqp, management_url=settings.management
+    )
 
 
 def _found(**given: str | None) -> Settings:

@@ -10,16 +10,33 @@ import typer
 
 from tiercel.workers.config import LogFormat, LogLevel, Settings
 
-TopologyName = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="such as tiercel.examples.word_count:topology")]
-Amqp = Annotated[str | None, typer.Option(help="RabbitMQ: amqp://user:password@host:5672/vhost  [TIERCEL_AMQP]")]
-Redis = Annotated[str | None, typer.Option(help="Redis: redis://:password@host:6379/0  [TIERCEL_REDIS]")]
-Master = Annotated[str | None, typer.Option(help="Spark: local, spark://host:7077  [TIERCEL_MASTER; all cores here]")]
+TopologyName = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:TOPOLOGY", help="such as tiercel.examples.word_count:topology"),
+]
+Amqp = Annotated[
+    str | None, typer.Option(help="RabbitMQ: amqp://user:password@host:5672/vhost  [TIERCEL_AMQP]")
+]
+Redis = Annotated[
+    str | None, typer.Option(help="Redis: redis://:password@host:6379/0  [TIERCEL_REDIS]")
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark: local, spark://host:7077  [TIERCEL_MASTER; all cores here]"),
+]
 Conf = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="an option of Spark, over the topology's spark_options; repeat it for more"),
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="an option of Spark, over the topology's spark_options; repeat it for more",
+    ),
 ]
-Management = Annotated[str | None, typer.Option(help="RabbitMQ's HTTP API: http://host:15672  [TIERCEL_MANAGEMENT]")]
-Log = Annotated[LogFormat | None, typer.Option(help="text, or json: one object per line  [TIERCEL_LOG]")]
+Management = Annotated[
+    str | None, typer.Option(help="RabbitMQ's HTTP API: http://host:15672  [TIERCEL_MANAGEMENT]")
+]
+Log = Annotated[
+    LogFormat | None, typer.Option(help="text, or json: one object per line  [TIERCEL_LOG]")
+]
 Level = Annotated[LogLevel | None, typer.Option("--log-level", help="[TIERCEL_LOG_LEVEL; info]")]
 
 

@@ -1,6 +1,7 @@
 """The commands about queues: ``publish``, ``dead-letters``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
+Without an address they talk to the private servers of a ``tiercel run`` on this machine,
+if there is one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.errors import UsageError
 from tiercel.workers.terminal import cell, say
 
-QueueName = Annotated[str, typer.Argument(help="the queue whose dead letters they are, without .dead")]
+QueueName = Annotated[
+    str, typer.Argument(help="the queue whose dead letters they are, without .dead")
+]
 
-dead_letters = typer.Typer(help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True)
+dead_letters = typer.Typer(
+    help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,7 +36,9 @@ def add_to(app: typer.Typer) -> None:
 
 def publish(
     queue: Annotated[str, typer.Argument(help="declared if there is none")],
-    files: Annotated[list[Path], typer.Argument(help="text files, one message a line; - for standard input")],
+    files: Annotated[
+        list[Path], typer.Argument(help="text files, one message a line; - for standard input")
+    ],
     *,
     whole: Annotated[bool, typer.Option("--whole", help="one message a file")] = False,
     amqp: Amqp = None,
@@ -47,7 +54,10 @@ def publish(
     total = sum(_size(file) for file in files)
     url = settings.amqp or ""
     declare_queue(url, WorkQueue(name=queue))
-    with Progress(console=Console(stderr=True), transient=True) as progress, Publisher(url) as publisher:
+    with (
+        Progress(console=Console(stderr=True), transient=True) as progress,
+        Publisher(url) as publisher,
+    ):
         bar = progress.add_task(f"publishing to {queue}", total=total or None)
 
         def bodies() -> Iterator[bytes]:
@@ -62,7 +72,9 @@ def publish(
 
 @dead_letters.command()
 def show(
-    queue: QueueName, limit: Annotated[int, typer.Option(min=1, help="at most this many, the oldest")] = 20, amqp: Amqp = None
+    queue: QueueName,
+    limit: Annotated[int, typer.Option(min=1, help="at most this many, the oldest")] = 20,
+    amqp: Amqp = None,
 ) -> None:
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
     settings = _with_broker(amqp)
@@ -84,7 +96,9 @@ def show(
 
 @dead_letters.command()
 def read(
-    queue: QueueName, letter: Annotated[str, typer.Argument(metavar="ID", help="as show says it")], amqp: Amqp = None
+    queue: QueueName,
+    letter: Annotated[str, typer.Argument(metavar="ID", help="as show says it")],
+    amqp: Amqp = None,
 ) -> None:
     """Show the body of one dead letter, at most 64 KiB of it; what is not text in hexadecimal."""
     settings = _with_broker(amqp)
@@ -94,7 +108,8 @@ def read(
     found = look_for(settings.amqp or "", queue, letter)
     if found is None:
         raise UsageError(
-            f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; tiercel dead-letters show {queue}"
+            f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; "
+            f"tiercel dead-letters show {queue}"
         )
     say(body_text(found.body, found.size)[1])
 
@@ -103,9 +118,12 @@ def read(
 def requeue(
     queue: QueueName,
     chosen: Annotated[
-        list[str] | None, typer.Option("--id", metavar="ID", help="only this one, as show says it; may be repeated")
+        list[str] | None,
+        typer.Option("--id", metavar="ID", help="only this one, as show says it; may be repeated"),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="without --id: at most this many, the oldest")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="without --id: at most this many, the oldest")
+    ] = None,
     amqp: Amqp = None,
 ) -> None:
     """Put dead letters back into their queue as if they were new."""
@@ -113,7 +131,9 @@ def requeue(
     from tiercel.queues.publishing import dead_letters as letters  # noqa: PLC0415 - `--help` should not wait for it
 
     url = settings.amqp or ""
-    moved = letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
+    moved = (
+        letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
+    )
     log_action("requeue", queue, f"put {moved} messages back", this_user())
     say(f"put {moved} messages back into {queue}")
 
@@ -152,7 +172,9 @@ def _size(file: Path) -> int:
 
 
 def _bodies(file: Path, *, whole: bool) -> Iterator[bytes]:
-    """The messages of a file: its lines without the line ends, blank ones left out, or all of it."""
+    """The messages of a file: its lines without the line ends, blank ones left
+    out, or all of it.
+    """
     try:
         with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
             if whole:

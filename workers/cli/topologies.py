@@ -1,6 +1,8 @@
-"""The commands about topologies that run: ``errors``, ``activate``, ``deactivate``, ``rebalance``, ``kill``.
+"""The commands about topologies that run: ``errors``, ``activate``, ``deactivate``,
+``rebalance``, ``kill``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there is one.
+Without an address they talk to the private servers of a ``tiercel run`` on this machine,
+if there is one.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def errors(
-    topology: Annotated[str | None, typer.Argument(help="a topology's name; by default all that ran here")] = None,
+    topology: Annotated[
+        str | None, typer.Argument(help="a topology's name; by default all that ran here")
+    ] = None,
     *,
     limit: Annotated[int, typer.Option(min=1, help="at most this many, the newest")] = 20,
     redis: Redis = None,
@@ -59,7 +63,9 @@ def activate(topology: Name, *, redis: Redis = None) -> None:
 
 
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
-    """Have the spouts of a topology emit nothing, until it is activated; what is in flight goes on."""
+    """Have the spouts of a topology emit nothing, until it is activated; what is
+    in flight goes on.
+    """
     from tiercel.workers.control.contract import State  # noqa: PLC0415 - `--help` should not wait for it
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
@@ -73,15 +79,18 @@ def rebalance(
         list[str] | None,
         typer.Option(
             metavar="BOLT=N",
-            help="give a bolt so many tasks, until it is ordered otherwise; BOLT=default: as many as its code says;"
-            " repeat it for more bolts",
+            help="give a bolt so many tasks, until it is ordered otherwise; BOLT=default: as many"
+            " as its code says; repeat it for more bolts",
         ),
     ] = None,
     redis: Redis = None,
 ) -> None:
-    """Spread the bolt tasks of a topology over the executors that Spark has now; what is in flight is finished first.
+    """Spread the bolt tasks of a topology over the executors that Spark has now.
 
-    A number of tasks that is ordered goes before what the code says, new code too, until BOLT=default.
+    What is in flight is finished first.
+
+    A number of tasks that is ordered goes before what the code says, new code too,
+    until BOLT=default.
 
     Tasks of spouts are processes: start more of them.
     """
@@ -100,11 +109,16 @@ def kill(
     topology: Name,
     *,
     wait: Annotated[
-        float | None, typer.Option(min=0, help="seconds, at most, for what is in flight; by default the message timeout")
+        float | None,
+        typer.Option(
+            min=0, help="seconds, at most, for what is in flight; by default the message timeout"
+        ),
     ] = None,
     redis: Redis = None,
 ) -> None:
-    """End all processes of a topology: deactivate it, wait for what is in flight, give the rest back to the broker."""
+    """End all processes of a topology: deactivate it, wait for what is in flight, give the rest
+    back to the broker.
+    """
     from tiercel.acker.errors import LedgerUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
 
     settings = _settings(redis)
@@ -140,7 +154,11 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     from tiercel.acker.metrics.redis_counters import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
     from tiercel.workers.control.registry import topologies_that_ran, topology_named  # noqa: PLC0415
 
-    names = [topology_named(redis_url, topology).name] if topology else list(topologies_that_ran(redis_url))
+    names = (
+        [topology_named(redis_url, topology).name]
+        if topology
+        else list(topologies_that_ran(redis_url))
+    )
     found: _Found = []
     for name in names:
         with closing(RedisMetrics(redis_url, name)) as metrics:

@@ -1,4 +1,6 @@
-"""Records what operators do: each command and each button that changes something, or shows bodies."""
+"""Records what operators do: each command and each button that changes something,
+or shows bodies.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ def log_action(action: str, target: str, outcome: str, origin: str) -> None:
         target,
         outcome,
         origin,
-        extra={"event": "action", "action": action, "target": target, "outcome": outcome, "origin": origin},
+        extra={
+            "event": "action",
+            "action": action,
+            "target": target,
+            "outcome": outcome,
+            "origin": origin,
+        },
     )
 
 

@@ -15,11 +15,14 @@ CLAIM = timedelta(seconds=10)
 
 
 class Claims(Protocol):
-    """One worker's, in one topology. Each call is safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
+    """One worker's, in one topology.
 
-    While Redis is away or has lost its memory two workers may believe for a moment that they have the same task. The one that
-    opened the outcome feed later hears of all of its messages. The earlier one may miss outcomes, which the later one has
-    read and deleted: those messages time out and are delivered again. None is acked for it: roots are unique.
+    Each call is safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
+
+    While Redis is away or has lost its memory two workers may believe for a moment that they have
+    the same task. The one that opened the outcome feed later hears of all of its messages. The
+    earlier one may miss outcomes, which the later one has read and deleted: those messages time out
+    and are delivered again. None is acked for it: roots are unique.
     """
 
     def take(self, task_ids: range) -> int | None:
@@ -27,7 +30,10 @@ class Claims(Protocol):
         ...
 
     def keep(self, task_id: int) -> bool:
-        """Prolong the claim, or claim again what has lapsed; False if another worker has it. Call it each second."""
+        """Prolong the claim, or claim again what has lapsed; False if another worker has it.
+
+        Call it each second.
+        """
         ...
 
     def leave(self, task_id: int) -> None:
@@ -38,13 +44,25 @@ class Claims(Protocol):
 class MemoryClaims:
     """``Claims`` within one process: workers that share ``claimed``. One thread."""
 
-    def __init__(self, worker: str, claimed: dict[int, tuple[str, float]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        worker: str,
+        claimed: dict[int, tuple[str, float]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._worker = worker
         self._claimed = claimed
         self._clock = clock
 
     def take(self, task_ids: range) -> int | None:
-        return next((task_id for task_id in task_ids if self._holder(task_id) is None and self.keep(task_id)), None)
+        return next(
+            (
+                task_id
+                for task_id in task_ids
+                if self._holder(task_id) is None and self.keep(task_id)
+            ),
+            None,
+        )
 
     def keep(self, task_id: int) -> bool:
         if self._holder(task_id) not in (None, self._worker):

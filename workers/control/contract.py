@@ -1,4 +1,5 @@
-"""The contract of control: what people want of a running topology, and which of its spout tasks are there to do it.
+"""The contract of control: what people want of a running topology, and which of its spout tasks
+are there to do it.
 
 ``RedisControl`` keeps it for all processes; ``MemoryControl`` is its twin.
 """
@@ -58,11 +59,15 @@ NO_REBALANCE = Rebalance()
 class Control(Protocol):
     """One topology's. Best effort and small: readers keep what they read last while this is away.
 
-    Each call is one round trip and safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
+    Each call is one round trip and safe to repeat. Raises LedgerUnavailableError,
+    LedgerRefusedError.
     """
 
     def order(self, state: State) -> None:
-        """Say what to do from now on. KILLED lasts a minute; the others until something else is said, or Redis is emptied."""
+        """Say what to do from now on.
+
+        KILLED lasts a minute; the others until something else is said, or Redis is emptied.
+        """
         ...
 
     def state(self) -> State | None:
@@ -70,24 +75,28 @@ class Control(Protocol):
         ...
 
     def rebalance(self, change: Change) -> None:
-        """Have the driver begin a new run, on what Spark has now, and with these numbers of tasks from now on.
+        """Have the driver begin a new run, on what Spark has now, and with these numbers of
+        tasks from now on.
 
-        Bolts that are not named keep the number that was ordered before; None takes it back. A bolt may be
-        one that the topology does not have, or not yet. Atomic; a repeat is another order of the same.
+        Bolts that are not named keep the number that was ordered before; None takes it back. A
+        bolt may be one that the topology does not have, or not yet. Atomic; a repeat is another
+        order of the same.
         """
         ...
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
         """Return the last order to rebalance.
 
-        If there is none, ``known`` is it from now on: a Redis that was emptied learns it from the driver.
+        If there is none, ``known`` is it from now on: a Redis that was emptied learns it
+        from the driver.
         """
         ...
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         """Say that a spout task is there, and return what ``state`` does.
 
-        If that is None, ``known`` is the state from now on: a Redis that was emptied learns it from the tasks.
+        If that is None, ``known`` is the state from now on: a Redis that was emptied learns
+        it from the tasks.
         """
         ...
 
@@ -96,7 +105,9 @@ class Control(Protocol):
         ...
 
     def present(self, task_ids: range) -> dict[int, Presence]:
-        """Those of these tasks that are there: they reported within the last ten seconds and have not left."""
+        """Those of these tasks that are there: they reported within the last ten seconds
+        and have not left.
+        """
         ...
 
     def close(self) -> None:
@@ -153,7 +164,11 @@ class MemoryControl:
     def present(self, task_ids: range) -> dict[int, Presence]:
         with self._lock:
             now = self._clock()
-            there = {task_id: presence for task_id, (presence, until) in self._present.items() if now < until}
+            there = {
+                task_id: presence
+                for task_id, (presence, until) in self._present.items()
+                if now < until
+            }
         return {task_id: there[task_id] for task_id in task_ids if task_id in there}
 
     def lose(self) -> None:

@@ -1,4 +1,7 @@
-"""A topology as monitors see it, without the user's code: its processes publish it when they start. Pure."""
+"""A topology as monitors see it, without the user's code: its processes publish it when they start.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ def graph_of(topology: Topology) -> Graph:
     ]
     return Graph(
         spouts=tuple(spouts),
-        bolts=tuple(Component(name=name, tasks=tuple(topology.task_ids(name))) for name in topology.bolts),
+        bolts=tuple(
+            Component(name=name, tasks=tuple(topology.task_ids(name))) for name in topology.bolts
+        ),
         edges=tuple(edges),
         shards=topology.config.ackers,
     )
@@ -85,7 +90,9 @@ def pack_graph(graph: Graph) -> dict[str, Any]:
 
 
 def unpack_graph(packed: object) -> Graph:
-    """The graph that ``pack_graph`` packed; ValueError or TypeError for anything else: a newer version's."""
+    """The graph that ``pack_graph`` packed; ValueError or TypeError for anything else: a
+    newer version's.
+    """
     whole = _members(packed, Graph, "the graph")
     graph = Graph(
         spouts=_components(whole["spouts"]),
@@ -101,14 +108,18 @@ def _components(packed: object) -> tuple[Component, ...]:
     found = []
     for each in _list(packed, "components"):
         said = _members(each, Component, "a component")
-        tasks = tuple(_whole(task, "a task", most=_MOST_TASKS) for task in _list(said["tasks"], "tasks"))
+        tasks = tuple(
+            _whole(task, "a task", most=_MOST_TASKS) for task in _list(said["tasks"], "tasks")
+        )
         queue = None if said["queue"] is None else _text(said["queue"], "a queue")
         found.append(Component(name=_text(said["name"], "a component"), tasks=tasks, queue=queue))
     return tuple(found)
 
 
 def _edge(packed: object) -> Edge:
-    return Edge(**{name: _text(value, name) for name, value in _members(packed, Edge, "an edge").items()})
+    return Edge(
+        **{name: _text(value, name) for name, value in _members(packed, Edge, "an edge").items()}
+    )
 
 
 def _check_edges(graph: Graph) -> None:
@@ -118,14 +129,24 @@ def _check_edges(graph: Graph) -> None:
         raise ValueError("two components have one name")
     for edge in graph.edges:
         if edge.source not in known or edge.target not in bolts:
-            raise ValueError(f"an edge goes from {edge.source!r:.50} to {edge.target!r:.50}, which are not both there")
+            raise ValueError(
+                f"an edge goes from {edge.source!r:.50} to {edge.target!r:.50}, which are not "
+                "both there"
+            )
 
 
 def _members(packed: object, kind: type[Any], what: str) -> Mapping[str, Any]:
     names = {each.name for each in fields(kind)}
     if not isinstance(packed, dict) or packed.keys() != names:
-        found = sorted(map(str, packed.keys() ^ names)) if isinstance(packed, dict) else [type(packed).__name__]
-        raise ValueError(f"{what} has other members than this version of tiercel writes ({', '.join(found)[:100]})")
+        found = (
+            sorted(map(str, packed.keys() ^ names))
+            if isinstance(packed, dict)
+            else [type(packed).__name__]
+        )
+        raise ValueError(
+            f"{what} has other members than this version of tiercel writes "
+            f"({', '.join(found)[:100]})"
+        )
     return packed
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-# A lease that is not renewed for so long lapses, and a driver in reserve takes over. So does one that is
-# started again after it was killed: it may wait for its own predecessor's.
+# A lease that is not renewed for so long lapses, and a driver in reserve takes over. So does one
+# that is started again after it was killed: it may wait for its own predecessor's.
 LASTS = timedelta(seconds=3)
 
 
@@ -32,9 +32,9 @@ class Holder:
 class Lease(Protocol):
     """One topology's. Each call is one round trip, atomic, and safe to repeat.
 
-    A lease is lost when it was not renewed in time, or when Redis lost its memory. What the driver that
-    lost it still does is harmless: inboxes, ledger and states belong to the run with the highest number.
-    Raises LedgerUnavailableError, LedgerRefusedError.
+    A lease is lost when it was not renewed in time, or when Redis lost its memory. What the driver
+    that lost it still does is harmless: inboxes, ledger and states belong to the run with the
+    highest number. Raises LedgerUnavailableError, LedgerRefusedError.
     """
 
     def take(self, holder: Holder) -> bool:
@@ -44,9 +44,9 @@ class Lease(Protocol):
     def draw(self, driver: str) -> int | None:
         """Draw the number of a new run; None if the driver does not hold the lease.
 
-        It is higher than that of every run before, so that a run that a driver began after it lost the
-        lease has a lower number than its successor's, and is refused wherever runs have numbers. Below
-        2**53. A repeat draws another number.
+        It is higher than that of every run before, so that a run that a driver began after it lost
+        the lease has a lower number than its successor's, and is refused wherever runs have
+        numbers. Below 2**53. A repeat draws another number.
         """
         ...
 

@@ -8,7 +8,8 @@ from urllib.parse import quote, unquote
 
 from tiercel.workers.errors import UsageError
 
-# Of one bolt. Each is an inbox in Redis that the driver looks at every second; more is a slip of the finger.
+# Of one bolt. Each is an inbox in Redis that the driver looks at every second; more is a
+# slip of the finger.
 MOST_TASKS = 10_000
 _DEFAULT = "default"
 
@@ -26,7 +27,9 @@ def parse_change(options: Iterable[str]) -> dict[str, int | None]:
     for option in options:
         bolt, equals, number = option.rpartition("=")
         if not equals or not bolt:
-            raise UsageError(f"--parallelism {option!r}: write BOLT=N, such as --parallelism count=4")
+            raise UsageError(
+                f"--parallelism {option!r}: write BOLT=N, such as --parallelism count=4"
+            )
         if bolt in change:
             raise UsageError(f"--parallelism names bolt {bolt!r} twice: give one number")
         change[bolt] = None if number == _DEFAULT else _ordered(bolt, number)
@@ -39,7 +42,9 @@ def number_of(text: str) -> int:
     >>> number_of("4")
     4
     """
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_TASKS)) else 0
+    number = (
+        int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_TASKS)) else 0
+    )
     if not 1 <= number <= MOST_TASKS:
         raise ValueError(f"not a number of tasks from 1 to {MOST_TASKS:,}")
     return number
@@ -51,7 +56,10 @@ def pack(numbers: Mapping[str, int]) -> str:
     >>> pack({"count": 4, "split words": 2})
     'count=4,split%20words=2'
     """
-    return ",".join(f"{quote(bolt, safe='', errors='surrogatepass')}={number}" for bolt, number in numbers.items())
+    return ",".join(
+        f"{quote(bolt, safe='', errors='surrogatepass')}={number}"
+        for bolt, number in numbers.items()
+    )
 
 
 def unpack(word: str) -> dict[str, int]:

@@ -18,7 +18,8 @@ class RedisClaims:
         """``redis_url`` may hold a password."""
         self._prefix = topology_prefix(topology) + "claim:"
         self._client = connect_topology(redis_url, topology)
-        # Of this process and no other, not even of the one that it replaces: that one may be stopped, and go on later.
+        # Of this process and no other, not even of the one that it replaces: that one may be
+        # stopped, and go on later.
         self._worker = secrets.token_hex(12).encode()
 
     def take(self, task_ids: range) -> int | None:
@@ -32,14 +33,17 @@ class RedisClaims:
 
     def leave(self, task_id: int) -> None:
         with translated("leave a spout task"):
-            # Lapses and is claimed by another between the two calls once in a blue moon; that one claims it again in a second.
+            # Lapses and is claimed by another between the two calls once in a blue moon; that one
+            # claims it again in a second.
             if self._client.get(self._key(task_id)) == self._worker:
                 self._client.delete(self._key(task_id))
 
     def _take(self, task_id: int) -> bool:
         with translated("claim a spout task"):
             # GET: when the reply is lost, the client repeats it, and finds its own name.
-            found: Any = self._client.set(self._key(task_id), self._worker, px=CLAIM, nx=True, get=True)
+            found: Any = self._client.set(
+                self._key(task_id), self._worker, px=CLAIM, nx=True, get=True
+            )
         return found in (None, self._worker)
 
     def _key(self, task_id: int) -> str:

@@ -34,7 +34,9 @@ class RedisControl:
 
     def order(self, state: State) -> None:
         with translated("control the topology"):
-            self._client.set(self._key, state.value, px=KILL_LASTS if state is State.KILLED else None)
+            self._client.set(
+                self._key, state.value, px=KILL_LASTS if state is State.KILLED else None
+            )
 
     def state(self) -> State | None:
         with translated("read the topology's state"):
@@ -55,13 +57,18 @@ class RedisControl:
             try:
                 numbers[bolt.decode()] = number_of(number.decode())
             except ValueError as error:
-                self._unreadable.pass_over(f"the number of tasks of {bolt!r:.50} ({self._rebalances[1]})", number, error)
+                self._unreadable.pass_over(
+                    f"the number of tasks of {bolt!r:.50} ({self._rebalances[1]})", number, error
+                )
         # An entry that another version wrote is no order.
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
     def report(self, task_id: int, presence: Presence, known: State) -> State | None:
         said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
-        with translated("read the topology's state"), self._client.pipeline(transaction=False) as pipeline:
+        with (
+            translated("read the topology's state"),
+            self._client.pipeline(transaction=False) as pipeline,
+        ):
             pipeline.set(self._task(task_id), said, px=PRESENCE)
             # NX: what an operator orders at this moment is not overwritten.
             pipeline.set(self._key, known.value, nx=True, get=True)
@@ -83,7 +90,9 @@ class RedisControl:
                 if said is not None:
                     there[task_id] = _presence(said)
             except _STRANGE as error:
-                self._unreadable.pass_over(f"the presence of spout task {task_id} ({self._task(task_id)})", said, error)
+                self._unreadable.pass_over(
+                    f"the presence of spout task {task_id} ({self._task(task_id)})", said, error
+                )
         return there
 
     def close(self) -> None:
@@ -107,7 +116,9 @@ def _source(name: str) -> str:
 
 
 def _presence(said: bytes) -> Presence:
-    """Raises what is in ``_STRANGE`` for anything that ``report`` of this version has not written."""
+    """Raises what is in ``_STRANGE`` for anything that ``report`` of this version
+    has not written.
+    """
     active, pending, oldest_s = json.loads(said)
     if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
         raise TypeError("not what a spout task says of itself")

@@ -1,4 +1,6 @@
-"""The lease in Redis: one key, which expires by itself, and one with the number of the newest run."""
+"""The lease in Redis: one key, which expires by itself, and one with the number
+of the newest run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class RedisLease:
         self._runs = topology_prefix(topology) + "run"
         self._client = connect_topology(redis_url, topology)
         names = ("take_lease", "draw_run", "leave_lease")
-        self._take, self._draw, self._leave = (self._client.register_script(_source(name)) for name in names)
+        self._take, self._draw, self._leave = (
+            self._client.register_script(_source(name)) for name in names
+        )
 
     def take(self, holder: Holder) -> bool:
         words = (holder.driver, holder.run, holder.shape, pack(holder.parallelism))

@@ -36,13 +36,18 @@ class TopologyNote:
 
 
 class Registry:
-    """Remembered by the processes as they start; best effort. Raises LedgerUnavailableError, LedgerRefusedError."""
+    """Remembered by the processes as they start; best effort.
+
+    Raises LedgerUnavailableError, LedgerRefusedError.
+    """
 
     def __init__(self, redis_url: str) -> None:
         # Of the whole server, and not of a topology: in a cluster they may be on two.
         self._queues = connect(redis_url, _QUEUES)
         self._topologies = connect(redis_url, _TOPOLOGIES)
-        self._unreadable = Unreadable("use the version of tiercel that wrote it, or start that topology again with this one")
+        self._unreadable = Unreadable(
+            "use the version of tiercel that wrote it, or start that topology again with this one"
+        )
 
     def announce(self, topology: Topology) -> None:
         """Note that this is how the driver runs the topology, and its queues. Idempotent."""
@@ -51,19 +56,28 @@ class Registry:
         self._announce_queues(topology)
 
     def announce_new(self, topology: Topology) -> None:
-        """As ``announce``, but what a driver has noted stays: the numbers of tasks in it may be an operator's."""
+        """As ``announce``, but what a driver has noted stays: the numbers of tasks in it may
+        be an operator's.
+        """
         with translated("note the topology"):
             self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
         self._announce_queues(topology)
 
     def _announce_queues(self, topology: Topology) -> None:
-        queues = [spec.spout.queue.name for spec in topology.spouts.values() if isinstance(spec.spout, QueueSpout)]
+        queues = [
+            spec.spout.queue.name
+            for spec in topology.spouts.values()
+            if isinstance(spec.spout, QueueSpout)
+        ]
         if queues:
             with translated("note the queues"):
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def topologies(self) -> dict[str, TopologyNote]:
-        """The topologies that ran here, in the order of their names; a note that cannot be read is passed over."""
+        """The topologies that ran here, in the order of their names.
+
+        A note that cannot be read is passed over.
+        """
         with translated("look up the topologies"):
             known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
         notes = {}
@@ -95,16 +109,24 @@ class Registry:
 
 
 def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
-    """The topologies that ran here, in the order of their names; maybe none. Raises LedgerUnavailableError."""
+    """The topologies that ran here, in the order of their names; maybe none.
+
+    Raises LedgerUnavailableError.
+    """
     with closing(Registry(redis_url)) as registry:
         return registry.topologies()
 
 
 def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
-    """All that are known, in the order of their names. Raises UsageError if there is none, LedgerUnavailableError."""
+    """All that are known, in the order of their names.
+
+    Raises UsageError if there is none, LedgerUnavailableError.
+    """
     known = known_topologies(redis_url)
     if not known:
-        raise UsageError("no topology has run here yet: start one, or name another Redis with --redis")
+        raise UsageError(
+            "no topology has run here yet: start one, or name another Redis with --redis"
+        )
     return known
 
 
@@ -121,11 +143,15 @@ def topology_named(redis_url: str, name: str) -> TopologyNote:
 
 
 def _packed(topology: Topology) -> str:
-    return json.dumps([topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))])
+    return json.dumps(
+        [topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))]
+    )
 
 
 def _note(name: str, said: bytes) -> TopologyNote:
-    """Raises what is in ``_STRANGE`` for a note that ``announce`` of this version has not written."""
+    """Raises what is in ``_STRANGE`` for a note that ``announce`` of this version
+    has not written.
+    """
     if not name or not name.isprintable():
         raise ValueError("no topology has such a name")
     spout_tasks, timeout_secs, packed = json.loads(said, parse_constant=_no_number)
@@ -135,7 +161,9 @@ def _note(name: str, said: bytes) -> TopologyNote:
         raise ValueError("the tasks of its spouts do not count from 1")
     if not isinstance(timeout_secs, int | float) or timedelta(seconds=timeout_secs) <= timedelta(0):
         raise ValueError("its message timeout is no number of seconds")
-    return TopologyNote(name=name, spout_tasks=spout_tasks, message_timeout_secs=timeout_secs, graph=graph)
+    return TopologyNote(
+        name=name, spout_tasks=spout_tasks, message_timeout_secs=timeout_secs, graph=graph
+    )
 
 
 def _no_number(name: str) -> float:

@@ -1,4 +1,6 @@
-"""The orders ``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: give them, see them obeyed, say so."""
+"""The orders ``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: give them, see
+them obeyed, say so.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _ANSWER_S = 5.0
 _BEGIN_S = 30.0
 _NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
 _NOT_WANTED = (
-    "begun a new run, but without these numbers of tasks: its driver has other code, or an older tiercel; start it again"
+    "begun a new run, but without these numbers of tasks: its driver has other "
+    "code, or an older tiercel; start it again"
 )
 # Spout workers ask once a second, and so do those in reserve, which are not counted: ``kill``
 # stands for that long at least.
@@ -31,7 +34,12 @@ class Steering:
     """One topology that has run. ``say`` is given lines for people, ``stopped`` ends every wait."""
 
     def __init__(
-        self, note: TopologyNote, control: Control, lease: Lease, say: Callable[[str], None], stopped: threading.Event
+        self,
+        note: TopologyNote,
+        control: Control,
+        lease: Lease,
+        say: Callable[[str], None],
+        stopped: threading.Event,
     ) -> None:
         self._name = note.name
         self._note = note
@@ -41,8 +49,13 @@ class Steering:
         self._stopped = stopped
 
     @classmethod
-    def open(cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event) -> Steering:
-        """The topology of this name on a Redis server. Raises UsageError if none has run there, LedgerUnavailableError."""
+    def open(
+        cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event
+    ) -> Steering:
+        """The topology of this name on a Redis server.
+
+        Raises UsageError if none has run there, LedgerUnavailableError.
+        """
         note = topology_named(redis_url, name)
         return cls(note, RedisControl(redis_url, name), RedisLease(redis_url, name), say, stopped)
 
@@ -51,21 +64,30 @@ class Steering:
         self._control.order(state)
         active = state is State.ACTIVE
         deadline = time.monotonic() + _ANSWER_S
-        while (late := self._others(active=active)) and time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
+        while (
+            (late := self._others(active=active))
+            and time.monotonic() < deadline
+            and not self._stopped.wait(_LOOK_S)
+        ):
             pass
         there = self._present()
         if not there:
             self._say(f"{self._name} does not run now; it will start {state.value}")
         elif late:
-            self._say(f"{self._name} will be {state.value}: no answer yet from spout task {_listed(late)}")
+            self._say(
+                f"{self._name} will be {state.value}: no answer yet from spout task {_listed(late)}"
+            )
         else:
             pending = sum(presence.pending for presence in there.values())
             self._say(f"{self._name} is {state.value}, {pending:,} messages in flight")
 
     def kill(self, wait_s: float | None) -> bool:
-        """Deactivate, wait until nothing is in flight, then end every process; returns whether all have ended.
+        """Deactivate, wait until nothing is in flight, then end every process.
 
-        ``wait_s`` of None is the message timeout. What is in flight when the wait is over goes back to the broker.
+        Returns whether all have ended.
+
+        ``wait_s`` of None is the message timeout. What is in flight when the wait is over goes
+        back to the broker.
         """
         if not self._remaining():
             self._control.order(State.ACTIVE)
@@ -73,7 +95,9 @@ class Steering:
             return True
         self._control.order(State.DEACTIVATED)
         if not self._drain(self._note.message_timeout_secs if wait_s is None else wait_s):
-            self._say(f"{self._name} stays deactivated: kill it again, or tiercel activate {self._name}")
+            self._say(
+                f"{self._name} stays deactivated: kill it again, or tiercel activate {self._name}"
+            )
             return False
         self._control.order(State.KILLED)
         self._say(f"{self._name}: ending its processes")
@@ -82,31 +106,43 @@ class Steering:
             if time.monotonic() > began + KILL_LASTS.total_seconds() or self._stopped.wait(_LOOK_S):
                 break
         if left:
-            self._say(f"{self._name} is killed, but not ended yet: {', '.join(left)}; does something start them again?")
+            self._say(
+                f"{self._name} is killed, but not ended yet: {', '.join(left)}; does "
+                "something start them again?"
+            )
             return False
         self._control.order(State.ACTIVE)  # for the next start
         self._say(f"{self._name} has ended")
         return True
 
     def check(self, change: Change) -> None:
-        """Raise UsageError if these numbers of tasks cannot be ordered: for a bolt that there is not."""
+        """Raise UsageError if these numbers of tasks cannot be ordered: for a bolt
+        that there is not.
+        """
         bolts = [bolt.name for bolt in self._note.graph.bolts]
         spouts = [spout.name for spout in self._note.graph.spouts]
         for name in change:
             if name in spouts:
                 raise UsageError(
-                    f"{name!r} is a spout of {self._name}: each of its tasks is a process; change its parallelism in the code"
+                    f"{name!r} is a spout of {self._name}: each of its tasks is a process; "
+                    "change "
+                    "its parallelism in the code"
                 )
             # An order for a bolt that the code has lost can be taken back.
             if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:
-                raise UsageError(f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}")
+                raise UsageError(
+                    f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}"
+                )
             if name not in bolts and change[name] is not None:
                 raise UsageError(
-                    f"{self._name} has no bolt {name!r} any more: --parallelism {name}=default takes the order for it back"
+                    f"{self._name} has no bolt {name!r} any more: --parallelism {name}=default "
+                    "takes the order for it back"
                 )
 
     def rebalance(self, change: Change) -> bool:
-        """Have the driver begin a new run with these numbers of tasks, and wait until it has; returns whether it did."""
+        """Have the driver begin a new run with these numbers of tasks, and wait until it has;
+        returns whether it did.
+        """
         before = self._lease.holder()
         if before is None and not change:
             self._say(f"{self._name} does not run now; it is spread anew whenever it starts")
@@ -115,7 +151,9 @@ class Steering:
         if before is None:
             self._say(f"{self._name} does not run now; it will start with {_wanted(change)}")
             return True
-        self._say(f"{self._name}: a new run begins; what is in flight is finished, or else emitted again")
+        self._say(
+            f"{self._name}: a new run begins; what is in flight is finished, or else emitted again"
+        )
         deadline = time.monotonic() + _BEGIN_S
         began: Holder | None = None
         while time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
@@ -123,14 +161,18 @@ class Steering:
             if holder is None or not holder.run or holder.run == before.run:
                 continue
             began = holder
-            if all(number in (None, began.parallelism.get(bolt)) for bolt, number in change.items()):
+            if all(
+                number in (None, began.parallelism.get(bolt)) for bolt, number in change.items()
+            ):
                 self._say(f"{self._name} has begun a new run{_found(began, change)}")
                 return True
         self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
         return False
 
     def _drain(self, wait_s: float) -> bool:
-        """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if it was broken off."""
+        """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if
+        it was broken off.
+        """
         began = time.monotonic()
         deadline = began + wait_s
         say_at = 0.0
@@ -156,7 +198,11 @@ class Steering:
 
     def _others(self, *, active: bool) -> list[int]:
         """The spout tasks that are not what they should be."""
-        return [task_id for task_id, presence in self._present().items() if presence.active is not active]
+        return [
+            task_id
+            for task_id, presence in self._present().items()
+            if presence.active is not active
+        ]
 
     def _remaining(self) -> list[str]:
         """Return what still runs."""

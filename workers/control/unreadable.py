@@ -10,7 +10,9 @@ _MOST = 1_000
 
 
 class Unreadable:
-    """Remembers what it has said: a look every two seconds says the same thing once, until the thing changes."""
+    """Remembers what it has said: a look every two seconds says the same thing once, until
+    the thing changes.
+    """
 
     def __init__(self, advice: str) -> None:
         """``advice`` says what follows, or what to do: the end of each line."""
@@ -25,4 +27,10 @@ class Unreadable:
             self._said.clear()
         self._said[what] = hash(content)
         said = str(why).partition("\n")[0][:200] or type(why).__name__
-        log.warning("passing over %s in Redis: %s; %s", what, said, self._advice, extra={"event": "unreadable_in_redis"})
+        log.warning(
+            "passing over %s in Redis: %s; %s",
+            what,
+            said,
+            self._advice,
+            extra={"event": "unreadable_in_redis"},
+        )

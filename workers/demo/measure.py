@@ -83,21 +83,31 @@ class Observer:
         counts = self._spout_counts()
         depth = self._depth()
         waiting = depth.ready + (depth.delayed or 0)
-        return Sample(at=time.monotonic(), words=self._words(text, depth), failed=counts["failed"], ready=waiting)
+        return Sample(
+            at=time.monotonic(),
+            words=self._words(text, depth),
+            failed=counts["failed"],
+            ready=waiting,
+        )
 
     def settled(self, text: Text) -> bool:
         """Return True if the queue is empty and every word of every line that is not dead
         has been counted.
         """
         depth = self._depth()
-        return not (depth.ready or depth.delayed or depth.unacked) and self._words(text, depth) == text.words
+        return (
+            not (depth.ready or depth.delayed or depth.unacked)
+            and self._words(text, depth) == text.words
+        )
 
     def audit(self, text: Text) -> Audit:
         """Everything there is to compare; call it when the workers have ended."""
         depth = self._depth()
         counts = self._spout_counts()
         with translated("read the counts"):
-            words: list[tuple[bytes, float]] = self._redis.zrange(demo.COUNTS_KEY, 0, -1, withscores=True)  # type: ignore[assignment]
+            words: list[tuple[bytes, float]] = self._redis.zrange(
+                demo.COUNTS_KEY, 0, -1, withscores=True
+            )  # type: ignore[assignment]
             seen: bytes = self._redis.get(demo.SEEN_KEY) or b""  # type: ignore[assignment]
         return Audit(
             published=self._published,

@@ -29,8 +29,11 @@ _STALLED_S = 120.0
 _TOP = 10
 
 
-def run_demo(settings: Settings, path: Path | None, repeat: int, stopped: threading.Event, *, calm: bool) -> int:
-    """Run the demo and print what came of it; returns the exit code: 0 if nothing is lost, 1 if something is.
+def run_demo(
+    settings: Settings, path: Path | None, repeat: int, stopped: threading.Event, *, calm: bool
+) -> int:
+    """Run the demo and print what came of it; returns the exit code: 0 if nothing is lost, 1
+    if something is.
 
     ``stopped`` ends it early (exit code 130).
     """
@@ -41,7 +44,11 @@ def run_demo(settings: Settings, path: Path | None, repeat: int, stopped: thread
     name = f"{demo_topology.__name__}:{'calm' if calm else 'faulty'}"
     console.print(
         f"[bold]tiercel demo[/]: {len(text.lines):,} lines, {text.words:,} words"
-        + (", nothing is made to fail" if calm else f", 1 % of the sentences fail, {_POISON_LINES} lines are poison")
+        + (
+            ", nothing is made to fail"
+            if calm
+            else f", 1 % of the sentences fail, {_POISON_LINES} lines are poison"
+        )
     )
     with servers(settings) as found:
         console.print("RabbitMQ and Redis are ready; Spark starts while the text is published")
@@ -57,14 +64,23 @@ def run_demo(settings: Settings, path: Path | None, repeat: int, stopped: thread
 
 
 def _watch(  # noqa: PLR0913 - the actors of the demo
-    console: Console, running: LocalRun, observer: Observer, text: Text, stopped: threading.Event, *, kill: bool
+    console: Console,
+    running: LocalRun,
+    observer: Observer,
+    text: Text,
+    stopped: threading.Event,
+    *,
+    kill: bool,
 ) -> list[Sample]:
-    """Show the progress until all is done; kills a spout worker half way if it is to ``kill`` one."""
+    """Show the progress until all is done; kills a spout worker half way if it is
+    to ``kill`` one.
+    """
     total = text.words
     samples: list[Sample] = []
     to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
     progress = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(), console=console,
     )  # fmt: skip
     with progress:
@@ -72,7 +88,11 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
         moved_at = time.monotonic()
         while not stopped.wait(_LOOK_S):
             sample = observer.sample(text)
-            if not samples or sample.words != samples[-1].words or sample.failed != samples[-1].failed:
+            if (
+                not samples
+                or sample.words != samples[-1].words
+                or sample.failed != samples[-1].failed
+            ):
                 moved_at = time.monotonic()
             samples.append(sample)
             progress.update(bar, completed=sample.words, note=sample.note())
@@ -89,7 +109,8 @@ def _kill_a_worker(console: Console, running: LocalRun) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         console.print(
-            f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process {pid}): the broker requeues what it held"
+            f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process "
+            f"{pid}): the broker requeues what it held"
         )
 
 
@@ -97,7 +118,9 @@ def _check_alive(running: LocalRun, moved_at: float) -> None:
     if running.refused:
         raise WorkersError(f"{', '.join(running.refused)} cannot run; the reason stands above")
     if time.monotonic() - moved_at > _STALLED_S:
-        raise WorkersError(f"nothing moved for {_STALLED_S:.0f} s: look at the log (tiercel demo --log-level info)")
+        raise WorkersError(
+            f"nothing moved for {_STALLED_S:.0f} s: look at the log (tiercel demo --log-level info)"
+        )
 
 
 def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -> int:
@@ -119,7 +142,9 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -
     show_words(console, [(word, count, true.get(word, 0)) for word, count in top])
     show_result(console, result, audit.depth)
     if not result.nothing_lost:
-        console.print("[bold red]Messages were lost.[/] This must not happen: please report it with the log.")
+        console.print(
+            "[bold red]Messages were lost.[/] This must not happen: please report it with the log."
+        )
     say(result.as_json())
     return 0 if result.nothing_lost else 1
 

@@ -1,4 +1,7 @@
-"""The text that the demo counts, and the count that tiercel's is held against. Shares no code with the topology."""
+"""The text that the demo counts, and the count that tiercel's is held against.
+
+Shares no code with the topology.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ POISON = "\N{SKULL AND CROSSBONES} poison"
 
 @dataclass(frozen=True)
 class Text:
-    """Lines without the blank ones, and where the words of each begin if all words of the text are numbered through."""
+    """Lines without the blank ones, and where the words of each begin if all words of the text are
+    numbered through.
+    """
 
     lines: Sequence[str]
     first_word: Sequence[int]
@@ -54,19 +59,30 @@ class Text:
 
     def counts(self, without: set[int]) -> Counter[str]:
         """Count each word of the text, leaving out the lines with these indices."""
-        return Counter(word for i, line in enumerate(self.lines) if i not in without for word in _WORD.findall(line))
+        return Counter(
+            word
+            for i, line in enumerate(self.lines)
+            if i not in without
+            for word in _WORD.findall(line)
+        )
 
     def unseen_lines(self, seen: bytes, without: set[int]) -> list[int]:
-        """The lines of which at least one word is not marked in ``seen`` (bit n, most significant first, is word n)."""
+        """The lines of which at least one word is not marked in ``seen`` (bit n, most significant
+        first, is word n).
+        """
         missing = []
         for i, (line, first) in enumerate(zip(self.lines, self.first_word, strict=True)):
-            if i not in without and not all(_bit(seen, first + n) for n in range(len(_WORD.findall(line)))):
+            if i not in without and not all(
+                _bit(seen, first + n) for n in range(len(_WORD.findall(line)))
+            ):
                 missing.append(i)
         return missing
 
 
 def load(path: Path | None, repeat: int) -> list[str]:
-    """The non-blank lines of a file, or of the Python language reference that CPython carries, ``repeat`` times over."""
+    """The non-blank lines of a file, or of the Python language reference that CPython carries,
+    ``repeat`` times over.
+    """
     if path is None:
         from pydoc_data.topics import topics  # noqa: PLC0415 - 700 kB of text, wanted by the demo only
 

@@ -1,4 +1,6 @@
-"""The demo's topologies: word count that also marks each word it has counted, with and without injected faults."""
+"""The demo's topologies: word count that also marks each word it has counted, with and without
+injected faults.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ COUNTS_KEY = f"{NAME}:counts"
 SEEN_KEY = f"{NAME}:seen"
 FAILING_SHARE = 0.01
 WORK_QUEUE = WorkQueue(
-    name=QUEUE, delivery_limit=5, retry=RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
+    name=QUEUE,
+    delivery_limit=5,
+    retry=RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1)),
 )
 SPOUT = "sentences"
 
@@ -52,7 +56,9 @@ class FlakySplit(SplitNumbered):
 
 
 class CountNumbered(BasicBolt):
-    """Counts words and marks which ones, so that a word counted twice cannot hide one that never came."""
+    """Counts words and marks which ones, so that a word counted twice cannot hide one
+    that never came.
+    """
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - there is one demo
         self.redis = connect(config["redis_url"], COUNTS_KEY)
@@ -64,7 +70,8 @@ class CountNumbered(BasicBolt):
         self.numbers.append(tup["number"])
 
     def flush(self, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
-        # Marks first: if the counts then fail, the sentences are replayed, and a mark twice is the same mark.
+        # Marks first: if the counts then fail, the sentences are replayed, and a mark twice
+        # is the same mark.
         with self.redis.pipeline(transaction=False) as pipeline:
             for number in self.numbers:
                 pipeline.setbit(SEEN_KEY, number, 1)
@@ -89,7 +96,10 @@ def faulty() -> Topology:
 
 def _topology(split: BasicBolt) -> Topology:
     spout = QueueSpout(
-        QUEUE, fields="sentence string, first_word long", delivery_limit=WORK_QUEUE.delivery_limit, retry=WORK_QUEUE.retry
+        QUEUE,
+        fields="sentence string, first_word long",
+        delivery_limit=WORK_QUEUE.delivery_limit,
+        retry=WORK_QUEUE.retry,
     )
     builder = TopologyBuilder(NAME)
     builder.set_spout(SPOUT, spout, parallelism=2)

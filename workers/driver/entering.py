@@ -1,4 +1,7 @@
-"""A run takes over what the one before left. Its messages are released: they come again, without blame."""
+"""A run takes over what the one before left.
+
+Its messages are released: they come again, without blame.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ log = logging.getLogger(__name__)
 def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: CaseBook) -> int:
     """Make inboxes and ledger those of ``run``; returns how many messages were released.
 
-    In this order: what older runs still write is refused, then what they left is read, released, and
-    only then deleted, so that a driver that dies in between leaves nothing out. May be repeated.
-    Raises StaleAttemptError if a later run has begun.
+    In this order: what older runs still write is refused, then what they left is read, released,
+    and only then deleted, so that a driver that dies in between leaves nothing out. May be
+    repeated. Raises StaleAttemptError if a later run has begun.
     """
     tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
     inboxes.adopt(run, tasks)
@@ -34,7 +37,9 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
 
 
 def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
-    """Fail the tuples that killed processes of the earlier run, before they could be released without blame."""
+    """Fail the tuples that killed processes of the earlier run, before they could be
+    released without blame.
+    """
     failures = [failure for case in book.cases() for failure in case.after_death().failures]
     if failures:
         ledger.fail(failures)
@@ -71,7 +76,8 @@ def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
             roots.update(decode(payload).lineage.roots.tolist())
         except BadChunkError as error:
             log.warning(
-                "passing over %d bytes in the inbox of task %d: %s; what was in them times out", len(payload), task, error,
+                "passing over %d bytes in the inbox of task %d: %s; what was in them times out",
+                len(payload), task, error,
                 extra={"event": "chunk_unreadable"},
             )  # fmt: skip
     return sorted(roots)

@@ -1,4 +1,6 @@
-"""The place where a run has its tasks, as the driver's loop sees it, and how much of it the run uses."""
+"""The place where a run has its tasks, as the driver's loop sees it, and how much of
+it the run uses.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class Hosts(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many hosts can run at once, where none runs. Those of an executor that does not answer are not counted."""
+        """How many hosts can run at once, where none runs.
+
+        Those of an executor that does not answer are not counted.
+        """
         ...
 
     @property
@@ -49,7 +54,9 @@ class Hosts(Protocol):
 
 
 class Width:
-    """Over how many hosts the runs of one driver spread their tasks: fewer while an executor is away, and as many again."""
+    """Over how many hosts the runs of one driver spread their tasks: fewer while an executor is
+    away, and as many again.
+    """
 
     def __init__(self) -> None:
         self._most = 0

@@ -1,6 +1,7 @@
 """Turns what Spark's JVM and its Python workers write to stderr into log records.
 
-So that a log of JSON lines is one, a terminal shows one format, and what a bolt prints is still seen.
+So that a log of JSON lines is one, a terminal shows one format, and what a bolt
+prints is still seen.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ class Reading:
     def _end_of_traceback(self) -> tuple[int, str] | None:
         lines = self._traceback
         self._traceback = []
-        # Spark ends Python workers that are idle, or left over at its end, by closing their sockets.
-        if lines[-1].startswith(("BrokenPipeError", "ConnectionResetError")) and any("daemon.py" in line for line in lines):
+        # Spark ends Python workers that are idle, or left over at its end, by
+        # closing their sockets.
+        if lines[-1].startswith(("BrokenPipeError", "ConnectionResetError")) and any(
+            "daemon.py" in line for line in lines
+        ):
             return None
         return logging.ERROR, "\n".join(lines)
 

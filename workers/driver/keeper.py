@@ -20,8 +20,8 @@ _RENEW_S = LASTS.total_seconds() / 4
 class Keeper:
     """One driver's hold on the lease. Thread-safe.
 
-    While Redis is away the lease counts as held: no other driver can take it then either, and what this
-    driver's run still does is refused as soon as another one's has begun.
+    While Redis is away the lease counts as held: no other driver can take it then either, and what
+    this driver's run still does is refused as soon as another one's has begun.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -48,7 +48,10 @@ class Keeper:
             return self._held
 
     def draw(self) -> int | None:
-        """Draw the number of a new run; None if the lease is lost. Raises LedgerUnavailableError."""
+        """Draw the number of a new run; None if the lease is lost.
+
+        Raises LedgerUnavailableError.
+        """
         with self._lock:
             # It may have lapsed while Redis, or this process, was away.
             self._take()
@@ -62,7 +65,14 @@ class Keeper:
 
         Where Redis does not answer the next renewal says so.
         """
-        self._say(Holder(driver=self._me.driver, run=run, shape=shape_of(topology), parallelism=topology.parallelism))
+        self._say(
+            Holder(
+                driver=self._me.driver,
+                run=run,
+                shape=shape_of(topology),
+                parallelism=topology.parallelism,
+            )
+        )
 
     def attend_none(self) -> None:
         """Have spout workers send to no run from now on; as ``attend``."""

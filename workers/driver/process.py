@@ -45,7 +45,8 @@ class Driver:
     ) -> None:
         """``master`` in Spark's syntax: ``local[2]``, ``spark://host:7077``.
 
-        ``amqp_url`` is for bolts that publish. Raises TopologyError if there is such a bolt and no address.
+        ``amqp_url`` is for bolts that publish. Raises TopologyError if there is such a
+        bolt and no address.
         """
         check_has_bolts(topology)
         sinks = sinks_of(topology)
@@ -79,13 +80,19 @@ class Driver:
             for part in (self._ground.inboxes, self._ground.lease, self._control, self._runs):
                 stack.callback(part.close)
             if self._is_killed():
-                log.info("tiercel activate %s lets it start again", self._topology.name, extra={"event": "start_refused"})
+                log.info(
+                    "tiercel activate %s lets it start again",
+                    self._topology.name,
+                    extra={"event": "start_refused"},
+                )
                 return
             if not self._runs.wait_for_turn():
                 return
             # Release what a killed driver left behind before Spark starts, which takes seconds.
             self._runs.begin(slots=1)
-            with SparkUnit(self._topology.name, self._master, self._topology.config.spark_options) as spark:
+            with SparkUnit(
+                self._topology.name, self._master, self._topology.config.spark_options
+            ) as spark:
                 spark.ship(self._around.module, self._master)
                 try:
                     self._runs.go(_SparkHosts(spark))
@@ -111,7 +118,9 @@ class Driver:
     def _enter(self, run: Run) -> int:
         topology = run.topology
         # Its tasks would find it too, after everything was released, again and again.
-        stateful = [name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)]
+        stateful = [
+            name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)
+        ]
         check_layout(run.ledger, stateful)
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))

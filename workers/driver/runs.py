@@ -30,14 +30,16 @@ T = TypeVar("T")
 _LOOK_S = 0.2
 _FIGURES_S = 1.0
 _RESERVE_S = 1.0
-# For what is on its way when a run ends with which nothing is wrong. Spout workers look twice per second whether to send,
-# and a tuple between two inboxes may be overlooked once: nothing is on its way when several looks in a row find nothing.
+# For what is on its way when a run ends with which nothing is wrong. Spout workers look twice per
+# second whether to send, and a tuple between two inboxes may be overlooked once: nothing is on its
+# way when several looks in a row find nothing.
 _DRAIN_S = 10.0
 _QUIET_LOOKS = 4
 # For the last steps when a run ends. Less where processes are gone: nothing would be waited for.
 _GRACE_S = 5.0
 _GRACE_OF_THE_GONE_S = 1.0
-# Runs in a row that failed at once: another one would fail too, and each gives back what is in flight.
+# Runs in a row that failed at once: another one would fail too, and each gives back
+# what is in flight.
 _HOPELESS = 8
 
 
@@ -80,19 +82,29 @@ class Runs:
         self._keeper.close()
 
     def wait_for_turn(self) -> bool:
-        """Wait in reserve until this driver holds the lease; False after ``stop``, or if the topology is killed."""
+        """Wait in reserve until this driver holds the lease.
+
+        False after ``stop``, or if the topology is killed.
+        """
         said = False
         while not self._is_over():
             if self._answered(self._keeper.take):
                 return not self._stop.is_set()
             if not said and not self._stop.is_set():
-                log.info("another driver runs %s: waiting in reserve", self._name, extra={"event": "in_reserve"})
+                log.info(
+                    "another driver runs %s: waiting in reserve",
+                    self._name,
+                    extra={"event": "in_reserve"},
+                )
             said = True
             self._stop.wait(_RESERVE_S)
         return False
 
     def begin(self, slots: int) -> Run | None:
-        """Begin a run: what the one before left is released. None if the lease is lost, and after ``stop``."""
+        """Begin a run: what the one before left is released.
+
+        None if the lease is lost, and after ``stop``.
+        """
         number = self._answered(self._keeper.draw)
         if number is None:
             return None
@@ -101,7 +113,9 @@ class Runs:
         if order is None:
             return None
         self._order = order
-        run = self._ground.make(number, slots, self._ground.topology.with_parallelism(order.parallelism))
+        run = self._ground.make(
+            number, slots, self._ground.topology.with_parallelism(order.parallelism)
+        )
         try:
             released = self._answered(lambda: self._ground.enter(run))
         except StaleAttemptError as error:
@@ -110,7 +124,11 @@ class Runs:
         if released is None:
             return None
         if released:
-            log.info("released %d messages that were on their way", released, extra={"event": "messages_released"})
+            log.info(
+                "released %d messages that were on their way",
+                released,
+                extra={"event": "messages_released"},
+            )
         return run
 
     def go(self, hosts: Hosts) -> None:
@@ -129,7 +147,8 @@ class Runs:
             failures = 0 if healthy(ended, time.monotonic() - began) else failures + 1
             if ended is Ended.FAILED and failures >= _HOPELESS:
                 raise RunsFailedError(
-                    f"{failures} runs of {self._name} failed one after the other, the last one with: {fault}; "
+                    f"{failures} runs of {self._name} failed one after the other, the last one "
+                    f"with: {fault}; "
                     "spout workers hold still until a driver is there again"
                 )
             if self._keeper.held:
@@ -144,19 +163,23 @@ class Runs:
             return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
         tasks = hosts.start(run)
         log.info(
-            "run %s of %s: %d bolt tasks in %d Spark tasks", run.id, self._name, sum(map(len, run.hosts)), len(run.hosts),
+            "run %s of %s: %d bolt tasks in %d Spark tasks", run.id, self._name,
+            sum(map(len, run.hosts)), len(run.hosts),
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
         self._width.began(len(run.hosts), of=len(_tasks_of(run)))
         ended = Ended.STOPPED
         try:
-            # Spout workers may send as soon as the inboxes are the run's, while Python workers still start.
+            # Spout workers may send as soon as the inboxes are the run's, while Python
+            # workers still start.
             self._keeper.attend(run.id, run.topology)
             ended = self._watched(run, tasks, hosts)
         finally:
             self._keeper.attend_none()
-            self._finish(hosts, run, tasks, _GRACE_OF_THE_GONE_S if ended is Ended.UNATTENDED else _GRACE_S)
+            self._finish(
+                hosts, run, tasks, _GRACE_OF_THE_GONE_S if ended is Ended.UNATTENDED else _GRACE_S
+            )
         if ended is Ended.FAILED:
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
         return ended, tasks.fault
@@ -172,7 +195,11 @@ class Runs:
                 return Ended.FAILED
             # Tasks that end without a fault were told that another run has their inboxes.
             if not self._keeper.held or not tasks.active:
-                log.error("another driver has taken %s over, or Redis lost its memory", self._name, extra={"event": "run_lost"})
+                log.error(
+                    "another driver has taken %s over, or Redis lost its memory",
+                    self._name,
+                    extra={"event": "run_lost"},
+                )
                 return Ended.LOST
             if now >= look_at:
                 look_at = now + _FIGURES_S
@@ -186,17 +213,27 @@ class Runs:
                 if ended is not None:
                     return ended
                 if self._width.may_return(hosts, now):
-                    log.info("Spark has slots again that were lost: planning anew", extra={"event": "slots_back"})
+                    log.info(
+                        "Spark has slots again that were lost: planning anew",
+                        extra={"event": "slots_back"},
+                    )
                     self._drain(run, tasks)
                     return Ended.REBALANCED
         return Ended.STOPPED
 
     def _drain(self, run: Run, tasks: Tasks) -> None:
-        """Have spout workers send nothing, and wait for what is on its way: it need not be executed again then."""
+        """Have spout workers send nothing, and wait for what is on its way: it need not be
+        executed again then.
+        """
         self._keeper.attend_none()
         deadline = time.monotonic() + _DRAIN_S
         quiet = 0
-        while quiet < _QUIET_LOOKS and tasks.active and self._keeper.held and time.monotonic() < deadline:
+        while (
+            quiet < _QUIET_LOOKS
+            and tasks.active
+            and self._keeper.held
+            and time.monotonic() < deadline
+        ):
             if self._stop.wait(_LOOK_S):
                 return
             self._ground.heartbeat.beat()
@@ -215,7 +252,8 @@ class Runs:
         for bolt, number in self._order.parallelism.items():
             if bolt in said:
                 log.info(
-                    "%s has %d tasks by order of tiercel rebalance, and %d by its code", bolt, number, said[bolt],
+                    "%s has %d tasks by order of tiercel rebalance, and %d by its code", bolt,
+                    number, said[bolt],
                     extra={"event": "parallelism_ordered"},
                 )  # fmt: skip
 
@@ -232,7 +270,9 @@ class Runs:
         missing = absences.looked(Staffing.of(figures).missing(age_s))
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
-            log.error("no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"})
+            log.error(
+                "no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"}
+            )
             return Ended.UNATTENDED
         return None
 

@@ -1,4 +1,6 @@
-"""Judgements on one run: which bolt tasks lack a process, how it ended, how long to wait for the next. Pure."""
+"""Judgements on one run: which bolt tasks lack a process, how it ended, how long to wait
+for the next. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from tiercel.queues.inbox.records import InboxFigures
 START_S = 60.0
 # For a bolt task that was seen: Spark starts its process again in two seconds.
 UNATTENDED_S = 10.0
-# Looks in a row. When Redis stood still, or its clock jumped, one look finds each process gone for long, until it
-# says again that it lives: within a second or two.
+# Looks in a row. When Redis stood still, or its clock jumped, one look finds each process gone for
+# long, until it says again that it lives: within a second or two.
 SURE_LOOKS = 4
 # A run that lasted so long and had all its processes was no failure of the topology.
 _HEALTHY_S = 30.0
@@ -46,7 +48,11 @@ class Staffing:
     def of(cls, figures: Mapping[int, InboxFigures]) -> Staffing:
         """Of all bolt tasks of the run."""
         never = tuple(task for task, one in figures.items() if one.seen_s is None)
-        lost = tuple(task for task, one in figures.items() if one.seen_s is not None and one.seen_s > UNATTENDED_S)
+        lost = tuple(
+            task
+            for task, one in figures.items()
+            if one.seen_s is not None and one.seen_s > UNATTENDED_S
+        )
         return cls(never=never, lost=lost)
 
     def missing(self, age_s: float) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""Lets ``tiercel publish``, ``depths`` and ``dead-letters`` find the private servers that ``tiercel run`` has started.
+"""Lets ``tiercel publish``, ``depths`` and ``dead-letters`` find the private servers that ``tiercel
+run`` has started.
 
-The addresses lie, passwords included, in a file that only the user can read, for as long as the servers run. The file is in a
-folder that only the user can enter, for without XDG_RUNTIME_DIR it is in /tmp, where others could take its name first, or lay
-a link there to a file that they chose.
+The addresses lie, passwords included, in a file that only the user can read, for as long as the
+servers run. The file is in a folder that only the user can enter, for without XDG_RUNTIME_DIR it is
+in /tmp, where others could take its name first, or lay a link there to a file that they chose.
 """
 
 from __future__ import annotations
@@ -24,12 +25,19 @@ _LONGEST = 64 * 1024
 
 @contextmanager
 def announced(settings: Settings) -> Iterator[None]:
-    """Make the addresses known to this user's other commands while the block runs; the latest announcement wins.
+    """Make the addresses known to this user's other commands while the block runs.
+
+    The latest announcement wins.
 
     Raises ConfigError if the folder cannot be this user's alone.
     """
     content = json.dumps(
-        {"pid": os.getpid(), "amqp": settings.amqp, "redis": settings.redis, "management": settings.management}
+        {
+            "pid": os.getpid(),
+            "amqp": settings.amqp,
+            "redis": settings.redis,
+            "management": settings.management,
+        }
     )
     with _folder(make=True) as folder:
         _write(folder, content)
@@ -59,7 +67,10 @@ def with_announced(settings: Settings) -> Settings:
 
 @contextmanager
 def _folder(*, make: bool) -> Iterator[int]:
-    """Open the folder of this user's notes. What is done through it stays in it, whatever happens to its name meanwhile."""
+    """Open the folder of this user's notes.
+
+    What is done through it stays in it, whatever happens to its name meanwhile.
+    """
     path = runtime_folder() / f"tiercel-{os.getuid()}"
     try:
         if make:
@@ -79,7 +90,8 @@ def _folder(*, make: bool) -> Iterator[int]:
 
 def _unusable(path: Path) -> ConfigError:
     return ConfigError(
-        f"{path} must be a folder that belongs to this user, with mode 0700, for passwords are noted there:"
+        f"{path} must be a folder that belongs to this user, with mode 0700, for "
+        "passwords are noted there:"
         " have it removed, or set XDG_RUNTIME_DIR to a folder of yours"
     )
 

@@ -50,6 +50,9 @@ def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | N
     if all(now[name] == before[name] for name in _NAMES):
         return None
     in_flight = now["emitted"] - now["acked"] - now["failed"] - now["released"]
-    parts = [f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} per second)", f"{now['failed']:,} failed"]
+    parts = [
+        f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} per second)",
+        f"{now['failed']:,} failed",
+    ]
     parts += [f"{now[name]:,} {name}" for name in ("timeout", "released", "rejected") if now[name]]
     return ", ".join([*parts, f"{max(in_flight, 0):,} in flight"])

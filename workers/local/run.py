@@ -32,37 +32,59 @@ _EXTRA_GRACE = timedelta(seconds=5)
 
 @contextmanager
 def servers(settings: Settings) -> Iterator[Settings]:
-    """The settings with the addresses of both servers: those that are given, or private ones that end with the block."""
+    """The settings with the addresses of both servers: those that are given, or private ones that
+    end with the block.
+    """
     if settings.amqp and settings.redis:
         yield settings
     elif settings.amqp or settings.redis:
         missing = "--redis (or TIERCEL_REDIS)" if settings.amqp else "--amqp (or TIERCEL_AMQP)"
-        raise ConfigError(f"only one of the two servers is named: give {missing} too, or neither for private ones")
+        raise ConfigError(
+            f"only one of the two servers is named: give {missing} too, or neither for private ones"
+        )
     else:
-        log.info("starting a private RabbitMQ and a private Redis", extra={"event": "services_starting"})
+        log.info(
+            "starting a private RabbitMQ and a private Redis", extra={"event": "services_starting"}
+        )
         with EmbeddedServices() as services:
-            found = settings.with_services(services.amqp_url, services.redis_url, services.management_url)
+            found = settings.with_services(
+                services.amqp_url, services.redis_url, services.management_url
+            )
             with addresses.announced(found):
-                log.info("both servers are ready; Ctrl-C ends them", extra={"event": "services_ready"})
+                log.info(
+                    "both servers are ready; Ctrl-C ends them", extra={"event": "services_ready"}
+                )
                 yield found
 
 
 class LocalRun:
-    """The processes of one topology. They end when the ``with`` block does, or this process, however it ends."""
+    """The processes of one topology.
+
+    They end when the ``with`` block does, or this process, however it ends.
+    """
 
     def __init__(self, name: str, topology: Topology, settings: Settings) -> None:
         """``name`` is what ``load_topology`` understands; ``settings`` name both servers."""
         self._name = name
         self._topology = topology
         self._settings = settings
-        self._supervisor = Supervisor(timedelta(seconds=topology.config.shutdown_grace_secs) + _EXTRA_GRACE)
+        self._supervisor = Supervisor(
+            timedelta(seconds=topology.config.shutdown_grace_secs) + _EXTRA_GRACE
+        )
 
     def start(self) -> None:
         """Start the driver, which takes longest, and the spout workers."""
         self._start("driver", "driver", self._name)
         for component, spec in self._topology.spouts.items():
             for index in range(spec.parallelism):
-                self._start(spout_name(component, index), "spout", self._name, component, "--task-index", str(index))
+                self._start(
+                    spout_name(component, index),
+                    "spout",
+                    self._name,
+                    component,
+                    "--task-index",
+                    str(index),
+                )
 
     def spout(self, component: str, index: int) -> Child:
         """The process of a spout task."""
@@ -78,14 +100,20 @@ class LocalRun:
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event) -> None:
-        """Return when ``stopped`` is set, the topology was killed, or a process has refused to work.
+        """Return when ``stopped`` is set, the topology was killed, or a process has
+        refused to work.
 
         Says now and then how far the topology is.
         """
         spouts = self._topology.spouts
-        progress = Progress(RedisMetrics(self._settings.redis_urls[0], self._topology.name), spouts, time.monotonic())
+        progress = Progress(
+            RedisMetrics(self._settings.redis_urls[0], self._topology.name),
+            spouts,
+            time.monotonic(),
+        )
         look_at = time.monotonic() + _PROGRESS_S
-        # The driver alone tells that it was killed: a spout worker may die just then, and be started again to wait in vain.
+        # The driver alone tells that it was killed: a spout worker may die just then, and be
+        # started again to wait in vain.
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
             if time.monotonic() >= look_at:
                 look_at += _PROGRESS_S
@@ -104,7 +132,9 @@ class LocalRun:
 
     def _start(self, child_name: str, command: str, *arguments: str) -> None:
         environment = {**self._settings.as_environment(), **python_path(Path.cwd())}
-        self._supervisor.start(Child(child_name, [sys.executable, "-m", "tiercel", command, *arguments], environment))
+        self._supervisor.start(
+            Child(child_name, [sys.executable, "-m", "tiercel", command, *arguments], environment)
+        )
 
 
 def spout_name(component: str, index: int) -> str:

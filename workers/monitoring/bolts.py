@@ -97,10 +97,15 @@ def task_rows(component: Component, raw: Raw) -> tuple[TaskRow, ...]:
     """The tasks of a bolt, in their order."""
     counts = raw.counted.counts.get(component.name, {})
     rates = raw.rates.get(component.name, {})
-    return tuple(_task(component.name, task, counts.get(task, {}), rates.get(task, {}), raw) for task in component.tasks)
+    return tuple(
+        _task(component.name, task, counts.get(task, {}), rates.get(task, {}), raw)
+        for task in component.tasks
+    )
 
 
-def bolt_row(component: Component, raw: Raw, rows: Sequence[TaskRow], last_error: ErrorReport | None) -> BoltRow:
+def bolt_row(
+    component: Component, raw: Raw, rows: Sequence[TaskRow], last_error: ErrorReport | None
+) -> BoltRow:
     """A bolt, whose tasks are in ``rows``."""
     counts: Counter[str] = Counter()
     for task in raw.counted.counts.get(component.name, {}).values():
@@ -134,7 +139,9 @@ def mean(total: float, count: int) -> float | None:
     return total / count if count else None
 
 
-def _task(component: str, task: int, counts: Mapping[str, int], rates: Mapping[str, int], raw: Raw) -> TaskRow:
+def _task(
+    component: str, task: int, counts: Mapping[str, int], rates: Mapping[str, int], raw: Raw
+) -> TaskRow:
     inbox = raw.inboxes.get(task)
     execute_s = counts.get("execute_ns", 0) / 1e9
     steps = counts.get("steps", 0)
@@ -147,7 +154,8 @@ def _task(component: str, task: int, counts: Mapping[str, int], rates: Mapping[s
         oldest_s=inbox.oldest_s if inbox else 0.0,
         executed=counts.get("executed", 0),
         execute_s=execute_s,
-        # The first report of a process is of the second before it, in which the window had not begun.
+        # The first report of a process is of the second before it, in which the
+        # window had not begun.
         capacity=min(1.0, execute_s / raw.counted.seconds) if raw.counted.seconds else 0.0,
         busy=min(1.0, rates.get("execute_ns", 0) / _SHARE),
         steps=steps,
@@ -162,4 +170,9 @@ def _task(component: str, task: int, counts: Mapping[str, int], rates: Mapping[s
 
 def _attended(inbox: InboxFigures | None) -> bool:
     """As the driver judges it, which begins a new run where a task stays unattended."""
-    return inbox is not None and inbox.adopted and inbox.seen_s is not None and inbox.seen_s <= UNATTENDED_S
+    return (
+        inbox is not None
+        and inbox.adopted
+        and inbox.seen_s is not None
+        and inbox.seen_s <= UNATTENDED_S
+    )

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from tiercel.queues.broker.depths import QueueDepth
@@ -21,40 +26,63 @@ Row = TypeVar("Row")
 
 _SPOUT: dict[_Figure, Callable[[SpoutRow], float]] = {
     ("tiercel_spout_emitted", "Tuples that spouts emitted"): lambda row: row.emitted,
-    ("tiercel_spout_transferred", "Copies of them, one a receiving task"): lambda row: row.transferred,
+    ("tiercel_spout_transferred", "Copies of them, one a receiving task"): lambda row: (
+        row.transferred
+    ),
     ("tiercel_spout_acked", "Trees that were complete"): lambda row: row.acked,
-    ("tiercel_spout_failed", "Trees that a bolt failed, timeouts left out"): lambda row: row.failed - row.timeouts,
+    ("tiercel_spout_failed", "Trees that a bolt failed, timeouts left out"): lambda row: (
+        row.failed - row.timeouts
+    ),
     ("tiercel_spout_timeouts", "Trees that were not complete in time"): lambda row: row.timeouts,
     ("tiercel_spout_released", "Trees given back without blame"): lambda row: row.released,
 }
 _SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
     ("tiercel_spout_pending", "Trees in flight"): lambda row: row.pending,
-    ("tiercel_spout_oldest_pending_seconds", "Age of the oldest tree in flight"): lambda row: row.oldest_s,
+    ("tiercel_spout_oldest_pending_seconds", "Age of the oldest tree in flight"): lambda row: (
+        row.oldest_s
+    ),
     ("tiercel_spout_tasks", "Tasks that there should be"): lambda row: row.tasks,
     ("tiercel_spout_tasks_running", "Tasks that there are"): lambda row: row.running,
 }
 _BOLT: dict[_Figure, Callable[[BoltRow], float]] = {
     ("tiercel_bolt_executed", "Tuples that bolts executed"): lambda row: row.executed,
     ("tiercel_bolt_emitted", "Tuples that bolts emitted"): lambda row: row.emitted,
-    ("tiercel_bolt_transferred", "Copies of them, one a receiving task"): lambda row: row.transferred,
+    ("tiercel_bolt_transferred", "Copies of them, one a receiving task"): lambda row: (
+        row.transferred
+    ),
     ("tiercel_bolt_acked", "Tuples that bolts acked"): lambda row: row.acked,
     ("tiercel_bolt_failed", "Tuples that bolts failed"): lambda row: row.failed,
-    ("tiercel_bolt_execute_seconds", "Time in execute and flush, all tasks together"): lambda row: row.execute_s,
-    ("tiercel_bolt_process_seconds", "Time from execute to ack, all tuples together"): lambda row: row.process_s,
+    ("tiercel_bolt_execute_seconds", "Time in execute and flush, all tasks together"): lambda row: (
+        row.execute_s
+    ),
+    ("tiercel_bolt_process_seconds", "Time from execute to ack, all tuples together"): lambda row: (
+        row.process_s
+    ),
 }
 _TASK: dict[_Figure, Callable[[TaskRow], float]] = {
     ("tiercel_task_executed", "Tuples that a bolt task executed"): lambda row: row.executed,
-    ("tiercel_task_execute_seconds", "Time in execute and flush: its rate is the capacity"): lambda row: row.execute_s,
+    (
+        "tiercel_task_execute_seconds",
+        "Time in execute and flush: its rate is the capacity",
+    ): lambda row: row.execute_s,
     ("tiercel_task_steps", "Steps that a bolt task committed"): lambda row: row.steps,
     ("tiercel_task_step_seconds", "Time of its steps, commits included"): lambda row: row.step_s,
 }
 _TASK_NOW: dict[_Figure, Callable[[TaskRow], float | None]] = {
     ("tiercel_inbox_tuples", "Tuples in the inbox of a bolt task"): lambda row: row.waiting,
     ("tiercel_inbox_bytes", "Bytes of their chunks"): lambda row: row.waiting_bytes,
-    ("tiercel_inbox_oldest_seconds", "Age of the oldest of them in the inbox"): lambda row: row.oldest_s,
-    ("tiercel_task_attempts", "Attempts at a bolt task in this run, the first one included"): lambda row: row.attempts,
+    ("tiercel_inbox_oldest_seconds", "Age of the oldest of them in the inbox"): lambda row: (
+        row.oldest_s
+    ),
+    (
+        "tiercel_task_attempts",
+        "Attempts at a bolt task in this run, the first one included",
+    ): lambda row: row.attempts,
     ("tiercel_task_attended", "Whether a process runs the bolt task"): lambda row: row.attended,
-    ("tiercel_task_seen_seconds", "Time since a process said that it runs the bolt task"): lambda row: row.seen_s,
+    (
+        "tiercel_task_seen_seconds",
+        "Time since a process said that it runs the bolt task",
+    ): lambda row: row.seen_s,
 }
 _ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
@@ -66,25 +94,41 @@ _ACKER_NOW: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_memory_bytes", "Memory of their entries"): lambda row: row.memory_bytes,
 }
 _OWN: dict[_Figure, Callable[[Own], float]] = {
-    ("tiercel_feed_entries", "Entries of outcomes that no spout worker has taken yet"): lambda own: own.feed_entries,
+    (
+        "tiercel_feed_entries",
+        "Entries of outcomes that no spout worker has taken yet",
+    ): lambda own: own.feed_entries,
     ("tiercel_feed_lag_seconds", "Age of the oldest of them"): lambda own: own.feed_lag_s,
 }
 _TOPOLOGY: dict[_Figure, Callable[[Overview], float]] = {
     ("tiercel_driver_up", "Whether a driver is there"): lambda each: each.driver,
     ("tiercel_topology_active", "Whether its spouts may emit"): lambda each: each.state == "active",
-    ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: each.message_timeout_s,
+    ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: (
+        each.message_timeout_s
+    ),
 }
 _QUEUE: dict[_Figure, Callable[[QueueDepth], float | None]] = {
     ("tiercel_queue_messages_ready", "Messages that wait"): lambda depth: depth.ready,
-    ("tiercel_queue_messages_unacked", "Messages that are delivered and not settled"): lambda depth: depth.unacked,
-    ("tiercel_queue_messages_delayed", "Failed messages that wait for their back-off"): lambda depth: depth.delayed,
-    ("tiercel_queue_messages_dead", "Messages in the dead-letter queue"): lambda depth: depth.dead_lettered,
+    (
+        "tiercel_queue_messages_unacked",
+        "Messages that are delivered and not settled",
+    ): lambda depth: depth.unacked,
+    (
+        "tiercel_queue_messages_delayed",
+        "Failed messages that wait for their back-off",
+    ): lambda depth: depth.delayed,
+    ("tiercel_queue_messages_dead", "Messages in the dead-letter queue"): lambda depth: (
+        depth.dead_lettered
+    ),
     ("tiercel_queue_consumers", "Consumers"): lambda depth: depth.consumers,
 }
 
 
 class TiercelCollector(Collector):
-    """Looks when Prometheus scrapes. While a server is away its figures are missing, and ``tiercel_up`` is 0."""
+    """Looks when Prometheus scrapes.
+
+    While a server is away its figures are missing, and ``tiercel_up`` is 0.
+    """
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -98,7 +142,9 @@ class TiercelCollector(Collector):
         if up["redis"]:
             yield from _families(found)
         if up["redis"] and up.get("rabbitmq"):
-            queues: dict[_Labels, QueueDepth] = {(name, q.name): q for name, each in found.items() for q in each.queues}
+            queues: dict[_Labels, QueueDepth] = {
+                (name, q.name): q for name, each in found.items() for q in each.queues
+            }
             yield from _gauges(_QUEUE, queues, "queue")
 
 
@@ -110,15 +156,21 @@ def registry_of(watcher: Watcher) -> CollectorRegistry:
 
 
 def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
-    spouts: dict[_Labels, SpoutRow] = {(name, row.name): row for name, each in found.items() for row in each.spouts}
-    bolts: dict[_Labels, BoltRow] = {(name, row.name): row for name, each in found.items() for row in each.bolts}
+    spouts: dict[_Labels, SpoutRow] = {
+        (name, row.name): row for name, each in found.items() for row in each.spouts
+    }
+    bolts: dict[_Labels, BoltRow] = {
+        (name, row.name): row for name, each in found.items() for row in each.bolts
+    }
     ackers: dict[_Labels, AckerRow] = {(name,): each.acker for name, each in found.items()}
     yield from _counters(_SPOUT, spouts, "spout")
     yield from _gauges(_SPOUT_NOW, spouts, "spout")
     yield _latencies(spouts)
     yield from _counters(_BOLT, bolts, "bolt")
     tasks: dict[_Labels, TaskRow] = {
-        (name, row.component, str(row.task)): row for name, each in found.items() for row in each.tasks
+        (name, row.component, str(row.task)): row
+        for name, each in found.items()
+        for row in each.tasks
     }
     yield from _counters(_TASK, tasks, "component", "task")
     yield from _gauges(_TASK_NOW, tasks, "component", "task")
@@ -131,15 +183,21 @@ def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
 
 def _latencies(spouts: Mapping[_Labels, SpoutRow]) -> Metric:
     family = HistogramMetricFamily(
-        "tiercel_spout_complete_latency_seconds", "From emit to complete tree", labels=["topology", "spout"]
+        "tiercel_spout_complete_latency_seconds",
+        "From emit to complete tree",
+        labels=["topology", "spout"],
     )
     for labels, row in spouts.items():
-        buckets = [(f"{bound / 1000:.6g}".replace("inf", "+Inf"), below) for bound, below in row.latencies]
+        buckets = [
+            (f"{bound / 1000:.6g}".replace("inf", "+Inf"), below) for bound, below in row.latencies
+        ]
         family.add_metric(labels, buckets=buckets, sum_value=row.complete_s)
     return family
 
 
-def _counters(figures: Mapping[_Figure, Callable[[Row], float]], rows: Mapping[_Labels, Row], *labels: str) -> Iterator[Metric]:
+def _counters(
+    figures: Mapping[_Figure, Callable[[Row], float]], rows: Mapping[_Labels, Row], *labels: str
+) -> Iterator[Metric]:
     for (name, help_), value in figures.items():
         family = CounterMetricFamily(name, help_, labels=["topology", *labels])
         for names, row in rows.items():
@@ -148,7 +206,9 @@ def _counters(figures: Mapping[_Figure, Callable[[Row], float]], rows: Mapping[_
 
 
 def _gauges(
-    figures: Mapping[_Figure, Callable[[Row], float | None]], rows: Mapping[_Labels, Row], *labels: str
+    figures: Mapping[_Figure, Callable[[Row], float | None]],
+    rows: Mapping[_Labels, Row],
+    *labels: str,
 ) -> Iterator[Metric]:
     for (name, help_), value in figures.items():
         family = GaugeMetricFamily(name, help_, labels=["topology", *labels])

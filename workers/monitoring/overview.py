@@ -141,9 +141,12 @@ def overview_of(name: str, raw: Raw) -> Overview:
         state=state_of(raw),
         driver=raw.driver,
         seconds=raw.counted.seconds,
-        acked_a_second=sum(_total(raw.rates.get(spout.name, {}))["acked"] for spout in spouts) / 1000,
+        acked_a_second=sum(_total(raw.rates.get(spout.name, {}))["acked"] for spout in spouts)
+        / 1000,
         spouts=spouts,
-        bolts=tuple(bolt_row(each, raw, tasks[each.name], last.get(each.name)) for each in raw.graph.bolts),
+        bolts=tuple(
+            bolt_row(each, raw, tasks[each.name], last.get(each.name)) for each in raw.graph.bolts
+        ),
         tasks=tuple(row for rows in tasks.values() for row in rows),
         acker=_acker(raw, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, raw) for each in raw.graph.edges),

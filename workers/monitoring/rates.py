@@ -21,7 +21,8 @@ class RateMeter:
     def look(self, now: float, totals: Counts) -> Counts:
         """Return the counts of a thousand seconds at this rate; nothing at the first look.
 
-        Counters that go backwards were lost with their Redis: the look that follows is again a first one.
+        Counters that go backwards were lost with their Redis: the look that follows is
+        again a first one.
         """
         if self._looks and _shrank(self._looks[-1][1], totals):
             self._looks.clear()
@@ -34,7 +35,11 @@ class RateMeter:
         return {
             component: {
                 task: {
-                    name: round(1000 * (count - before.get(component, {}).get(task, {}).get(name, 0)) / (now - since))
+                    name: round(
+                        1000
+                        * (count - before.get(component, {}).get(task, {}).get(name, 0))
+                        / (now - since)
+                    )
                     for name, count in counts.items()
                 }
                 for task, counts in tasks.items()

@@ -44,7 +44,9 @@ class Station:
         Other windows than ten minutes are looked at on request.
         """
         seen_at, look = self._looks.get((name, window), (float("-inf"), None))
-        if look is not None and (window is Window.TEN_MINUTES or time.monotonic() - seen_at < LOOK_S):
+        if look is not None and (
+            window is Window.TEN_MINUTES or time.monotonic() - seen_at < LOOK_S
+        ):
             return look
         return self._see(name, window)
 
@@ -60,7 +62,9 @@ class Station:
                 self._round()
             except Exception:
                 # Whatever it was, the page must go on and try again.
-                log.exception("a look at the servers failed", extra={"event": "monitor_look_failed"})
+                log.exception(
+                    "a look at the servers failed", extra={"event": "monitor_look_failed"}
+                )
             self._stopped.wait(LOOK_S)
 
     def _round(self) -> None:
@@ -71,7 +75,9 @@ class Station:
             look = first if number == 0 else self._see(name, Window.TEN_MINUTES)
             self._looks[name, Window.TEN_MINUTES] = time.monotonic(), look
             with self._remembering:
-                self._histories.setdefault(name, History(timedelta(seconds=LOOK_S))).add(sample_of(look))
+                self._histories.setdefault(name, History(timedelta(seconds=LOOK_S))).add(
+                    sample_of(look)
+                )
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)

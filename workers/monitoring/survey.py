@@ -23,10 +23,13 @@ class Survey:
     own: Sequence[Own]
 
 
-def take_survey(amqp_url: str, redis_urls: tuple[str, ...], names: Sequence[str], management_url: str | None) -> Survey:
+def take_survey(
+    amqp_url: str, redis_urls: tuple[str, ...], names: Sequence[str], management_url: str | None
+) -> Survey:
     """Look at these queues, or without names at those of all topologies that ran.
 
-    Raises UsageError if there are none, QueueMissingError for one of ``names``, AckerError, QueuesError.
+    Raises UsageError if there are none, QueueMissingError for one of ``names``,
+    AckerError, QueuesError.
     """
     owners, topologies = _known(redis_urls)
     if not names and not owners:

@@ -16,7 +16,12 @@ from tiercel.workers.terminal import cell
 
 _LOOK_S = 1.0
 
-WINDOWS = {"10m": Window.TEN_MINUTES, "3h": Window.THREE_HOURS, "1d": Window.ONE_DAY, "all": Window.ALL_TIME}
+WINDOWS = {
+    "10m": Window.TEN_MINUTES,
+    "3h": Window.THREE_HOURS,
+    "1d": Window.ONE_DAY,
+    "all": Window.ALL_TIME,
+}
 
 
 def window_named(name: str) -> Window:
@@ -33,7 +38,9 @@ def run_top(servers: Servers, topology: str, window: Window, stopped: threading.
         if not console.is_terminal:
             console.print(view_of(watcher.look(topology, window), window))
             return
-        with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        with Live(
+            console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
+        ) as live:
             while not stopped.is_set():
                 live.update(view_of(watcher.look(topology, window), window), refresh=True)
                 stopped.wait(_LOOK_S)
@@ -42,6 +49,8 @@ def run_top(servers: Servers, topology: str, window: Window, stopped: threading.
 def view_of(look: Look, window: Window) -> RenderableType:
     """Render one look."""
     if look.overview is None:
-        return Group(*(cell(line, "bold red") for line in look.problems or ["no such topology any more"]))
+        return Group(
+            *(cell(line, "bold red") for line in look.problems or ["no such topology any more"])
+        )
     name = next(name for name, each in WINDOWS.items() if each is window)
     return top_view(look.overview, name, look.problems)

@@ -1,4 +1,7 @@
-"""Reads what a topology's processes left in Redis, and the depths of its queues. The views have no other source."""
+"""Reads what a topology's processes left in Redis, and the depths of its queues.
+
+The views have no other source.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,12 @@ from tiercel.queues.errors import QueuesError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_lease import RedisLease
-from tiercel.workers.control.registry import Registry, TopologyNote, known_topologies, topology_named
+from tiercel.workers.control.registry import (
+    Registry,
+    TopologyNote,
+    known_topologies,
+    topology_named,
+)
 from tiercel.workers.monitoring.overview import Overview, overview_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
@@ -87,7 +95,10 @@ class TopologyReader:
             driver=self._lease.holder() is not None,
             inboxes=self._inboxes.figures(note.graph.bolt_tasks),
             census=self._look_at_ledger(),
-            errors=[replace(error, message=redact(error.message)) for error in self.metrics.errors(errors)],
+            errors=[
+                replace(error, message=redact(error.message))
+                for error in self.metrics.errors(errors)
+            ],
             message_timeout_s=note.message_timeout_secs,
             rates=self._meter.look(time.monotonic(), totals),
         )
@@ -129,7 +140,10 @@ class Watcher:
             return self._look(name, window)
 
     def all(self) -> tuple[dict[str, Overview], dict[str, bool]]:
-        """Every topology over all time; and which servers answer. While Redis does not, there is no topology."""
+        """Every topology over all time; and which servers answer.
+
+        While Redis does not, there is no topology.
+        """
         with self._lock:
             if self._refresh() is not None:
                 return {}, {"redis": False}
@@ -137,7 +151,9 @@ class Watcher:
             up = {"redis": not any(look.redis_problem and not look.unreadable for look in looks)}
             if self._servers.amqp_url and looks:
                 up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
-            readable = [look.overview for look in looks if look.overview is not None and not look.unreadable]
+            readable = [
+                look.overview for look in looks if look.overview is not None and not look.unreadable
+            ]
             return {overview.name: overview for overview in readable}, up
 
     def close(self) -> None:
@@ -190,11 +206,17 @@ class Watcher:
         except LedgerUnavailableError as error:
             return redact(str(error)), False
         except (AckerError, ValueError, TypeError, LookupError) as error:
-            # Another version wrote it, or a stranger: it must not keep the other topologies from being seen.
-            said = f"cannot read what {name} keeps in Redis: {redact(str(error))[:200] or type(error).__name__}"
+            # Another version wrote it, or a stranger: it must not keep the other topologies
+            # from being seen.
+            said = (
+                f"cannot read what {name} keeps in Redis: "
+                f"{redact(str(error))[:200] or type(error).__name__}"
+            )
             if self._said.get(name) != said:
                 self._said[name] = said
-                log.warning("%s; its figures are missing", said, extra={"event": "unreadable_in_redis"})
+                log.warning(
+                    "%s; its figures are missing", said, extra={"event": "unreadable_in_redis"}
+                )
             return said, True
         return None, False
 
@@ -202,14 +224,21 @@ class Watcher:
         servers = self._servers
         try:
             queues = self._known[name].graph.queues
-            self._depths[name] = tuple(survey(servers.amqp_url or "", queues, servers.management_url)) if queues else ()
+            self._depths[name] = (
+                tuple(survey(servers.amqp_url or "", queues, servers.management_url))
+                if queues
+                else ()
+            )
         except QueuesError as error:
             return redact(str(error))
         return None
 
 
 def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
-    """The topologies that ran, or the one of this name. Raises UsageError if there is none, AckerError."""
+    """The topologies that ran, or the one of this name.
+
+    Raises UsageError if there is none, AckerError.
+    """
     if name is not None:
         return {name: topology_named(redis_url, name)}
     return known_topologies(redis_url)

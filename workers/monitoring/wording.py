@@ -67,8 +67,9 @@ def body_text(body: bytes, whole: int) -> tuple[str, str]:
     """Return the kind of body, "text" or "binary", and the body for people to read; ``whole`` is
     its size, in bytes.
 
-    Text is UTF-8 without control characters; in it, what would not be seen, or change how the rest
-    is seen, is escaped. Anything else is a hexadecimal dump. If this is not all of it, the end says so.
+    Text is UTF-8 without control characters; in it, what would not be seen, or change how the
+    rest is seen, is escaped. Anything else is a hexadecimal dump. If this is not all of it,
+    the end says so.
     """
     try:
         # The cut may have gone through a character.
@@ -95,7 +96,12 @@ def _dumped(body: bytes, start: int) -> str:
 def span(number: float) -> str:
     """``1 d 2 h``, ``3 h 4 min``, ``5 min 6 s``: the two largest units."""
     whole = round(number)
-    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    parts = [
+        (whole // 86_400, "d"),
+        (whole // 3600 % 24, "h"),
+        (whole // 60 % 60, "min"),
+        (whole % 60, "s"),
+    ]
     first = next((at for at, (amount, _) in enumerate(parts) if amount), len(parts) - 1)
     return " ".join(f"{amount} {unit}" for amount, unit in parts[first : first + 2])
 

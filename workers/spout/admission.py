@@ -1,4 +1,6 @@
-"""Bound on the spout tuples that a task may have in flight: a fixed number, or one that follows what can be finished."""
+"""Bound on the spout tuples that a task may have in flight: a fixed number, or one that follows
+what can be finished.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +45,29 @@ class _Round:
 
 
 class Admission:
-    """The bound and the outcomes by which it is judged, in rounds. One thread; times are seconds on one monotonic clock.
+    """The bound and the outcomes by which it is judged, in rounds.
 
-    A round is what is emitted under one bound that is reached: as many tuples as it allows in flight, or a few more. It is
-    over when nearly all of them are done: those that are done first say nothing about a task that is slower than the others.
+    One thread; times are seconds on one monotonic clock.
+
+    A round is what is emitted under one bound that is reached: as many tuples as it allows in
+    flight, or a few more. It is over when nearly all of them are done: those that are done first
+    say nothing about a task that is slower than the others.
 
     * After a round of less than ``quick_s`` the bound grows, eightfold at most.
-    * Where they take longer, by themselves or because they wait, a bound half as large again is tried. It stays if the
-      latency grew much less than the bound did, which shows free tasks; else it goes back for a minute at least.
-    * It shrinks at once, to what was completed in the last seconds, on a sign that more is in flight than can be
-      finished: a timeout, a late outcome, a tree above ``slow_s``, a pending tuple of that age. One standstill is one
-      sign: what was emitted before a change tells of the bound before it.
-    * A tuple that was overtaken by much younger ones is slow by itself. It counts only beside others like it, once they
-      hold a tenth of the bound.
-    * While nothing completes at all a bound below 16 does not shrink, but grows to 16: fewer would not help, and bolts
-      that hold tuples may be waiting for others.
-    * It grows at once where it was not reached for a while, and is now because some tuples wait behind one that takes long:
-      that must not hold up what is for other tasks. In flight are a few seconds of work at most then.
+    * Where they take longer, by themselves or because they wait, a bound half as large again is
+      tried. It stays if the latency grew much less than the bound did, which shows free tasks; else
+      it goes back for a minute at least.
+    * It shrinks at once, to what was completed in the last seconds, on a sign that more is in
+      flight than can be finished: a timeout, a late outcome, a tree above ``slow_s``, a pending
+      tuple of that age. One standstill is one sign: what was emitted before a change tells of the
+      bound before it.
+    * A tuple that was overtaken by much younger ones is slow by itself. It counts only beside
+      others like it, once they hold a tenth of the bound.
+    * While nothing completes at all a bound below 16 does not shrink, but grows to 16: fewer would
+      not help, and bolts that hold tuples may be waiting for others.
+    * It grows at once where it was not reached for a while, and is now because some tuples wait
+      behind one that takes long: that must not hold up what is for other tasks. In flight are a few
+      seconds of work at most then.
     * What was not reached for a minute is forgotten: the bound falls to twice what was in flight.
     """
 
@@ -81,7 +89,9 @@ class Admission:
         self._peak_since = float("-inf")
 
     @classmethod
-    def for_topology(cls, max_spout_pending: int | None, message_timeout: timedelta | None) -> Admission:
+    def for_topology(
+        cls, max_spout_pending: int | None, message_timeout: timedelta | None
+    ) -> Admission:
         """A fixed bound if the topology sets one, else one that adapts."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
@@ -134,11 +144,17 @@ class Admission:
             if self.bound < max(UNPROVEN_BOUND, most):
                 self._aside.enlarge(max(1, self.bound // 2), now)
 
-    def completed(self, emitted: Mapping[float, int], now: float, counted_from: Mapping[float, int] | None = None) -> None:
+    def completed(
+        self,
+        emitted: Mapping[float, int],
+        now: float,
+        counted_from: Mapping[float, int] | None = None,
+    ) -> None:
         """Trees completed: how many of those that were emitted at each time.
 
-        ``counted_from``: the same by when their timeout began, if bolts began it again. Such a tuple is slow because its bolt
-        wants it so, and is no sign; a reason to grow it is not either.
+        ``counted_from``: the same by when their timeout began, if bolts began it again.
+        Such a tuple is slow because its bolt wants it so, and is no sign; a reason to grow
+        it is not either.
         """
         if self._fixed or not emitted:
             return
@@ -160,7 +176,9 @@ class Admission:
             round_.worst_s = max(round_.worst_s, now - then)
 
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
-        """Tuples that were emitted at this time, or before it, timed out, or their outcomes came too late."""
+        """Tuples that were emitted at this time, or before it, timed out, or their
+        outcomes came too late.
+        """
         if self._fixed or emitted_at < self._changed_at:
             return
         self._slow += count
@@ -169,7 +187,8 @@ class Admission:
     def look(self, now: float, in_flight: int, old: int, oldest_at: float) -> None:
         """Look at what is in flight; call it about once a second.
 
-        ``old`` of it were emitted under this bound and are as old as ``slow_s``, the oldest of all at ``oldest_at``.
+        ``old`` of it were emitted under this bound and are as old as ``slow_s``, the oldest of all
+        at ``oldest_at``.
         """
         if self._fixed:
             return
@@ -196,7 +215,8 @@ class Admission:
         latency_s = (round_.latency_s + missing * (now - round_.began)) / round_.size
         largest_step = _LARGEST_STEP
         if missing > round_.size // _STRAGGLERS:
-            # One tuple may be slow by itself, or because of its task, which would get some of what is emitted next.
+            # One tuple may be slow by itself, or because of its task, which would get some of what
+            # is emitted next.
             largest_step = 2
             if missing > 1 or round_.size == 1 or round_.worst_s >= quick_s:
                 return
@@ -206,9 +226,12 @@ class Admission:
             # It had tuples that were stuck.
             return
         if round_.worst_s < quick_s:
-            self._go_on(min(largest_step, self._limits.step(self._bound, round_.worst_s)), latency_s, now)
+            self._go_on(
+                min(largest_step, self._limits.step(self._bound, round_.worst_s)), latency_s, now
+            )
         elif latency_s < quick_s and _PROBE * round_.worst_s < self._limits.probed_s:
-            # Most are quick, and the slow ones have time enough, also with so many more before them.
+            # Most are quick, and the slow ones have time enough, also with so many
+            # more before them.
             self._go_on(_PROBE, latency_s, now)
         elif latency_s < self._limits.probed_s and now >= self._held_until:
             self._probe(latency_s, now)
@@ -230,7 +253,9 @@ class Admission:
             self._grow(_PROBE, latency_s, now)
 
     def _take_back(self, latency_s: float, now: float) -> None:
-        """Keep so many in flight that what completes now takes as long as before the last growth."""
+        """Keep so many in flight that what completes now takes as long as before
+        the last growth.
+        """
         if self._before is not None:
             bound, before_s = self._before
             self._change(max(bound, int(self._bound * before_s / latency_s)), now)
@@ -256,9 +281,13 @@ class Admission:
         if self._before is not None and now - self._changed_at <= 2 * self._limits.slow_s:
             # The last growth was one too many, unless the work became slower as well.
             self._hold(now - emitted_at, now)
-            self._change(max(1, min(self._before[0], int(3 * per_second * self._limits.reserve_s))), now)
+            self._change(
+                max(1, min(self._before[0], int(3 * per_second * self._limits.reserve_s))), now
+            )
         elif per_second:
-            self._change(max(1, min(self._bound // 2, int(per_second * self._limits.reserve_s))), now)
+            self._change(
+                max(1, min(self._bound // 2, int(per_second * self._limits.reserve_s))), now
+            )
         elif self._bound > UNPROVEN_BOUND:
             self._change(max(UNPROVEN_BOUND, self._bound // 4), now)
 

@@ -33,7 +33,9 @@ class Limits:
     calm_s: float = 10.0
 
     def step(self, bound: int, latency_s: float) -> float:
-        """How much larger the bound may be where trees are quick, if they take longer in proportion."""
+        """How much larger the bound may be where trees are quick, if they take
+        longer in proportion.
+        """
         per_second = bound / max(latency_s, 0.001)
         few = min(_FEW, self.few_quick_s * per_second)
         many = max((_FEW * self.few_quick_s * per_second) ** 0.5, self.many_quick_s * per_second)

@@ -1,4 +1,6 @@
-"""The topology as the driver runs it: a spout worker's own, with the numbers of tasks that the driver says."""
+"""The topology as the driver runs it: a spout worker's own, with the numbers of tasks that
+the driver says.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from tiercel.workers.control.lease import Holder
 class Arrangement:
     """Arrangement that a spout worker emits by. One thread only.
 
-    The lease says how many tasks each bolt has in the driver's run. With these numbers the worker's own
-    topology must have the driver's shape; else the two are of different versions.
+    The lease says how many tasks each bolt has in the driver's run. With these numbers the worker's
+    own topology must have the driver's shape; else the two are of different versions.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -1,4 +1,6 @@
-"""Room for tuples of other tasks, while part of what is in flight waits behind one that takes long."""
+"""Room for tuples of other tasks, while part of what is in flight waits behind one
+that takes long.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,11 @@ from collections import deque
 
 # A task that was kept from the processor for a moment is not stuck.
 _STUCK_S = 0.2
-# Where something was done lately that took such a part of the oldest tuple's age, tasks are slow, and not stuck.
+# Where something was done lately that took such a part of the oldest tuple's age, tasks are
+# slow, and not stuck.
 _SLOW_PART = 0.25
-# From the oldest tuple to the last that was emitted, so far at least came one that is done. Of two tasks one is stuck.
+# From the oldest tuple to the last that was emitted, so far at least came one that is done. Of two
+# tasks one is stuck.
 _PASSED_PART = 0.3
 # Where messages are waiting a spout fills up what there is in less.
 _CALM_S = 0.25
@@ -16,11 +20,14 @@ _LENT_S = 30.0
 
 
 class Aside:
-    """Decides how many may be in flight beyond the bound. One thread; times are seconds on one monotonic clock.
+    """Decides how many may be in flight beyond the bound.
 
-    What waits behind one long tuple in the inbox of its task would else fill the bound, and hold up what is for other
-    tasks. Something is stuck where tuples passed the oldest one by until there was no room, and none that took
-    nearly as long is done: in a task that is only slower than the others, such tuples are done all the time.
+    One thread; times are seconds on one monotonic clock.
+
+    What waits behind one long tuple in the inbox of its task would else fill the bound, and hold up
+    what is for other tasks. Something is stuck where tuples passed the oldest one by until there
+    was no room, and none that took nearly as long is done: in a task that is only slower than the
+    others, such tuples are done all the time.
     """
 
     def __init__(self) -> None:
@@ -74,7 +81,9 @@ class Aside:
         self._enlarged_at = now
 
     def look(self, oldest_at: float, now: float, *, is_used: bool) -> None:
-        """Take the room back when all is done that was emitted before it was given, and it is used no longer."""
+        """Take the room back when all is done that was emitted before it was given, and it
+        is used no longer.
+        """
         if oldest_at > self._enlarged_at and (not is_used or now - self._enlarged_at > _LENT_S):
             self.room = 0
 

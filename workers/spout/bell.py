@@ -6,10 +6,13 @@ import threading
 
 
 class Bell:
-    """Rung by any thread, waited for by one. A ring that comes while it does not wait ends its next wait.
+    """Rung by any thread, waited for by one.
 
-    A bare lock that is released to ring. A ``threading.Event`` makes and takes locks in Python for each wait; and a
-    ``queue.SimpleQueue``, of Python 3.11 at least, waits for ever if its timeout ends while it takes its lock.
+    A ring that comes while it does not wait ends its next wait.
+
+    A bare lock that is released to ring. A ``threading.Event`` makes and takes locks in Python for
+    each wait; and a ``queue.SimpleQueue``, of Python 3.11 at least, waits for ever if its timeout
+    ends while it takes its lock.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,10 @@ class TaskCollector:
         return self._emitted.tracked
 
     def follow(self, topology: Topology) -> Emitted:
-        """Emit to the tasks of this topology from now on; returns what was meant for others, and goes nowhere."""
+        """Emit to the tasks of this topology from now on.
+
+        Returns what was meant for others, and goes nowhere.
+        """
         _, emitted = self.take()
         self._emitter.follow(topology)
         return emitted
@@ -67,14 +70,18 @@ class TaskCollector:
         emitted, self._emitted = self._emitted, Emitted()
         return self._emitter.take(), emitted
 
-    def emit(self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> list[int]:
+    def emit(
+        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+    ) -> list[int]:
         """``SpoutCollector.emit``."""
         root = self._root(msg_id)
         tasks = self._emitter.emit(values, root, stream)
         self._add(root, msg_id, len(tasks))
         return tasks
 
-    def emit_all(self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default") -> None:
+    def emit_all(
+        self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default"
+    ) -> None:
         """``SpoutCollector.emit_all``."""
         roots = None if self._root_ids is None else self._root_ids.draw(len(rows))
         transferred = self._emitter.emit_all(rows, roots, stream)
@@ -82,7 +89,9 @@ class TaskCollector:
         self._emitted.tracked += len(roots or ())
         self._emitted.transferred += transferred
 
-    def emit_direct(self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default") -> None:
+    def emit_direct(
+        self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+    ) -> None:
         """``SpoutCollector.emit_direct``."""
         root = self._root(msg_id)
         self._emitter.emit_direct(task, values, root, stream)

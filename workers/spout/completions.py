@@ -28,7 +28,10 @@ class Completions:
 
     def per_second(self, now: float) -> float:
         """Mean of the window that ends now."""
-        return sum(count for second, count in self._seconds if second >= now - self._window_s) / self._window_s
+        return (
+            sum(count for second, count in self._seconds if second >= now - self._window_s)
+            / self._window_s
+        )
 
     def per_second_so_far(self, now: float) -> float:
         """The same, or the mean of the time since the first."""

@@ -21,7 +21,8 @@ _BATCH_SECONDS = 0.02
 class Filling:
     """Tuples that a spout emits, until they are in flight. One thread, the spout's.
 
-    A spout may emit from ``ack``, ``fail`` and ``release`` too, at any time: that belongs to the next batch.
+    A spout may emit from ``ack``, ``fail`` and ``release`` too, at any time: that belongs
+    to the next batch.
     """
 
     def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
@@ -59,9 +60,11 @@ class Filling:
                 self._spout.release(msg_id)
 
     def fill(self, now: float) -> bool:
-        """Ask the spout for tuples until it has none, the batch is full or old, or the bound is reached.
+        """Ask the spout for tuples until it has none, the batch is full or old, or the
+        bound is reached.
 
-        The bound counts what is tracked; what is not is bounded by the inboxes. False: there are none.
+        The bound counts what is tracked; what is not is bounded by the inboxes.
+        False: there are none.
         """
         count = self._ask(now, self._admission.bound - len(self._trees))
         room = self._admission.bound - len(self._trees)
@@ -76,9 +79,15 @@ class Filling:
         return True
 
     def _ask(self, now: float, room: int) -> int:
-        """Ask the spout while there is room; returns how many tuples there are for the next batch."""
+        """Ask the spout while there is room; returns how many tuples there are
+        for the next batch.
+        """
         count = len(self._collector)
-        while count < BATCH_TUPLES and self._collector.tracked < room and time.monotonic() - now < _BATCH_SECONDS:
+        while (
+            count < BATCH_TUPLES
+            and self._collector.tracked < room
+            and time.monotonic() - now < _BATCH_SECONDS
+        ):
             if self._many:
                 limit = BATCH_TUPLES - count
                 if self._collector.tracks:
@@ -119,7 +128,8 @@ class Filling:
     def give_back_unsent(self) -> None:
         """Give back what is not in flight, for the worker ends.
 
-        What a spout then emits, because something was given back, goes nowhere, and is not given back in turn.
+        What a spout then emits, because something was given back, goes nowhere, and is not
+        given back in turn.
         """
         _, waiting = self._collector.take()
         held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]

@@ -17,10 +17,13 @@ _SPARE = 2.0
 
 
 class Growth:
-    """The growths of one bound, each judged by what it gave. One thread; times are seconds on one monotonic clock.
+    """The growths of one bound, each judged by what it gave.
 
-    By Little's law a larger bound is of use as far as it is larger in proportion than the latency. What a large step had too
-    much is taken back, and small ones follow. One that was in vain is tried again after seconds.
+    One thread; times are seconds on one monotonic clock.
+
+    By Little's law a larger bound is of use as far as it is larger in proportion than the latency.
+    What a large step had too much is taken back, and small ones follow. One that was in vain is
+    tried again after seconds.
     """
 
     def __init__(self, least: int) -> None:
@@ -39,7 +42,9 @@ class Growth:
         self._before = None
 
     def judged(self, bound: int, step: float, latency_s: float, now: float) -> int:
-        """Return the bound after a round of this mean latency, in which trees were quick enough for ``step``."""
+        """Return the bound after a round of this mean latency, in which trees were quick
+        enough for ``step``.
+        """
         before = self._before
         if before is not None and before[0] < bound and bound > self._least:
             if self._first:

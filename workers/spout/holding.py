@@ -32,7 +32,10 @@ class Holding:
         self._idle_since: float | None = float("-inf")
 
     def look(self, now: float, *, bound: int, active: bool, attendance: Attendance) -> int | None:
-        """Return what the spout should be told now; None if it knows. ``bound`` on the tuples in flight."""
+        """Return what the spout should be told now; None if it knows.
+
+        ``bound`` on the tuples in flight.
+        """
         wanted = bound if active and self._is_worth_holding(attendance, now) else 0
         told = self._told
         # Each change may cost a round trip to the broker, so that small ones are left out.

@@ -29,7 +29,8 @@ class Orders:
         """``on_no_order`` is called when there was no order: the topology is new to Redis, or
         Redis was emptied.
 
-        It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether this worker still has the task.
+        It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether
+        this worker still has the task.
         """
         self._control = control
         self._task_id = task_id
@@ -50,10 +51,17 @@ class Orders:
         """True if another worker has the task now."""
         return self._dismissed
 
-    def obey(self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0) -> None:
-        """Report, ask, and do what is said; call it about once a second. Raises LedgerRefusedError."""
+    def obey(
+        self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0
+    ) -> None:
+        """Report, ask, and do what is said; call it about once a second.
+
+        Raises LedgerRefusedError.
+        """
         if not self._attend() and not self._dismissed:
-            log.warning("another worker has this task now: leaving it", extra={"event": "task_lost"})
+            log.warning(
+                "another worker has this task now: leaving it", extra={"event": "task_lost"}
+            )
             self._dismissed = True
             stop()
         self._ask(pending, oldest_s)
@@ -67,7 +75,10 @@ class Orders:
             self._switch(spout)
 
     def end(self, spout: Spout) -> None:
-        """The task begins to end: deactivates the spout if it is active. Reports go on, orders are not obeyed any more."""
+        """The task begins to end: deactivates the spout if it is active.
+
+        Reports go on, orders are not obeyed any more.
+        """
         self._over = True
         if self._active:
             self._switch(spout)

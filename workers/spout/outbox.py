@@ -44,15 +44,21 @@ class Sent(enum.Enum):
 
 
 class Outbox:
-    """Holds at most one batch until Redis took it. Registering comes first: an outcome must never find its root unknown."""
+    """Holds at most one batch until Redis took it.
 
-    def __init__(self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology) -> None:
+    Registering comes first: an outcome must never find its root unknown.
+    """
+
+    def __init__(
+        self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology
+    ) -> None:
         """``owner`` is the spout task's id; a driver of another version of the topology is none."""
         self._ledger = ledger
         self._inboxes = inboxes
         self._lease = lease
         self._owner = owner
-        # Drawn for each worker: what an earlier one of this task appended has nothing to do with this one's numbers.
+        # Drawn for each worker: what an earlier one of this task appended has nothing to do with
+        # this one's numbers.
         self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
         self._arrangement = Arrangement(topology)
         self._batch: Emission | None = None
@@ -70,11 +76,16 @@ class Outbox:
 
     @property
     def topology(self) -> Topology:
-        """The topology by which the next batch must be emitted: it changes in ``look``, with the run."""
+        """The topology by which the next batch must be emitted: it changes in
+        ``look``, with the run.
+        """
         return self._arrangement.topology
 
     def look(self, now: float) -> Attendance:
-        """Tell whether a driver is there to take what is sent; asks Redis twice per second at most."""
+        """Tell whether a driver is there to take what is sent.
+
+        Asks Redis twice per second at most.
+        """
         if self._attendance is None or now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             found = Attendance.REDIS_AWAY if self._away else self._asked()
@@ -88,8 +99,8 @@ class Outbox:
     def may_fill(self, now: float) -> bool:
         """Tell whether to take more from the source: nothing is held, and a driver is there.
 
-        Without a driver every tuple could only time out, and each time-out counts against its message: an hour without a
-        driver would end in the dead-letter queue.
+        Without a driver every tuple could only time out, and each time-out counts against its
+        message: an hour without a driver would end in the dead-letter queue.
         """
         return self.look(now) is Attendance.DRIVER and self._batch is None
 
@@ -118,14 +129,17 @@ class Outbox:
             return Sent.DONE
         collided: list[int] = []
         try:
-            # Once only: after an append whose reply was lost, a root may be done with by now, and would be pending for ever.
+            # Once only: after an append whose reply was lost, a root may be done with by now, and
+            # would be pending for ever.
             if batch.roots and not self._registered:
                 collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
                 self._registered = not collided
             sent = Sent.REFUSED if collided else self._append(now)
         except LedgerUnavailableError as error:
             if not self._away:
-                log.warning("%s; no messages are taken meanwhile", error, extra={"event": "redis_away"})
+                log.warning(
+                    "%s; no messages are taken meanwhile", error, extra={"event": "redis_away"}
+                )
             self._away = True
             self._retry_at = now + _RETRY_SECONDS
             return Sent.LATER
@@ -140,13 +154,25 @@ class Outbox:
         return sent
 
     def _append(self, now: float) -> Sent:
-        """Append what no inbox has taken yet. An inbox that is full takes it later, and what follows waits behind it."""
-        verdicts = perform_all(self._inboxes.append(self._run, self._sender, self._number, self._parcels))
+        """Append what no inbox has taken yet.
+
+        An inbox that is full takes it later, and what follows waits behind it.
+        """
+        verdicts = perform_all(
+            self._inboxes.append(self._run, self._sender, self._number, self._parcels)
+        )
         if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
-            log.info("the run has changed: what was sent is emitted again", extra={"event": "run_changed"})
+            log.info(
+                "the run has changed: what was sent is emitted again",
+                extra={"event": "run_changed"},
+            )
             self._look_at = now
             return Sent.REFUSED
-        self._parcels = [parcel for parcel, verdict in zip(self._parcels, verdicts, strict=True) if verdict is Appended.FULL]
+        self._parcels = [
+            parcel
+            for parcel, verdict in zip(self._parcels, verdicts, strict=True)
+            if verdict is Appended.FULL
+        ]
         if self._parcels:
             self._retry_at = now + _ROOM_SECONDS
             return Sent.LATER
@@ -159,7 +185,8 @@ class Outbox:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
-        # Together: what was emitted for other numbers of tasks must never reach the run that has these.
+        # Together: what was emitted for other numbers of tasks must never reach the
+        # run that has these.
         if self._batch is None:
             self._run = holder.run
             self._arrangement.follow(holder)
@@ -172,7 +199,8 @@ class Outbox:
         if holder.driver != self._stranger:
             self._stranger = holder.driver
             log.warning(
-                "the driver runs another version of the topology: start it and the spout workers with the same one; "
+                "the driver runs another version of the topology: start it and the spout "
+                "workers with the same one; "
                 "nothing is sent until then",
                 extra={"event": "other_version"},
             )

@@ -44,7 +44,10 @@ class Pace:
         self._rest_s = _SHORTEST_REST_S
 
     def rest_s(self, now: float) -> float:
-        """There was nothing to do: how long to wait for a wake-up. Until the next batch may begin, else longer each time."""
+        """There was nothing to do: how long to wait for a wake-up.
+
+        Until the next batch may begin, else longer each time.
+        """
         if now < self._next_batch:
             return self._next_batch - now
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, _LONGEST_REST_S)

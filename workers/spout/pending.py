@@ -18,10 +18,13 @@ class InFlight(NamedTuple):
 
 
 class Pending:
-    """Roots in flight, oldest deadline first. One thread only; times are seconds on one monotonic clock.
+    """Roots in flight, oldest deadline first.
 
-    Storm rotates two buckets, so that a tuple times out after one to two timeouts. The timeout is the same for all, hence
-    insertion order is the order of deadlines and the front of one dict is exact: never early, late by one call at most.
+    One thread only; times are seconds on one monotonic clock.
+
+    Storm rotates two buckets, so that a tuple times out after one to two timeouts. The timeout is
+    the same for all, hence insertion order is the order of deadlines and the front of one dict is
+    exact: never early, late by one call at most.
     """
 
     def __init__(self, timeout: timedelta | None) -> None:
@@ -54,12 +57,22 @@ class Pending:
         return InFlight(*found[:2]) if found else None
 
     def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[float]]:
-        """Take out those tuples that are in flight: message ids, when each was emitted, and when its timeout began."""
-        found = [entry for entry in [self._entries.pop(root, None) for root in roots] if entry is not None]
+        """Take out those tuples that are in flight: message ids, when each was emitted, and when
+        its timeout began.
+        """
+        found = [
+            entry
+            for entry in [self._entries.pop(root, None) for root in roots]
+            if entry is not None
+        ]
         if self._reset:
             for root in roots:
                 self._reset.pop(root, None)
-        return [entry[0] for entry in found], [entry[1] for entry in found], [entry[2] for entry in found]
+        return (
+            [entry[0] for entry in found],
+            [entry[1] for entry in found],
+            [entry[2] for entry in found],
+        )
 
     def reset(self, root: int, now: float) -> bool:
         """Start the timeout of a tuple again; False if it is not in flight any more."""
@@ -110,4 +123,7 @@ class Pending:
 
     def items(self) -> list[tuple[int, InFlight]]:
         """Everything in flight, as it is now."""
-        return [(root, InFlight(msg_id, emitted_at)) for root, (msg_id, emitted_at, _) in self._entries.items()]
+        return [
+            (root, InFlight(msg_id, emitted_at))
+            for root, (msg_id, emitted_at, _) in self._entries.items()
+        ]

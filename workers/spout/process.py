@@ -1,4 +1,6 @@
-"""One spout task with everything it needs: joins a topology's spout to its ledger, inboxes and counters."""
+"""One spout task with everything it needs: joins a topology's spout to its ledger,
+inboxes and counters.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,13 @@ class SpoutProcess:
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = Registry(redis_urls[0])
-        self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._task_id, self._announce, attend)
+        self._orders = Orders(
+            RedisControl(redis_urls[0], topology.name), self._task_id, self._announce, attend
+        )
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
-        # The spout's own settings lie over the addresses too, as a bolt's do: it may have a broker of its own.
+        # The spout's own settings lie over the addresses too, as a bolt's do: it may have a
+        # broker of its own.
         self._config = {"amqp_url": amqp_url, "redis_url": redis_urls[0], **settings}
 
     @property
@@ -67,8 +72,14 @@ class SpoutProcess:
         try:
             self._announce()
         except LedgerUnavailableError as error:
-            log.warning("%s; commands will not know the topology", error, extra={"event": "topology_not_noted"})
-        context = self._topology.spout_context_of(self._task_id, wake=self.task.wake, count=self._tally.add)
+            log.warning(
+                "%s; commands will not know the topology",
+                error,
+                extra={"event": "topology_not_noted"},
+            )
+        context = self._topology.spout_context_of(
+            self._task_id, wake=self.task.wake, count=self._tally.add
+        )
         freeze_startup_objects()
         take_turns_often()
         self.task.run(self._config, context)
@@ -95,7 +106,9 @@ class SpoutProcess:
             orders=self._orders,
             settings=SpoutSettings(
                 message_timeout=ledger_spec.message_timeout,
-                admission=Admission.for_topology(config.max_spout_pending, ledger_spec.message_timeout),
+                admission=Admission.for_topology(
+                    config.max_spout_pending, ledger_spec.message_timeout
+                ),
                 tracked=config.ackers > 0,
                 grace=timedelta(seconds=config.shutdown_grace_secs),
             ),
@@ -106,7 +119,13 @@ def spout_spec(topology: Topology, component: str, task_index: int = 0) -> Spout
     """The spout; raises UsageError if there is none, or no such task of it."""
     spec = topology.spouts.get(component)
     if spec is None:
-        raise UsageError(f"{topology.name} has no spout {component!r}; its spouts are {', '.join(topology.spouts)}")
+        raise UsageError(
+            f"{topology.name} has no spout {component!r}; its spouts are "
+            f"{', '.join(topology.spouts)}"
+        )
     if not 0 <= task_index < spec.parallelism:
-        raise UsageError(f"spout {component!r} has tasks 0 to {spec.parallelism - 1}, there is no task {task_index}")
+        raise UsageError(
+            f"spout {component!r} has tasks 0 to {spec.parallelism - 1}, there is no task "
+            f"{task_index}"
+        )
     return spec

@@ -23,7 +23,13 @@ _ERRORS_WINDOW_S = 10.0
 class Tally:
     """Counters and errors of one task; thread-safe to add to, flushed from one thread."""
 
-    def __init__(self, metrics: Metrics, component: str, task: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        component: str,
+        task: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._metrics = metrics
         self._component = component
         self._task = task
@@ -41,10 +47,16 @@ class Tally:
             self._counts[name] += count
 
     def error(self, message: str) -> bool:
-        """Keep an error for people to see, unless five came within ten seconds; returns whether it was kept."""
+        """Keep an error for people to see, unless five came within ten seconds.
+
+        Returns whether it was kept.
+        """
         now = self._clock()
         report = ErrorReport(
-            at=datetime.now(UTC), component=self._component, task=self._task, message=message.partition("\n")[0][:500]
+            at=datetime.now(UTC),
+            component=self._component,
+            task=self._task,
+            message=message.partition("\n")[0][:500],
         )
         with self._lock:
             self._counts["errors"] += 1
@@ -58,7 +70,10 @@ class Tally:
             return kept < _ERRORS_KEPT
 
     def flush(self, *, now: bool = False) -> None:
-        """Send what was counted, twice a second at most unless ``now``. What cannot be sent is kept for the next time."""
+        """Send what was counted, twice a second at most unless ``now``.
+
+        What cannot be sent is kept for the next time.
+        """
         if not now and self._clock() - self._flushed_at < _INTERVAL_S:
             return
         self._flushed_at = self._clock()

@@ -1,7 +1,9 @@
-"""Runs one spout task: emits its tuples, tracks their trees, and tells the spout what became of each.
+"""Runs one spout task: emits its tuples, tracks their trees, and tells the spout
+what became of each.
 
-Everything that touches the spout, its trees and the emitter happens on one thread, the one that calls ``run``. Other threads
-only hand things over: the outcome reader its outcomes, a spout's own threads their deliveries (through ``wake``).
+Everything that touches the spout, its trees and the emitter happens on one thread, the one that
+calls ``run``. Other threads only hand things over: the outcome reader its outcomes, a spout's own
+threads their deliveries (through ``wake``).
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class SpoutTask:
         self._settings = settings
         self._admission = settings.admission
         self._trees = Trees(spout, ledger, tally, settings.admission, settings.message_timeout)
-        root_ids = RootIds(settings.message_timeout or timedelta(seconds=30)) if settings.tracked else None
+        root_ids = (
+            RootIds(settings.message_timeout or timedelta(seconds=30)) if settings.tracked else None
+        )
         self._pace = Pace()
         self._filling = Filling(
             spout=spout,
@@ -104,11 +108,14 @@ class SpoutTask:
     def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Open the spout and work until ``stop``; raises what a person must act on."""
         if self._settings.tracked:
-            self._outcomes = patiently(self._stop, OutcomeReader, self._ledger, context.task_id, self._bell.ring)
+            self._outcomes = patiently(
+                self._stop, OutcomeReader, self._ledger, context.task_id, self._bell.ring
+            )
             if self._outcomes is None:
                 return
             self._outcomes.start()
-        # One mapping for good: a spout that asks it when it emits finds the tasks of the driver's run.
+        # One mapping for good: a spout that asks it when it emits finds the tasks of
+        # the driver's run.
         self._tasks.update(context.tasks)
         self._spout.open(config, replace(context, tasks=self._tasks))
         try:
@@ -120,7 +127,9 @@ class SpoutTask:
             self._end()
 
     def _turn(self, *, emitting: bool) -> bool:
-        """Do what there is to do; returns whether there may be more already, of which nothing would tell."""
+        """Do what there is to do; returns whether there may be more already, of which
+        nothing would tell.
+        """
         now = time.monotonic()
         sent = False
         worked = self._take_outcomes(now)
@@ -153,8 +162,14 @@ class SpoutTask:
             return
         self._topology = topology
         said = ", ".join(f"{bolt}: {number}" for bolt, number in topology.parallelism.items())
-        log.info("the driver runs these numbers of tasks: %s", said, extra={"event": "parallelism_changed"})
-        self._tasks.update({each: topology.task_ids(each) for each in (*topology.spouts, *topology.bolts)})
+        log.info(
+            "the driver runs these numbers of tasks: %s",
+            said,
+            extra={"event": "parallelism_changed"},
+        )
+        self._tasks.update(
+            {each: topology.task_ids(each) for each in (*topology.spouts, *topology.bolts)}
+        )
         self._filling.follow(topology)
 
     def _check(self, now: float) -> None:
@@ -166,7 +181,9 @@ class SpoutTask:
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded by the inboxes, and leave in full batches.
         bound = self._admission.bound if self._settings.tracked else BATCH_TUPLES
-        expected = self._holding.look(now, bound=bound, active=self._orders.active, attendance=attendance)
+        expected = self._holding.look(
+            now, bound=bound, active=self._orders.active, attendance=attendance
+        )
         if expected is not None:
             self._spout.expect(expected)
 

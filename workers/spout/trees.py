@@ -1,4 +1,6 @@
-"""The tuple trees of one spout task: which are in flight, and how outcomes, timeouts and losses settle them."""
+"""The tuple trees of one spout task: which are in flight, and how outcomes, timeouts and
+losses settle them.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ log = logging.getLogger(__name__)
 
 
 class Trees:
-    """Tells the spout what became of each message that it emitted with an id. One thread, the spout's."""
+    """Tells the spout what became of each message that it emitted with an id.
+
+    One thread, the spout's.
+    """
 
     def __init__(
-        self, spout: Spout, ledger: Ledger, tally: Tally, admission: Admission, message_timeout: timedelta | None
+        self,
+        spout: Spout,
+        ledger: Ledger,
+        tally: Tally,
+        admission: Admission,
+        message_timeout: timedelta | None,
     ) -> None:
         self._spout = spout
         self._ledger = ledger
@@ -55,10 +65,12 @@ class Trees:
         old = self._pending.old(admission.changed_at, now - admission.slow_s)
         admission.look(now, len(self._pending), old, self._pending.oldest_at(now))
 
-    # -- on their way ----------------------------------------------------------------------------------
+    # -- on their way ------------------------------------------------------------------------------
 
     def sending(self, roots: Iterable[int]) -> None:
-        """These roots are about to be registered: an outcome that comes before ``sent`` waits for it."""
+        """These roots are about to be registered: an outcome that comes before
+        ``sent`` waits for it.
+        """
         self._sending = set(roots)
 
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
@@ -74,7 +86,9 @@ class Trees:
         self._take_early()
 
     def split_early(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> set[int]:
-        """The worker ends while these are being sent: settle those that have their outcome; returns their roots."""
+        """The worker ends while these are being sent: settle those that have their outcome;
+        returns their roots.
+        """
         known = {root for outcomes in self._early for root in _roots_of(outcomes)}
         self._pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
         for outcomes in self._take_early():
@@ -87,10 +101,13 @@ class Trees:
         self._sending = set()
         return early
 
-    # -- outcomes --------------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------
 
     def settle(self, outcomes: Outcomes, now: float) -> int:
-        """Tell the spout; returns how many roots were not in flight any more. A loss of the ledger is the caller's."""
+        """Tell the spout; returns how many roots were not in flight any more.
+
+        A loss of the ledger is the caller's.
+        """
         if self._sending:
             outcomes = self._put_aside(outcomes)
         late = self._ack(outcomes.acked, now)
@@ -108,7 +125,9 @@ class Trees:
         return late
 
     def expire(self, now: float, *, blame: bool) -> bool:
-        """Fail what has timed out; without ``blame``, as while no driver is there, it is given back. False: nothing has."""
+        """Fail what has timed out; without ``blame``, as while no driver is there, it is given
+        back. False: nothing has.
+        """
         expired = self._pending.expire(now)
         if not expired:
             return False
@@ -126,7 +145,9 @@ class Trees:
         """Give back all that is in flight, without blame."""
         roots = [root for root, _ in self._pending.items()]
         if roots:
-            log.warning("%s: giving %d messages back", why, len(roots), extra={"event": "messages_released"})
+            log.warning(
+                "%s: giving %d messages back", why, len(roots), extra={"event": "messages_released"}
+            )
         self._release(roots)
         self._forget(roots)
 
@@ -159,20 +180,30 @@ class Trees:
                 total += (now - then) * count
                 self._tally.add(bucket_of((now - then) * 1000), count)
             self._tally.add("complete_us", round(total * 1e6))
-            self._admission.completed(emitted, now, None if counted_from == emitted_at else Counter(counted_from))
+            self._admission.completed(
+                emitted, now, None if counted_from == emitted_at else Counter(counted_from)
+            )
         return len(roots) - len(msg_ids)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:
         self._tally.add("failed")
         if self._tally.error(reason):
-            log.info("message %s failed: %s", in_flight.msg_id, reason, extra={"event": "message_failed", "reason": reason})
+            log.info(
+                "message %s failed: %s",
+                in_flight.msg_id,
+                reason,
+                extra={"event": "message_failed", "reason": reason},
+            )
         if self._give_reason:
             self._spout.fail(in_flight.msg_id, reason)
         else:
             self._spout.fail(in_flight.msg_id)
 
     def _release(self, roots: Iterable[int]) -> int:
-        """Give these back to the source without blame; returns how many were not in flight any more."""
+        """Give these back to the source without blame.
+
+        Returns how many were not in flight any more.
+        """
         late = 0
         for root in roots:
             in_flight = self._pending.pop(root)

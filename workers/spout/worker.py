@@ -1,6 +1,7 @@
 """Run by ``tiercel spout`` when it is not told which task: one that no other worker has.
 
-So any number of equal workers may be started, stopped and started again: who finds all tasks taken waits in reserve.
+So any number of equal workers may be started, stopped and started again: who finds all tasks taken
+waits in reserve.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class SpoutWorker:
             process.task.stop()
 
     def run(self) -> None:
-        """Work until ``stop``, or until the topology is killed; raises what a person must act on."""
+        """Work until ``stop``, or until the topology is killed.
+
+        Raises what a person must act on.
+        """
         task_ids = self._topology.task_ids(self._component)
         while (task_id := self._wait_for(task_ids)) is not None:
             process = self._process = SpoutProcess(
@@ -90,10 +94,16 @@ class SpoutWorker:
             task_id = patiently(self._stopped, self._claims.take, task_ids)
             if task_id is not None:
                 name = f"{self._component}-{task_ids.index(task_id)}"
-                log.info("this worker is %s now", name, extra={"event": "task_claimed", "task": name})
+                log.info(
+                    "this worker is %s now", name, extra={"event": "task_claimed", "task": name}
+                )
                 return task_id
             if not said and not self._stopped.is_set():
-                log.info("all %d tasks have a worker: waiting in reserve", len(task_ids), extra={"event": "in_reserve"})
+                log.info(
+                    "all %d tasks have a worker: waiting in reserve",
+                    len(task_ids),
+                    extra={"event": "in_reserve"},
+                )
                 said = True
             self._stopped.wait(_LOOK_S)
         return None
@@ -106,12 +116,23 @@ class SpoutWorker:
             return True  # no other worker can take it now either
 
 
-def run_spouts(name: str, topology: Topology, settings: Settings, component: str | None, task_index: int | None) -> None:
-    """The command: a task of this spout, or of each; one that is free, or this one. Until a signal comes."""
+def run_spouts(
+    name: str, topology: Topology, settings: Settings, component: str | None, task_index: int | None
+) -> None:
+    """The command: a task of this spout, or of each; one that is free, or this one.
+
+    Until a signal comes.
+    """
     if component is None and len(topology.spouts) > 1:
         stopped = threading.Event()
         on_signals(stopped.set)
-        if not run_each(name, list(topology.spouts), settings, timedelta(seconds=topology.config.shutdown_grace_secs), stopped):
+        if not run_each(
+            name,
+            list(topology.spouts),
+            settings,
+            timedelta(seconds=topology.config.shutdown_grace_secs),
+            stopped,
+        ):
             sys.exit(2)
         return
     component = component or next(iter(topology.spouts))
@@ -138,12 +159,19 @@ def run_spouts(name: str, topology: Topology, settings: Settings, component: str
     process.run()
 
 
-def run_each(name: str, spouts: Sequence[str], settings: Settings, grace: timedelta, stopped: threading.Event) -> bool:
-    """A worker of each spout, as child processes, until ``stopped`` or until all have ended; False if one refused to work."""
+def run_each(
+    name: str, spouts: Sequence[str], settings: Settings, grace: timedelta, stopped: threading.Event
+) -> bool:
+    """A worker of each spout, as child processes, until ``stopped`` or until all have ended.
+
+    False if one refused to work.
+    """
     heartbeat = Heartbeat(settings.heartbeat)
     with Supervisor(grace + _EXTRA_GRACE) as supervisor:
         watched = [_started(supervisor, name, spout, settings) for spout in spouts]
-        while not supervisor.refused and any(child.exit_code is None for child in supervisor.children):
+        while not supervisor.refused and any(
+            child.exit_code is None for child in supervisor.children
+        ):
             if all(path is not None and _turns(path) for path in watched):
                 heartbeat.beat()
             if stopped.wait(_LOOK_S):
@@ -152,9 +180,18 @@ def run_each(name: str, spouts: Sequence[str], settings: Settings, grace: timede
 
 
 def _started(supervisor: Supervisor, name: str, spout: str, settings: Settings) -> Path | None:
-    watched = settings.heartbeat and settings.heartbeat.with_name(f"{settings.heartbeat.name}-{spout}")
-    environment = {**settings.model_copy(update={"heartbeat": watched}).as_environment(), **python_path(Path.cwd())}
-    supervisor.start(Child(f"spout-{spout}", [sys.executable, "-m", "tiercel", "spout", name, spout], environment))
+    watched = settings.heartbeat and settings.heartbeat.with_name(
+        f"{settings.heartbeat.name}-{spout}"
+    )
+    environment = {
+        **settings.model_copy(update={"heartbeat": watched}).as_environment(),
+        **python_path(Path.cwd()),
+    }
+    supervisor.start(
+        Child(
+            f"spout-{spout}", [sys.executable, "-m", "tiercel", "spout", name, spout], environment
+        )
+    )
     return watched
 
 

@@ -45,7 +45,9 @@ def metrics(request, clock):
 
 
 def error(number: int = 0, message: str = "boom", task: int = 3) -> ErrorReport:
-    return ErrorReport(at=THEN + timedelta(seconds=number), component="split", task=task, message=message)
+    return ErrorReport(
+        at=THEN + timedelta(seconds=number), component="split", task=task, message=message
+    )
 
 
 def test_counters_add_up_by_component_and_task(metrics):
@@ -87,8 +89,13 @@ def test_a_window_holds_what_was_counted_in_it_and_says_how_long_it_is(metrics, 
     assert executed(metrics, Window.ALL_TIME) == (200, 108_000)
 
 
-@pytest.mark.parametrize(("window", "slot"), [(Window.TEN_MINUTES, 30), (Window.THREE_HOURS, 540), (Window.ONE_DAY, 4320)])
-def test_a_count_stays_in_a_window_for_its_length_and_leaves_it_within_a_slot_more(metrics, clock, window, slot):
+@pytest.mark.parametrize(
+    ("window", "slot"),
+    [(Window.TEN_MINUTES, 30), (Window.THREE_HOURS, 540), (Window.ONE_DAY, 4320)],
+)
+def test_a_count_stays_in_a_window_for_its_length_and_leaves_it_within_a_slot_more(
+    metrics, clock, window, slot
+):
     clock.now += slot - 1
     metrics.add("split", 1, {"executed": 3})
     clock.now += window.value
@@ -110,8 +117,12 @@ def test_what_is_kept_for_the_windows_is_bounded_and_expires(redis_url, clock):
     metrics = RedisMetrics(redis_url, name, clock)
     client = connect(redis_url)
     metrics.add("split", 1, {"executed": 1})
-    lifetimes = sorted(client.pttl(key) // 1000 for key in client.keys(f"tiercel:{{{name}}}:metrics:*:*"))
-    assert [seconds - left < 60 for seconds, left in zip((690, 12_420, 99_360), lifetimes, strict=True)] == [True] * 3
+    lifetimes = sorted(
+        client.pttl(key) // 1000 for key in client.keys(f"tiercel:{{{name}}}:metrics:*:*")
+    )
+    assert [
+        seconds - left < 60 for seconds, left in zip((690, 12_420, 99_360), lifetimes, strict=True)
+    ] == [True] * 3
     metrics.clear()
     assert client.keys(f"*{name}*") == []
     metrics.close()
@@ -130,7 +141,11 @@ def test_a_call_whose_reply_was_lost_is_counted_once(redis_url, lost):
                 metrics.add("split", 1, {"executed": 1000})
         metrics.add("split", 1, {"executed": 5})
         assert proxy.lost == lost
-        assert executed(metrics, Window.ALL_TIME)[0] == executed(metrics, Window.TEN_MINUTES)[0] == 1006
+        assert (
+            executed(metrics, Window.ALL_TIME)[0]
+            == executed(metrics, Window.TEN_MINUTES)[0]
+            == 1006
+        )
         metrics.close()
 
 
@@ -178,11 +193,18 @@ def test_the_newest_thousand_errors_are_kept(metrics):
 
 def test_of_one_task_the_first_five_errors_of_a_window_are_kept_and_others_do_not_count(metrics):
     metrics.report([error(number) for number in range(3)])
-    metrics.report([*(error(number, task=4) for number in range(7)), *(error(number) for number in range(3, 9))])
+    metrics.report(
+        [
+            *(error(number, task=4) for number in range(7)),
+            *(error(number) for number in range(3, 9)),
+        ]
+    )
     metrics.report([error(9), error(9, task=5)])
     kept = metrics.errors()[::-1]
     assert [each for each in kept if each.task == 3] == [error(number) for number in range(5)]
-    assert [each for each in kept if each.task == 4] == [error(number, task=4) for number in range(5)]
+    assert [each for each in kept if each.task == 4] == [
+        error(number, task=4) for number in range(5)
+    ]
     assert [each for each in kept if each.task == 5] == [error(9, task=5)]
 
 

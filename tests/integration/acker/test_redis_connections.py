@@ -1,4 +1,6 @@
-"""The clients of one process share their connections, and the last one that is closed closes them."""
+"""The clients of one process share their connections, and the last one that is
+closed closes them.
+"""
 
 from contextlib import closing
 from datetime import timedelta
@@ -39,18 +41,29 @@ def test_the_last_client_closes_what_all_of_them_shared(redis):
 
 @pytest.mark.embedded
 def test_a_wrong_password_of_the_sentinels_is_refused_and_no_connection_to_them_stays_open():
-    """Both are why tiercel asks the Sentinels itself: redis-py's pool says "no primary found", and keeps its connections."""
+    """Both are why tiercel asks the Sentinels itself: redis-py's pool says "no primary found", and
+    keeps its connections.
+    """
     with WatchedRedis() as watched:
         connected = connect(watched.url)
         assert connected.ping()
         for sentinel in watched.sentinels:
             with closing(connect(sentinel.url)) as observer:
                 # Its own, and those of the two other Sentinels.
-                others = [each for each in observer.client_list() if not each["name"].startswith("sentinel-")]
+                others = [
+                    each
+                    for each in observer.client_list()
+                    if not each["name"].startswith("sentinel-")
+                ]
                 assert len(others) == 1
         connected.close()
         wrong = connect(watched.url.replace("sentinel_password=", "sentinel_password=wr0ng"))
-        with pytest.raises(LedgerRefusedError, match="check the user and password in its URL") as caught, translated("look"):
+        with (
+            pytest.raises(
+                LedgerRefusedError, match="check the user and password in its URL"
+            ) as caught,
+            translated("look"),
+        ):
             wrong.ping()
         assert "wr0ng" not in str(caught.value)
         wrong.close()

@@ -40,7 +40,11 @@ def trips(monkeypatch):
     """Sizes of the pipelines that were sent."""
     sent = []
     send = RedisServer._send
-    monkeypatch.setattr(RedisServer, "_send", lambda self, commands: sent.append(len(commands)) or send(self, commands))
+    monkeypatch.setattr(
+        RedisServer,
+        "_send",
+        lambda self, commands: sent.append(len(commands)) or send(self, commands),
+    )
     return sent
 
 
@@ -53,16 +57,27 @@ def fail(server, why):
 
 
 def test_effects_of_one_server_leave_together_in_order(server, key, client, trips):
-    effects = [push(server, key, "a"), push(server, key, "b"), server.command("LLEN", key, read=str, verb="count")]
+    effects = [
+        push(server, key, "a"),
+        push(server, key, "b"),
+        server.command("LLEN", key, read=str, verb="count"),
+    ]
     assert perform_all(effects) == [1, 2, "2"]
     assert client.lrange(key, 0, -1) == [b"a", b"b"]
     assert trips == [3]
 
 
-def test_stores_with_the_same_url_share_a_round_trip_and_others_do_not(server, redis_url, key, trips):
+def test_stores_with_the_same_url_share_a_round_trip_and_others_do_not(
+    server, redis_url, key, trips
+):
     elsewhere = f"{redis_url.rpartition('/')[0]}/1"
     with closing(RedisServer(redis_url)) as same, closing(RedisServer(elsewhere)) as other:
-        effects = [push(server, key, "a"), push(other, key, "b"), LocalEffect(lambda: "here"), push(same, key, "c")]
+        effects = [
+            push(server, key, "a"),
+            push(other, key, "b"),
+            LocalEffect(lambda: "here"),
+            push(same, key, "c"),
+        ]
         assert perform_all(effects) == [1, 1, "here", 2]
         assert trips == [2, 1]
         assert server == same != other
@@ -76,7 +91,12 @@ def test_alone_is_as_together(server, key, trips):
 
 
 def test_the_first_error_is_raised_when_all_calls_were_made(server, key, client):
-    effects = [push(server, key, "a"), fail(server, "one"), fail(server, "two"), push(server, key, "b")]
+    effects = [
+        push(server, key, "a"),
+        fail(server, "one"),
+        fail(server, "two"),
+        push(server, key, "b"),
+    ]
     with pytest.raises(LedgerRefusedError, match="cannot do one: Redis refuses"):
         perform_all(effects)
     assert client.llen(key) == 2
@@ -93,9 +113,13 @@ def test_what_a_reader_raises_reaches_the_caller(server, key):
 def test_a_batch_with_a_script_that_the_server_forgot_is_repeated_as_a_whole(redis, trips):
     own = redis()
     with closing(RedisServer(own.url)) as server, closing(connect(own.url)) as client:
-        assert perform_all([push(server, "k", "a"), server.script("return 7")([], [], int, "count")]) == [1, 7]
+        assert perform_all(
+            [push(server, "k", "a"), server.script("return 7")([], [], int, "count")]
+        ) == [1, 7]
         client.script_flush()
-        assert perform_all([server.command("RPUSH", "k", "b", read=int, verb="push"), push(server, "k", "c")]) == [3, 4]
+        assert perform_all(
+            [server.command("RPUSH", "k", "b", read=int, verb="push"), push(server, "k", "c")]
+        ) == [3, 4]
         assert trips == [2, 2, 2]
         assert client.lrange("k", 0, -1) == [b"a", b"b", b"b", b"c"]
 
@@ -111,14 +135,18 @@ def test_a_reply_that_was_lost_makes_the_client_send_the_batch_again(redis_url, 
 
 def test_a_server_that_is_away_is_named_with_what_was_tried():
     server = RedisServer("redis://:secret@127.0.0.1:1/0")
-    with pytest.raises(LedgerUnavailableError, match=r"^cannot push: Redis does not answer") as caught:
+    with pytest.raises(
+        LedgerUnavailableError, match=r"^cannot push: Redis does not answer"
+    ) as caught:
         push(server, "k", "a").perform()
     assert "secret" not in str(caught.value)
     server.close()
     server.close()
 
 
-def test_a_server_that_is_too_old_is_refused_before_it_gets_a_script(server, key, monkeypatch, client):
+def test_a_server_that_is_too_old_is_refused_before_it_gets_a_script(
+    server, key, monkeypatch, client
+):
     monkeypatch.setattr("tiercel.acker.connection.client.OLDEST", (99, 0))
     for _ in range(2):
         with pytest.raises(LedgerVersionError, match="too old"):
@@ -131,7 +159,9 @@ def test_each_hash_tag_of_a_cluster_has_a_server_and_keys_of_one_tag_share_it(cl
         assert servers.at(0, "{a}:x") is servers.at(0, "{a}:y")
         places = [servers.at(0, f"{{{tag}}}:k") for tag in "abcdef"]
         assert len(set(places)) == 6
-        counts = perform_all([push(place, f"{{{tag}}}:k", "x") for tag, place in zip("abcdef", places, strict=True)])
+        counts = perform_all(
+            [push(place, f"{{{tag}}}:k", "x") for tag, place in zip("abcdef", places, strict=True)]
+        )
         assert all(count >= 1 for count in counts)
 
 
@@ -144,17 +174,26 @@ def test_servers_by_number_are_one_object_each(redis_url):
         RedisServers([])
 
 
-# -- one after the other, each only if the one before was taken -------------------------------------
+# -- one after the other, each only if the one before was taken ------------------------------------
 
 
 def mark(server, key, what, reply="1"):
     """Note ``what`` and reply; 1 lets the next call be made."""
-    text = f"#!lua flags=allow-oom\nredis.call('RPUSH', KEYS[1], ARGV[#ARGV]) if true then return {reply} end\nreturn 7"
-    return server.script(text)([key], [what], lambda found: found == 1 if isinstance(found, int) else found, "mark")
+    text = (
+        "#!lua flags=allow-oom\nredis.call('RPUSH', KEYS[1], ARGV[#ARGV])"
+        f" if true then return {reply} end\nreturn 7"
+    )
+    return server.script(text)(
+        [key], [what], lambda found: found == 1 if isinstance(found, int) else found, "mark"
+    )
 
 
 def test_calls_in_turn_are_one_round_trip_with_a_reply_each(server, key, client, trips):
-    effects = [mark(server, key, "a"), mark(server, key, "b"), mark(server, key, "c", reply="{'x', 'y'}")]
+    effects = [
+        mark(server, key, "a"),
+        mark(server, key, "b"),
+        mark(server, key, "c", reply="{'x', 'y'}"),
+    ]
     assert perform_in_turn(effects) == [True, True, [b"x", b"y"]]
     assert client.lrange(key, 0, -1) == [b"a", b"b", b"c"]
     assert trips == [1]
@@ -162,7 +201,11 @@ def test_calls_in_turn_are_one_round_trip_with_a_reply_each(server, key, client,
 
 @pytest.mark.parametrize("refusal", ["0", "2", "false"])
 def test_behind_a_call_that_is_refused_none_is_made(server, key, client, refusal):
-    effects = [mark(server, key, "a"), mark(server, key, "b", reply=refusal), mark(server, key, "c")]
+    effects = [
+        mark(server, key, "a"),
+        mark(server, key, "b", reply=refusal),
+        mark(server, key, "c"),
+    ]
     replies = perform_in_turn(effects)
     assert replies[0] is True
     assert not replies[1]
@@ -170,7 +213,9 @@ def test_behind_a_call_that_is_refused_none_is_made(server, key, client, refusal
     assert client.lrange(key, 0, -1) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("raises", ["return redis.error_reply('ERR no')", "return redis.call('HGET', KEYS[1], 'f')"])
+@pytest.mark.parametrize(
+    "raises", ["return redis.error_reply('ERR no')", "return redis.call('HGET', KEYS[1], 'f')"]
+)
 def test_behind_a_call_that_fails_none_is_made(server, key, client, raises):
     failing = server.script(raises)([key], [], bool, "do one")
     with pytest.raises(LedgerRefusedError, match="cannot mark, do one, mark: Redis refuses"):
@@ -178,13 +223,22 @@ def test_behind_a_call_that_fails_none_is_made(server, key, client, raises):
     assert client.lrange(key, 0, -1) == [b"a"]
 
 
-def test_over_several_servers_each_call_waits_for_the_one_before(server, redis_url, key, client, trips):
+def test_over_several_servers_each_call_waits_for_the_one_before(
+    server, redis_url, key, client, trips
+):
     elsewhere = f"{redis_url.rpartition('/')[0]}/1"
     with closing(RedisServer(elsewhere)) as other:
         here = LocalEffect(lambda: True)
-        assert perform_in_turn([mark(server, key, "a"), mark(other, key, "b"), here, mark(server, key, "c")]) == [True] * 4
+        assert (
+            perform_in_turn(
+                [mark(server, key, "a"), mark(other, key, "b"), here, mark(server, key, "c")]
+            )
+            == [True] * 4
+        )
         assert trips == [1, 1, 1]
-        assert perform_in_turn([mark(other, key, "d", reply="0"), mark(server, key, "e")]) == [False]
+        assert perform_in_turn([mark(other, key, "d", reply="0"), mark(server, key, "e")]) == [
+            False
+        ]
     assert perform_in_turn([LocalEffect(lambda: False), mark(server, key, "f")]) == [False]
     assert client.lrange(key, 0, -1) == [b"a", b"c"]
 
@@ -195,7 +249,10 @@ def test_calls_with_many_arguments_and_plain_commands_go_by_themselves(server, k
         return server.script(text)([key], [what] * 4_000, bool, "push")
 
     command = server.command("RPUSH", key, "b", read=bool, verb="push")
-    assert perform_in_turn([push_many("a"), push_many("a"), command, mark(server, key, "c")]) == [True] * 4
+    assert (
+        perform_in_turn([push_many("a"), push_many("a"), command, mark(server, key, "c")])
+        == [True] * 4
+    )
     assert client.lrange(key, 0, -1) == [b"a", b"4000", b"a", b"4000", b"b", b"c"]
     assert trips == [1, 1, 1, 1]
 
@@ -204,6 +261,9 @@ def test_calls_in_turn_whose_scripts_the_server_forgot_are_made_once(redis):
     own = redis()
     with closing(RedisServer(own.url)) as server, closing(connect(own.url)) as client:
         for what in "ab":
-            assert perform_in_turn([mark(server, "k", what), mark(server, "k", what)]) == [True, True]
+            assert perform_in_turn([mark(server, "k", what), mark(server, "k", what)]) == [
+                True,
+                True,
+            ]
             client.script_flush()
         assert client.lrange("k", 0, -1) == [b"a", b"a", b"b", b"b"]

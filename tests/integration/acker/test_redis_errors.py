@@ -1,7 +1,9 @@
-"""Every store meets every error of Redis and of its client: it retries or refuses, the same as all others, and says what to do.
+"""Every store meets every error of Redis and of its client: it retries or refuses, the same as all
+others, and says what to do.
 
-Errors that a server sends come from a server: real ones where they can be provoked (at the end), else one that says nothing
-else. Errors that the client makes up itself are raised where it takes a connection.
+Errors that a server sends come from a server: real ones where they can be provoked (at the
+end), else one that says nothing else. Errors that the client makes up itself are raised where
+it takes a connection.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ Calls = dict[str, Callable[[], object]]
 
 
 def spec_of(url: str) -> LedgerSpec:
-    return LedgerSpec(topology=NAME, urls=(url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+    return LedgerSpec(
+        topology=NAME, urls=(url,), shards=1, owners=1, message_timeout=timedelta(seconds=30)
+    )
 
 
 def one(root: int) -> Updates:
@@ -82,7 +86,9 @@ def census_calls(url: str) -> tuple[Any, Calls]:
 
 
 def feed_calls(url: str) -> tuple[Any, Calls]:
-    shard = ShardFeed(feed="feed", mark="mark", reader="reader", registered="registered", noted=Noted())
+    shard = ShardFeed(
+        feed="feed", mark="mark", reader="reader", registered="registered", noted=Noted()
+    )
     server = FeedServer(client=connect(url), marks_ms=0, shards=[shard])
     return server.client, {"open": server.open, "read": lambda: server.read(0.0)}
 
@@ -215,44 +221,86 @@ RETRY = LedgerUnavailableError
 REFUSE = LedgerRefusedError
 SENT = [
     Expected("LOADING Redis is loading the dataset in memory", RETRY, "reads its data"),
-    Expected("BUSY Redis is busy running a script. You can only call SCRIPT KILL", RETRY, "SCRIPT KILL"),
+    Expected(
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL", RETRY, "SCRIPT KILL"
+    ),
     Expected("CLUSTERDOWN Hash slot not served", RETRY, "members of the cluster"),
-    Expected("TRYAGAIN Multiple keys request during rehashing of slot", RETRY, "moves to another member"),
-    Expected("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", RETRY, "primary runs"),
+    Expected(
+        "TRYAGAIN Multiple keys request during rehashing of slot", RETRY, "moves to another member"
+    ),
+    Expected(
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        RETRY,
+        "primary runs",
+    ),
     Expected("UNBLOCKED force unblock from blocking operation", RETRY, "failover"),
-    Expected("OOM command not allowed when used memory > 'maxmemory'.", RETRY, "raise its maxmemory"),
+    Expected(
+        "OOM command not allowed when used memory > 'maxmemory'.", RETRY, "raise its maxmemory"
+    ),
     Expected("READONLY You can't write against a read only replica.", RETRY, "primary"),
     Expected("MISCONF Redis is configured to save RDB snapshots, but cannot", RETRY, "disk"),
     Expected("NOREPLICAS Not enough good replicas to write.", RETRY, "replicas"),
     Expected("NOSCRIPT No matching script.", RETRY, "flushed"),
-    Expected("EXECABORT Transaction discarded because of: OOM command not allowed", RETRY, "raise its maxmemory"),
+    Expected(
+        "EXECABORT Transaction discarded because of: OOM command not allowed",
+        RETRY,
+        "raise its maxmemory",
+    ),
     Expected("EXECABORT Transaction discarded because of previous errors.", RETRY, "log"),
     Expected("ERR max number of clients reached", RETRY, "maxclients"),
     Expected("NOAUTH Authentication required.", REFUSE, "password in its URL"),
-    Expected("WRONGPASS invalid username-password pair or user is disabled.", REFUSE, "password in its URL"),
+    Expected(
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        REFUSE,
+        "password in its URL",
+    ),
     Expected("NOPERM User x has no permissions to run this", REFUSE, "what the user may do"),
     Expected("DENIED Redis is running in protected mode", REFUSE, "password"),
     Expected("MOVED 3999 127.0.0.1:6381", REFUSE, r"redis\+cluster://"),
     Expected("ASK 3999 127.0.0.1:6381", REFUSE, r"redis\+cluster://"),
     Expected("CROSSSLOT Keys in request don't hash to the same slot", REFUSE, r"redis\+cluster://"),
-    Expected("WRONGTYPE Operation against a key holding the wrong kind of value", REFUSE, "another program"),
-    Expected("ERR This instance has cluster support disabled", REFUSE, "begin its URL with redis://"),
+    Expected(
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        REFUSE,
+        "another program",
+    ),
+    Expected(
+        "ERR This instance has cluster support disabled", REFUSE, "begin its URL with redis://"
+    ),
     Expected("ERR Protocol error: unauthenticated multibulk length", REFUSE, "password in its URL"),
     Expected("ERR unknown command 'EVALSHA'", REFUSE, "settings"),
 ]
 RAISED = [
-    Expected(exceptions.ConnectionError("Error 111 connecting to host:6379."), RETRY, "check that it runs"),
+    Expected(
+        exceptions.ConnectionError("Error 111 connecting to host:6379."),
+        RETRY,
+        "check that it runs",
+    ),
     Expected(exceptions.TimeoutError("Timeout reading from socket"), RETRY, "check that it runs"),
     Expected(exceptions.BusyLoadingError("Redis is loading"), RETRY, "reads its data"),
     Expected(exceptions.MaxConnectionsError("Too many connections"), RETRY, "max_connections"),
     Expected(exceptions.ClusterDownError("down"), RETRY, "members of the cluster"),
     Expected(exceptions.MasterDownError("down"), RETRY, "primary runs"),
-    Expected(exceptions.SlotNotCoveredError("Command # 3 slot is not covered"), RETRY, "members of the cluster"),
+    Expected(
+        exceptions.SlotNotCoveredError("Command # 3 slot is not covered"),
+        RETRY,
+        "members of the cluster",
+    ),
     Expected(exceptions.TryAgainError("again"), RETRY, "moves to another member"),
-    Expected(exceptions.AuthenticationError("invalid username-password pair"), REFUSE, "password in its URL"),
-    Expected(exceptions.AuthenticationWrongNumberOfArgsError("AUTH"), REFUSE, "password in its URL"),
+    Expected(
+        exceptions.AuthenticationError("invalid username-password pair"),
+        REFUSE,
+        "password in its URL",
+    ),
+    Expected(
+        exceptions.AuthenticationWrongNumberOfArgsError("AUTH"), REFUSE, "password in its URL"
+    ),
     Expected(exceptions.AuthorizationError("no"), REFUSE, "password in its URL"),
-    Expected(exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'"), REFUSE, "host and port"),
+    Expected(
+        exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'"),
+        REFUSE,
+        "host and port",
+    ),
     Expected(exceptions.MovedError("3999 127.0.0.1:6381"), REFUSE, r"redis\+cluster://"),
     Expected(exceptions.CrossSlotTransactionError("slots"), REFUSE, r"redis\+cluster://"),
 ]
@@ -293,7 +341,9 @@ def test_what_a_server_says_is_retried_or_refused_alike_by_every_store(saying, s
 
 @pytest.mark.parametrize("case", RAISED, ids=lambda case: type(case.error).__name__)
 @pytest.mark.parametrize("store", STORES)
-def test_what_the_client_raises_is_retried_or_refused_alike_by_every_store(monkeypatch, store, case):
+def test_what_the_client_raises_is_retried_or_refused_alike_by_every_store(
+    monkeypatch, store, case
+):
     def unlucky(*_: object, **__: object) -> Any:
         raise case.error
 
@@ -368,11 +418,17 @@ def test_a_server_that_cannot_save_takes_no_writes_of_any_store(redis):
         client.config_set("save", "1 1")
         client.set("something", "to save")
         # A folder stands where the file should be.
-        place = Path(client.config_get("dir")["dir"]) / client.config_get("dbfilename")["dbfilename"]
+        place = (
+            Path(client.config_get("dir")["dir"]) / client.config_get("dbfilename")["dbfilename"]
+        )
         place.mkdir()
         with suppress(exceptions.RedisError):
             client.bgsave()
-        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 20, "a save that failed")
+        wait_until(
+            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err",
+            20,
+            "a save that failed",
+        )
         check_writes(server.url, Expected("MISCONF", RETRY, "disk"))
 
 
@@ -433,7 +489,10 @@ def test_a_key_of_another_kind_is_refused_with_what_to_do(redis_url):
         client.set(key, "a string")
         metrics, of_metrics = STORES["metrics"](redis_url)
         with closing(metrics):
-            check(some_of(of_metrics, "add", "totals"), Expected("WRONGTYPE", REFUSE, "another program"))
+            check(
+                some_of(of_metrics, "add", "totals"),
+                Expected("WRONGTYPE", REFUSE, "another program"),
+            )
         client.delete(key)
 
 
@@ -464,7 +523,12 @@ def test_a_server_that_is_loading_makes_every_store_wait(redis):
             return False
 
         wait_until(loading, 20, "the server to be loading")
-        for store, name in (("ledger", "release"), ("metrics", "totals"), ("lease", "holder"), ("inboxes", "snapshots")):
+        for store, name in (
+            ("ledger", "release"),
+            ("metrics", "totals"),
+            ("lease", "holder"),
+            ("inboxes", "snapshots"),
+        ):
             kept, calls = STORES[store](server.url)
             with closing(kept):
                 check({name: calls[name]}, Expected("LOADING", RETRY, "reads its data"))

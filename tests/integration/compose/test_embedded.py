@@ -38,7 +38,10 @@ def processes_with(text: str) -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                if text.encode() in (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes():
+                if (
+                    text.encode()
+                    in (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+                ):
                     found.append(int(folder.name))
             except OSError:
                 continue
@@ -53,11 +56,16 @@ def test_both_servers_serve_clients_once_started(services: EmbeddedServices) -> 
         assert client.ping()
 
 
-def test_both_servers_listen_on_loopback_only_and_ask_for_a_password(services: EmbeddedServices) -> None:
+def test_both_servers_listen_on_loopback_only_and_ask_for_a_password(
+    services: EmbeddedServices,
+) -> None:
     for url in (services.amqp_url, services.redis_url):
         assert "@127.0.0.1:" in url
     anonymous = services.redis_url.split("@")[1]
-    with Redis.from_url(f"redis://{anonymous}") as client, pytest.raises(Exception, match=r"(?i)auth"):
+    with (
+        Redis.from_url(f"redis://{anonymous}") as client,
+        pytest.raises(Exception, match=r"(?i)auth"),
+    ):
         client.ping()
 
 
@@ -109,7 +117,9 @@ def test_redis_restarted_without_its_data_is_empty_at_the_same_address(redis) ->
 def test_a_paused_redis_answers_again_when_resumed(redis) -> None:
     server = redis()
     server.pause()
-    wait_until(lambda: Path(f"/proc/{server.pid}/stat").read_text().split()[2] == "T", message="stopped")
+    wait_until(
+        lambda: Path(f"/proc/{server.pid}/stat").read_text().split()[2] == "T", message="stopped"
+    )
     server.resume()
     with Redis.from_url(server.url) as client:
         assert client.ping()
@@ -144,13 +154,19 @@ def test_no_process_and_no_folder_is_left_when_the_parent_is_killed() -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     folders = [Path(folder) for folder in done.stdout.split()]
     assert len(folders) == 2
     for folder in folders:
         # Every helper of the servers has the folder in its environment or on its command line.
-        wait_until(lambda folder=folder: not processes_with(str(folder)), 10, f"all processes of {folder} are gone")
+        wait_until(
+            lambda folder=folder: not processes_with(str(folder)),
+            10,
+            f"all processes of {folder} are gone",
+        )
         wait_until(lambda folder=folder: not folder.exists(), 10, f"{folder} is gone")
 
 
@@ -166,12 +182,16 @@ def test_closing_leaves_no_process_and_no_folder() -> None:
 def test_a_server_that_cannot_start_shows_its_last_log_lines() -> None:
     server = EmbeddedRedis()
     server._password = '"'  # an unbalanced quote in its configuration
-    with pytest.raises(ServiceStartError, match=r"(?s)Redis ended while it started.*FATAL CONFIG FILE ERROR"):
+    with pytest.raises(
+        ServiceStartError, match=r"(?s)Redis ended while it started.*FATAL CONFIG FILE ERROR"
+    ):
         server.start()
     server.close()
 
 
-def test_a_port_that_was_taken_in_between_is_drawn_again(monkeypatch, services: EmbeddedServices) -> None:
+def test_a_port_that_was_taken_in_between_is_drawn_again(
+    monkeypatch, services: EmbeddedServices
+) -> None:
     taken = int(services.redis_url.rsplit(":", 1)[1].split("/")[0])
     ports = iter([taken])
     monkeypatch.setattr(redis_server, "free_port", lambda: next(ports, None) or free_port())
@@ -182,10 +202,14 @@ def test_a_port_that_was_taken_in_between_is_drawn_again(monkeypatch, services: 
 def test_a_missing_program_is_one_line_that_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: None)
     with pytest.raises(
-        ServiceMissingError, match=r"^rabbitmq-server not found; install with: sudo apt-get install rabbitmq-server$"
+        ServiceMissingError,
+        match=r"^rabbitmq-server not found; install with: sudo apt-get install rabbitmq-server$",
     ):
         EmbeddedRabbitMQ()
     monkeypatch.setitem(install._FINDERS, "redis-server", lambda: None)
     monkeypatch.setattr(install.Apt, "find", classmethod(lambda cls: None))
-    with pytest.raises(ServiceMissingError, match=r"^redis-server not found; install with: sudo apt-get install redis-server$"):
+    with pytest.raises(
+        ServiceMissingError,
+        match=r"^redis-server not found; install with: sudo apt-get install redis-server$",
+    ):
         install.install_missing("redis-server")

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.containers
 def pytest_generate_tests(metafunc):
     """Each kind of server that ``--servers`` puts into a container; the others are embedded."""
     if "server" in metafunc.fixturenames:
-        named = {server_named(name).name for name in metafunc.config.getoption("servers").split(",") if name}
+        named = {
+            server_named(name).name
+            for name in metafunc.config.getoption("servers").split(",")
+            if name
+        }
         kinds = ["rabbitmq" if name == "rabbitmq" else "redis" for name in sorted(named)]
         metafunc.parametrize("server", kinds, indirect=True)
 
@@ -51,7 +55,9 @@ def test_it_has_the_version_that_it_is_named_for(server):
     if isinstance(server, ContainerRabbitMQ):
         assert "{}.{}".format(*version(server.url)) == server.server.version
     else:
-        assert f"v={server.server.version}." in server.run(f"{server.server.name}-server", "--version")
+        assert f"v={server.server.version}." in server.run(
+            f"{server.server.name}-server", "--version"
+        )
 
 
 def test_an_image_is_made_once(server):
@@ -61,7 +67,10 @@ def test_an_image_is_made_once(server):
 
 
 def test_an_image_that_does_not_exist_is_named(server):
-    with closing(engine()) as client, pytest.raises(ServiceMissingError, match=r"no-such-image:.*cannot be pulled"):
+    with (
+        closing(engine()) as client,
+        pytest.raises(ServiceMissingError, match=r"no-such-image:.*cannot be pulled"),
+    ):
         image_of(client, server.server, "no-such-image:{version}")
 
 

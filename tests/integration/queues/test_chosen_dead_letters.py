@@ -1,4 +1,6 @@
-"""Requeueing chosen dead letters: the others stay, and nothing is lost whenever the process that does it dies."""
+"""Requeueing chosen dead letters: the others stay, and nothing is lost whenever the process
+that does it dies.
+"""
 
 import signal
 import subprocess
@@ -127,7 +129,9 @@ def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
     _, text, binary = ids(amqp_url, queue)
 
     def tiercel(*arguments):
-        result = CliRunner().invoke(app, ["dead-letters", *arguments, "--amqp", amqp_url], env={"COLUMNS": "80"})
+        result = CliRunner().invoke(
+            app, ["dead-letters", *arguments, "--amqp", amqp_url], env={"COLUMNS": "80"}
+        )
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -137,21 +141,33 @@ def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
     assert "put 2 messages back" in tiercel("requeue", queue.name, "--id", binary, "--id", text)
     assert set(bodies(amqp_url, queue.name)) == {b"first line\nsecond line", b"\x00\x1b[31m"}
     with pytest.raises(UsageError, match=f"{text} is not among"):
-        CliRunner().invoke(app, ["dead-letters", "read", queue.name, text, "--amqp", amqp_url], catch_exceptions=False)
+        CliRunner().invoke(
+            app,
+            ["dead-letters", "read", queue.name, text, "--amqp", amqp_url],
+            catch_exceptions=False,
+        )
     assert "put 1 messages back" in tiercel("requeue", queue.name)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(letters=st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"\x00\xff", b""]), st.booleans()), max_size=8))
+@given(
+    letters=st.lists(
+        st.tuples(st.sampled_from([b"a", b"b", b"c", b"\x00\xff", b""]), st.booleans()), max_size=8
+    )
+)
 def test_whatever_is_chosen_each_letter_is_in_one_of_the_queues(amqp_url, queue, letters):
     put(amqp_url, queue.dead, *[body for body, _ in letters])
     wait_ready(amqp_url, queue.dead, len(letters))
-    chosen = [letter for letter, (_, take) in zip(ids(amqp_url, queue), letters, strict=True) if take]
+    chosen = [
+        letter for letter, (_, take) in zip(ids(amqp_url, queue), letters, strict=True) if take
+    ]
     wait_ready(amqp_url, queue.dead, len(letters))
     assert dead_letters.requeue_chosen(amqp_url, queue.name, chosen) == len(chosen)
     wait_ready(amqp_url, queue.dead, len(letters) - len(chosen))
     assert Counter(bodies(amqp_url, queue.name)) == Counter(body for body, take in letters if take)
-    assert Counter(bodies(amqp_url, queue.dead)) == Counter(body for body, take in letters if not take)
+    assert Counter(bodies(amqp_url, queue.dead)) == Counter(
+        body for body, take in letters if not take
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +179,9 @@ def test_killed_at_any_moment_it_leaves_a_letter_twice_at_worst(amqp_url, queue,
     put(amqp_url, queue.dead, b"a", b"b", b"c", b"d", b"e")
     _, b, _, d, _ = ids(amqp_url, queue)
     wait_ready(amqp_url, queue.dead, 5)
-    killed = subprocess.run([sys.executable, "-c", DIES, amqp_url, queue.name, call, b, d], check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", DIES, amqp_url, queue.name, call, b, d], check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     gone = {b"b", b"d"} if call == "close" else {b"b"}
     wait_ready(amqp_url, queue.dead, 5 - len(gone))

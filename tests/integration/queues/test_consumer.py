@@ -5,7 +5,17 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version, wait_ready
+from tests.support.broker import (
+    Desk,
+    delete,
+    plain_channel,
+    put,
+    ready,
+    take_all,
+    unique,
+    version,
+    wait_ready,
+)
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.limits import MAX_BODY_BYTES
@@ -35,7 +45,13 @@ def test_what_is_acked_in_any_order_is_gone_and_nothing_else(amqp_url):
             if delivery.tag % 10:
                 desk.ack(delivery)
         desk.wait_for("acked_to_broker", 45)
-    assert sorted(body for body, _ in take_all(amqp_url, queue.name)) == [b"19", b"29", b"39", b"49", b"9"]
+    assert sorted(body for body, _ in take_all(amqp_url, queue.name)) == [
+        b"19",
+        b"29",
+        b"39",
+        b"49",
+        b"9",
+    ]
     assert desk.counts["given_back"] == 5
 
 
@@ -141,7 +157,9 @@ def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amq
             desk.consumer.fail(delivery.epoch, delivery.tag)
 
 
-def test_a_message_that_is_released_again_and_again_is_handed_out_from_here_and_costs_it_nothing(amqp_url):
+def test_a_message_that_is_released_again_and_again_is_handed_out_from_here_and_costs_it_nothing(
+    amqp_url,
+):
     queue = filled(amqp_url, b"innocent")
     with Desk(amqp_url, queue.name) as desk:
         for _ in range(30):
@@ -247,11 +265,18 @@ def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size
     assert desk.counts["rejected"] == 1
 
 
-def test_a_subscription_that_ended_for_its_bytes_begins_again_when_back_offs_have_settled_them(amqp_url):
+def test_a_subscription_that_ended_for_its_bytes_begins_again_when_back_offs_have_settled_them(
+    amqp_url,
+):
     retry = RetryPolicy(first=timedelta(milliseconds=300), longest=timedelta(milliseconds=300))
     queue = filled(amqp_url, *[bytes(20_000)] * 30, retry=retry)
     with Desk(amqp_url, queue.name, retry=retry, prefetch=1000, bytes_held=200_000) as desk:
-        wait_until(lambda: desk.consumer._intake.held > 200_000 and not desk.consumer._epoch.subscription.prefetch)
+        wait_until(
+            lambda: (
+                desk.consumer._intake.held > 200_000
+                and not desk.consumer._epoch.subscription.prefetch
+            )
+        )
         first = desk.consumer.get(1000)
         assert len(first) < 30
         for delivery in first:
@@ -327,7 +352,10 @@ def test_the_poison_of_a_classic_queue_ends_in_the_dead_letters_too(amqp_url):
         desk.wait_for("dead_lettered")
         desk.wait_for("acked_to_broker")
     ((body, headers),) = take_all(amqp_url, f"{name}.dead")
-    assert (body, headers["x-tiercel-reason"]) == (b"poison", "failed 4 times here, at last: boom 4")
+    assert (body, headers["x-tiercel-reason"]) == (
+        b"poison",
+        "failed 4 times here, at last: boom 4",
+    )
     assert ready(amqp_url, name) == 0
 
 
@@ -336,7 +364,9 @@ def test_a_foreign_queue_that_would_delete_what_fails_too_often_loses_nothing(am
     name = unique()
     bodies = numbers(10)
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
+        channel.queue_declare(
+            name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 5}
+        )
     put(amqp_url, name, *bodies)
     with Desk(amqp_url, name, declare=declare) as desk:
         while desk.counts["dead_lettered"] < 10:
@@ -344,7 +374,9 @@ def test_a_foreign_queue_that_would_delete_what_fails_too_often_loses_nothing(am
                 desk.consumer.fail(delivery.epoch, delivery.tag, "not yet")
     dead = take_all(amqp_url, f"{name}.dead")
     assert sorted(body for body, _ in dead) == bodies
-    assert {headers["x-tiercel-reason"] for _, headers in dead} == {"delivered 5 times, failed at last: not yet"}
+    assert {headers["x-tiercel-reason"] for _, headers in dead} == {
+        "delivered 5 times, failed at last: not yet"
+    }
     assert ready(amqp_url, name) == 0
 
 
@@ -352,13 +384,22 @@ def test_a_foreign_queue_that_would_delete_what_comes_back_too_often_loses_nothi
     name = unique()
     bodies = numbers(10)
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
+        channel.queue_declare(
+            name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3}
+        )
     put(amqp_url, name, *bodies)
     for _ in range(6):
         desk = Desk(amqp_url, name)
         desk.consumer.start()
-        wait_until(lambda desk=desk: desk.consumer.get(1) or desk.counts["dead_lettered"] == 10 or not ready(amqp_url, name))
-        desk.on_channel(lambda channel: channel.close())  # unlike nack, a failure for RabbitMQ 4.3 too
+        wait_until(
+            lambda desk=desk: (
+                desk.consumer.get(1)
+                or desk.counts["dead_lettered"] == 10
+                or not ready(amqp_url, name)
+            )
+        )
+        # unlike nack, a failure for RabbitMQ 4.3 too
+        desk.on_channel(lambda channel: channel.close())
         assert desk.consumer.stop(SECONDS)
     with Desk(amqp_url, name) as desk:
         wait_until(lambda: ready(amqp_url, f"{name}.dead") == 10)
@@ -369,7 +410,9 @@ def test_a_foreign_queue_that_would_delete_what_comes_back_too_often_loses_nothi
 def test_a_foreign_queue_that_deletes_all_that_comes_back_is_refused_in_one_line(amqp_url):
     name = unique()
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 0})
+        channel.queue_declare(
+            name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 0}
+        )
     with Desk(amqp_url, name) as desk:
         error = wait_until(desk.consumer.error)
     assert "RabbitMQ deletes each message that comes back; declare the queue with" in str(error)

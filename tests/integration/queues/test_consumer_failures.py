@@ -83,7 +83,8 @@ def test_a_channel_closed_by_the_broker_is_opened_again(amqp_url):
     queue = filled(amqp_url, b"a")
     with Desk(amqp_url, queue) as desk:
         first = desk.next()
-        desk.on_channel(lambda channel: channel.basic_ack(12345))  # an unknown tag: 406, the broker closes the channel
+        # an unknown tag: 406, the broker closes the channel
+        desk.on_channel(lambda channel: channel.basic_ack(12345))
         second = desk.next()
         assert (second.epoch, second.body) == (first.epoch + 1, b"a")
         desk.ack(second)
@@ -105,11 +106,15 @@ def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
     queue = filled(amqp_url, b"a")
     with Desk(amqp_url, queue) as desk:
         desk.next()
-        # Its first message makes the consumer subscribe anew, for more of them. Only what is subscribed can be lost.
+        # Its first message makes the consumer subscribe anew, for more of them. Only what is
+        # subscribed can be lost.
         lost = threading.Event()
 
         def lose(channel):
-            if not lost.is_set() and desk.consumer._epoch.subscription.consumer_tag in channel.consumer_tags:
+            if (
+                not lost.is_set()
+                and desk.consumer._epoch.subscription.consumer_tag in channel.consumer_tags
+            ):
                 channel._consumers.clear()
                 lost.set()
 
@@ -189,7 +194,12 @@ def test_settling_while_the_channel_closes_ends_no_thread(amqp_url, caplog):
             desk.consumer._set_paused(paused=False)
 
         desk.on_channel(settle)
-        assert {delivery.body for delivery in desk.take(4)} == {b"failed", b"acked", b"given back", b"odd"}
+        assert {delivery.body for delivery in desk.take(4)} == {
+            b"failed",
+            b"acked",
+            b"given back",
+            b"odd",
+        }
         desk.wait_for("stale", 4)
     assert "after an error" not in caplog.text
 
@@ -200,7 +210,8 @@ def test_an_error_of_ours_on_the_io_thread_costs_a_connection_and_no_more(amqp_u
         assert desk.next().epoch == 1
         desk.consumer._link.call(lambda: 1 / 0)
         assert desk.next().epoch == 2
-        desk.on_channel(lambda channel: channel.connection.ioloop.call_later(0, lambda: 1 / 0))  # as one of pika's own
+        # as one of pika's own
+        desk.on_channel(lambda channel: channel.connection.ioloop.call_later(0, lambda: 1 / 0))
         delivery = desk.next()
         assert delivery.epoch == 3
         desk.ack(delivery)
@@ -225,16 +236,25 @@ def test_an_error_of_ours_while_connecting_is_tried_again(amqp_url, monkeypatch)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_right(amqp_url, monkeypatch, seed):
+def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_right(
+    amqp_url, monkeypatch, seed
+):
     monkeypatch.setattr("tiercel.queues.broker.link.backoff_s", lambda _attempt: 0.02)
     chance = random.Random(seed)
     retry = RetryPolicy(first=timedelta(milliseconds=20), longest=timedelta(milliseconds=50))
     queue = WorkQueue(name=unique(), retry=retry)
     declare_queue(amqp_url, queue)
-    put(amqp_url, queue.name, *[b"%03d" % number + bytes(chance.randrange(5_000)) for number in range(200)])
+    put(
+        amqp_url,
+        queue.name,
+        *[b"%03d" % number + bytes(chance.randrange(5_000)) for number in range(200)],
+    )
     acked = set()
     handed = []
-    with Proxy(amqp_url) as wire, Desk(wire.url, queue.name, retry=retry, prefetch=60, bytes_held=60_000) as desk:
+    with (
+        Proxy(amqp_url) as wire,
+        Desk(wire.url, queue.name, retry=retry, prefetch=60, bytes_held=60_000) as desk,
+    ):
         consumer = desk.consumer
 
         def settle(verb, count):
@@ -252,7 +272,9 @@ def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_ri
             "resume": consumer.resume,
             "cut": wire.cut,
             "close": lambda: consumer._link.call(
-                lambda: consumer._epoch and consumer._epoch.is_open and consumer._epoch._channel.close()
+                lambda: (
+                    consumer._epoch and consumer._epoch.is_open and consumer._epoch._channel.close()
+                )
             ),
             "wait": lambda: time.sleep(chance.random() / 20),
         }

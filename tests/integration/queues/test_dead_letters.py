@@ -7,7 +7,17 @@ from itertools import islice
 
 import pytest
 
-from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique, version, wait_ready
+from tests.support.broker import (
+    Desk,
+    delete,
+    plain_channel,
+    put,
+    ready,
+    take_all,
+    unique,
+    version,
+    wait_ready,
+)
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.depths import QueueDepth, depths
@@ -51,7 +61,12 @@ def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, 
     put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (dead_letters.BODY_BYTES + 1))
     for _ in range(25):
         first, second, third = dead_letters.show(amqp_url, queue.name)
-    assert (first.queue, first.reason, first.size, first.preview) == ("orders", "field 'n' is a long", 1000, "x" * 200)
+    assert (first.queue, first.reason, first.size, first.preview) == (
+        "orders",
+        "field 'n' is a long",
+        1000,
+        "x" * 200,
+    )
     assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
     assert (first.body, second.body) == (b"x" * 1000, b"\x00\xff\nb")
     assert (third.body, third.size) == (b"y" * dead_letters.BODY_BYTES, dead_letters.BODY_BYTES + 1)
@@ -61,9 +76,14 @@ def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, 
 def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b", b"c")
     for _ in range(3):
-        assert [letter.preview for letter in dead_letters.show(amqp_url, queue.name, limit=2)] == ["a", "b"]
+        assert [letter.preview for letter in dead_letters.show(amqp_url, queue.name, limit=2)] == [
+            "a",
+            "b",
+        ]
     assert dead_letters.requeue(amqp_url, queue.name, limit=1) == 1
-    assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], "the oldest is the oldest, however often one looked"
+    assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], (
+        "the oldest is the oldest, however often one looked"
+    )
 
 
 def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url):
@@ -90,7 +110,10 @@ def test_requeued_messages_are_like_new(amqp_url, queue):
     assert moved == [1, 1]
     messages = take_all(amqp_url, queue.name)
     assert [body for body, _ in messages] == [b"a", b"b"]
-    assert [set(headers) - {"x-delivery-count"} for _, headers in messages] == [{"trace"}, {"trace"}]
+    assert [set(headers) - {"x-delivery-count"} for _, headers in messages] == [
+        {"trace"},
+        {"trace"},
+    ]
     assert all(headers.get("x-delivery-count", 0) == 0 for _, headers in messages)
     assert ready(amqp_url, queue.dead) == 0
 
@@ -141,7 +164,9 @@ def test_requeue_that_is_refused_again_and_again_deletes_no_letter(amqp_url):
 def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
     name = unique()
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        channel.queue_declare(
+            name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
         channel.queue_declare(f"{name}.dead", durable=True)
     put(amqp_url, f"{name}.dead", b"a", b"b", b"c")
     freed = threading.Timer(1, lambda: take_all(amqp_url, name))
@@ -149,7 +174,10 @@ def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
     assert dead_letters.requeue(amqp_url, name, limit=2) == 2
     freed.join()
     monkeypatch.setattr(letter_box, "_PATIENCE_S", 0.5)
-    with pytest.raises(PublishRefusedError, match=f"queue '{name}' did not take message 1 for .* full or unavailable"):
+    with pytest.raises(
+        PublishRefusedError,
+        match=f"queue '{name}' did not take message 1 for .* full or unavailable",
+    ):
         dead_letters.requeue(amqp_url, name)
     wait_ready(amqp_url, f"{name}.dead", 1)
 
@@ -189,8 +217,12 @@ def test_depths_count_what_waits_and_what_is_dead(amqp_url, queue):
         plain = unique()
         channel.queue_declare(plain, durable=True)
     assert depths(amqp_url, [queue.name, plain]) == [
-        QueueDepth(name=queue.name, ready=2, unacked=None, delayed=None, consumers=0, dead_lettered=1),
-        QueueDepth(name=plain, ready=0, unacked=None, delayed=None, consumers=0, dead_lettered=None),
+        QueueDepth(
+            name=queue.name, ready=2, unacked=None, delayed=None, consumers=0, dead_lettered=1
+        ),
+        QueueDepth(
+            name=plain, ready=0, unacked=None, delayed=None, consumers=0, dead_lettered=None
+        ),
     ]
 
 
@@ -200,7 +232,8 @@ def test_depths_of_a_queue_with_consumers(amqp_url, queue):
         first = desk.next()
         assert depths(amqp_url, [queue.name])[0].consumers >= 1
         desk.ack(first)
-        # RabbitMQ counts the subscription that the consumer began with until its last message is settled.
+        # RabbitMQ counts the subscription that the consumer began with until its last
+        # message is settled.
         wait_until(lambda: depths(amqp_url, [queue.name])[0].consumers == 1)
     assert depths(amqp_url, [queue.name])[0].ready == 0
 
@@ -215,7 +248,9 @@ def test_unacked_messages_are_known_to_the_management_interface(amqp_url, queue,
         wait_until(lambda: depths(amqp_url, [queue.name], management_url)[0].unacked == 2)
 
 
-def test_a_failed_message_that_waits_for_its_back_off_is_counted_wherever_it_waits(amqp_url, management_url):
+def test_a_failed_message_that_waits_for_its_back_off_is_counted_wherever_it_waits(
+    amqp_url, management_url
+):
     retry = RetryPolicy(first=timedelta(minutes=1), longest=timedelta(minutes=1))
     work = WorkQueue(name=unique(), retry=retry)
     brokers = declare_queue(amqp_url, work).delays_retries
@@ -227,7 +262,10 @@ def test_a_failed_message_that_waits_for_its_back_off_is_counted_wherever_it_wai
 
         def counted():
             depth = depths(amqp_url, [work.name], management_url)[0]
-            return {"unacked": depth.unacked, "delayed": depth.delayed} == expected and depth.ready == 0
+            return {
+                "unacked": depth.unacked,
+                "delayed": depth.delayed,
+            } == expected and depth.ready == 0
 
         wait_until(counted)
 
@@ -251,14 +289,21 @@ def test_from_4_3_on_looking_does_not_even_count(amqp_url, queue):
         if version(amqp_url) >= (4, 3):
             assert [letter.preview for letter in letters] == ["a", "b"]
             assert {letter.headers.get("x-delivery-count", 0) for letter in letters} == {0}
-        assert max(letter.headers.get("x-delivery-count", 0) for letter in letters) <= letter_box.RETURNS
+        assert (
+            max(letter.headers.get("x-delivery-count", 0) for letter in letters)
+            <= letter_box.RETURNS
+        )
     wait_ready(amqp_url, queue.dead, 3)
 
 
 @pytest.mark.parametrize("limit", [letter_box.RETURNS, 5, 20, None], ids=str)
 @pytest.mark.parametrize("by", ["argument", "policy"])
-def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(shared_rabbitmq, limit, by):
-    """None: as declared by tiercel under RabbitMQ 3.10, which has a limit of 20 after the upgrade to 4."""
+def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(
+    shared_rabbitmq, limit, by
+):
+    """None: as declared by tiercel under RabbitMQ 3.10, which has a limit of 20 after
+    the upgrade to 4.
+    """
     url = shared_rabbitmq.url
     name = unique()
     arguments = {"x-queue-type": "quorum"}
@@ -266,7 +311,9 @@ def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(sh
         arguments["x-delivery-limit"] = limit
     elif limit is not None:
         definition = f'{{"delivery-limit": {limit}}}'
-        shared_rabbitmq.control("set_policy", name, f"^{name}\\.dead$", definition, "--apply-to", "queues")
+        shared_rabbitmq.control(
+            "set_policy", name, f"^{name}\\.dead$", definition, "--apply-to", "queues"
+        )
     with plain_channel(url) as channel:
         channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
         channel.queue_declare(name, durable=True)

@@ -9,8 +9,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.broker import plain_channel, put, ready, take_all, unique, version, wait_ready
-from tiercel.queues.broker.declare import WorkQueue, check_server, declare_queue, work_queue_arguments
-from tiercel.queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError, QueueMissingError, ServerTooOldError
+from tiercel.queues.broker.declare import (
+    WorkQueue,
+    check_server,
+    declare_queue,
+    work_queue_arguments,
+)
+from tiercel.queues.errors import (
+    AddressError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    QueueMissingError,
+    ServerTooOldError,
+)
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 
@@ -50,16 +61,24 @@ def test_the_limit_of_an_older_tiercel_is_read_and_what_to_do_about_it_is_said(a
     ("arguments", "limit"),
     [
         ({"x-delivery-limit": 5}, BrokerLimit(returns=5, deletes=True)),
-        ({"x-delivery-limit": 5, "x-max-length": 9, "x-overflow": "reject-publish"}, BrokerLimit(returns=5, deletes=True)),
+        (
+            {"x-delivery-limit": 5, "x-max-length": 9, "x-overflow": "reject-publish"},
+            BrokerLimit(returns=5, deletes=True),
+        ),
         ({"x-delivery-limit": 5, "x-dead-letter-exchange": "it's"}, BrokerLimit(returns=5)),
-        ({"x-single-active-consumer": True, "x-delivery-limit": 7}, BrokerLimit(returns=7, deletes=True)),
+        (
+            {"x-single-active-consumer": True, "x-delivery-limit": 7},
+            BrokerLimit(returns=7, deletes=True),
+        ),
     ],
 )
 @pytest.mark.parametrize("declare", [True, False])
 def test_the_limit_of_a_foreign_queue_is_read(amqp_url, arguments, limit, declare):
     queue = WorkQueue(name=unique(), declare=declare)
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
+        channel.queue_declare(
+            queue.name, durable=True, arguments={"x-queue-type": "quorum", **arguments}
+        )
     put(amqp_url, queue.name, b"still here")
     assert declare_queue(amqp_url, queue).limit == limit
     wait_ready(amqp_url, queue.name, 1)
@@ -70,7 +89,9 @@ def test_a_quorum_queue_without_a_limit_has_none_before_4_0_and_20_since(amqp_ur
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum"})
     since = BrokerLimit(returns=20, deletes=True)
-    assert declare_queue(amqp_url, queue).limit == (since if version(amqp_url) >= (4, 0) else BrokerLimit())
+    assert declare_queue(amqp_url, queue).limit == (
+        since if version(amqp_url) >= (4, 0) else BrokerLimit()
+    )
 
 
 def test_a_queue_with_other_arguments_is_used_as_it_is(amqp_url, caplog):
@@ -91,7 +112,9 @@ def test_a_queue_that_must_exist_is_not_made(amqp_url):
 
 
 def test_a_refused_login_is_one_line_without_the_password(amqp_url):
-    wrong = amqp_url.replace("://", "://nobody:hush-hush@").replace(amqp_url.split("://")[1].rpartition("@")[0] + "@", "")
+    wrong = amqp_url.replace("://", "://nobody:hush-hush@").replace(
+        amqp_url.split("://")[1].rpartition("@")[0] + "@", ""
+    )
     with pytest.raises(BrokerRefusedError, match="refused the login of user 'nobody'") as caught:
         declare_queue(wrong, WorkQueue(name=unique()))
     assert "hush" not in str(caught.value)
@@ -125,13 +148,17 @@ def test_an_old_server_is_refused(text):
         check_server(answering(text), "amqp://host")
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("3.10.8", (3, 10)), ("4.3.0-rc.1", (4, 3)), ("10.0", (10, 0))])
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("3.10.8", (3, 10)), ("4.3.0-rc.1", (4, 3)), ("10.0", (10, 0))]
+)
 def test_a_new_server_is_welcome(text, numbers):
     assert check_server(answering(text), "amqp://host") == numbers
 
 
 def answering(text):
-    return SimpleNamespace(_impl=SimpleNamespace(server_properties={"product": "RabbitMQ", "version": text}))
+    return SimpleNamespace(
+        _impl=SimpleNamespace(server_properties={"product": "RabbitMQ", "version": text})
+    )
 
 
 @pytest.fixture

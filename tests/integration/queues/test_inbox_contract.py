@@ -29,7 +29,14 @@ from tests.support.inboxes import (
 from tiercel.acker.connection.server import RedisServers
 from tiercel.queues.inbox.contract import LARGEST
 from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Appended, Bounds, Covered, Parcel, Sender, StaleAttemptError
+from tiercel.queues.inbox.records import (
+    Appended,
+    Bounds,
+    Covered,
+    Parcel,
+    Sender,
+    StaleAttemptError,
+)
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 
 BOUNDS = Bounds(tuples=10, bytes=1000)
@@ -68,7 +75,11 @@ def test_chunks_are_taken_once_in_order_with_their_counts(inboxes):
     assert put(inboxes, 1, parcel(b"a", b"\x00\xff", tuples=[2, 3])) == [DONE]
     assert put(inboxes, 2, parcel(b"c")) == [DONE]
     taken = take(inbox)
-    assert [(entry.payload, entry.tuples) for entry in taken] == [(b"a", 2), (b"\x00\xff", 3), (b"c", 1)]
+    assert [(entry.payload, entry.tuples) for entry in taken] == [
+        (b"a", 2),
+        (b"\x00\xff", 3),
+        (b"c", 1),
+    ]
     assert len({entry.position for entry in taken}) == 3
     assert take(inbox) == []
 
@@ -104,7 +115,7 @@ def test_a_payload_of_sixteen_mebibytes_passes(inboxes):
     assert payloads(take(opened(inboxes))) == [payload]
 
 
-# -- repeats -----------------------------------------------------------------------------------------
+# -- repeats ---------------------------------------------------------------------------------------
 
 
 def test_a_repeated_append_is_recognised_also_after_its_entries_are_gone(inboxes):
@@ -192,7 +203,7 @@ def test_tasks_that_a_run_adopts_later_are_as_good_as_the_others(inboxes):
     assert payloads(take(opened(inboxes, 12))) == [b"c"]
 
 
-# -- room -----------------------------------------------------------------------------------------------
+# -- room ------------------------------------------------------------------------------------------
 
 
 def test_a_full_inbox_refuses_until_there_is_room_again(inboxes):
@@ -237,7 +248,7 @@ def test_room_is_whole_again_when_nothing_is_left_whatever_the_steps_said(inboxe
     assert (found.tuples, found.bytes) == (0, 0)
 
 
-# -- who may -------------------------------------------------------------------------------------------
+# -- who may ---------------------------------------------------------------------------------------
 
 
 def test_a_run_with_a_lower_number_takes_no_inbox_from_its_successor(inboxes):
@@ -355,11 +366,17 @@ def test_attempts_go_on_over_runs_and_senders_and_steps_begin_anew(inboxes):
     assert inboxes.draw("next", ONE) == 2
     assert inboxes.figures([ONE])[ONE].attempts == 1
     found = inboxes.open("next", ONE, 2).opened
-    assert (found.step, found.sealed, found.done, found.taken, found.ticks) == (0, None, {}, None, 0)
+    assert (found.step, found.sealed, found.done, found.taken, found.ticks) == (
+        0,
+        None,
+        {},
+        None,
+        0,
+    )
     assert put(inboxes, 1, parcel(b"b"), run="next") == [DONE]
 
 
-# -- steps --------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------
 
 
 def test_a_sealed_step_is_found_by_the_next_attempt_which_finishes_it(inboxes):
@@ -487,19 +504,25 @@ def test_what_was_taken_last_stays_known_over_attempts_that_take_nothing(inboxes
     assert opened(inboxes).opened.taken == a.position
 
 
-# -- another run ----------------------------------------------------------------------------------------
+# -- another run -----------------------------------------------------------------------------------
 
 
 def test_drained_entries_are_found_again_until_they_are_discarded(inboxes):
     put(inboxes, 1, parcel(b"a", b"b", tuples=[2, 3]), parcel(b"c", target=TWO))
     inboxes.adopt("next", [ONE, TWO])
     found = inboxes.drain("next")
-    assert [(task, payloads(entries)) for task, entries in found] == [(ONE, [b"a", b"b"]), (TWO, [b"c"])]
+    assert [(task, payloads(entries)) for task, entries in found] == [
+        (ONE, [b"a", b"b"]),
+        (TWO, [b"c"]),
+    ]
     a, b = found[0][1]
     inboxes.discard("next", ONE, [a.position])
     # The driver dies here; its roots were released, its entries not all discarded.
     inboxes.adopt("third", [ONE, TWO])
-    assert [(task, payloads(entries)) for task, entries in inboxes.drain("third")] == [(ONE, [b"b"]), (TWO, [b"c"])]
+    assert [(task, payloads(entries)) for task, entries in inboxes.drain("third")] == [
+        (ONE, [b"b"]),
+        (TWO, [b"c"]),
+    ]
     assert inboxes.figures([ONE])[ONE].tuples == 3
     for _ in range(2):
         inboxes.discard("third", ONE, [a.position, b.position])
@@ -543,7 +566,7 @@ def test_progress_on_a_drained_entry_is_forgotten(inboxes):
     assert take(later) == []
 
 
-# -- figures ------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
@@ -562,7 +585,7 @@ def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
     assert inboxes.beat(RUN, {ONE: 1, TWO: 0}) == [ONE]
 
 
-# -- waiting ------------------------------------------------------------------------------------------
+# -- waiting ---------------------------------------------------------------------------------------
 
 
 def waiting(inbox, *, wait=SOON):
@@ -577,7 +600,8 @@ def waiting(inbox, *, wait=SOON):
 
     thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(0.05)  # that it waits cannot be seen from outside; if it does not yet, the test holds too
+    # that it waits cannot be seen from outside; if it does not yet, the test holds too
+    time.sleep(0.05)
     return thread, became
 
 
@@ -643,7 +667,9 @@ def test_senders_in_many_threads_lose_and_repeat_nothing(inboxes):
     def send(task):
         for number in range(1, 51):
             sender = Sender(task=task, attempt=1)
-            effect = inboxes.append(RUN, sender, number, [parcel(b"%d %d" % (task, number), bounded=False)])[0]
+            effect = inboxes.append(
+                RUN, sender, number, [parcel(b"%d %d" % (task, number), bounded=False)]
+            )[0]
             assert effect.perform() is DONE
             assert effect.perform() is REPEATED
 

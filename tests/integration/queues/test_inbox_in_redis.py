@@ -12,7 +12,20 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.inboxes import FIRST, ONE, RUN, SOON, TWO, commit, covering, opened, parcel, payloads, put, take
+from tests.support.inboxes import (
+    FIRST,
+    ONE,
+    RUN,
+    SOON,
+    TWO,
+    commit,
+    covering,
+    opened,
+    parcel,
+    payloads,
+    put,
+    take,
+)
 from tests.support.proxy import Proxy
 from tiercel import LedgerUnavailableError
 from tiercel.acker.connection.client import connect
@@ -26,11 +39,15 @@ BOUNDS = Bounds(tuples=10, bytes=10_000_000)
 
 @pytest.fixture
 def inboxes_on():
-    """``inboxes_on(url, …)``: adopted inboxes of a topology of its own, or of the one that is named."""
+    """``inboxes_on(url, …)``: adopted inboxes of a topology of its own, or of the
+    one that is named.
+    """
     made = []
 
     def make(*urls, topology=None):
-        made.append(RedisInboxes(RedisServers(urls), topology or f"inbox-{uuid.uuid4().hex}", BOUNDS))
+        made.append(
+            RedisInboxes(RedisServers(urls), topology or f"inbox-{uuid.uuid4().hex}", BOUNDS)
+        )
         made[-1].adopt(RUN, [ONE, TWO])
         return made[-1]
 
@@ -50,7 +67,9 @@ def client(server):
         yield made
 
 
-def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(inboxes_on, server, client):
+def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(
+    inboxes_on, server, client
+):
     inboxes = inboxes_on(server.url)
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))
@@ -87,7 +106,9 @@ def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on,
     put(inboxes, 1, parcel(b"a", b"b"))
     client.config_set("maxmemory", 1)
     refused = inboxes.append(RUN, FIRST, 2, [parcel(b"c")])[0]
-    with pytest.raises(LedgerUnavailableError, match=r"cannot append to the inbox of task 4: .*raise its maxmemory"):
+    with pytest.raises(
+        LedgerUnavailableError, match=r"cannot append to the inbox of task 4: .*raise its maxmemory"
+    ):
         refused.perform()
     a, b = take(inbox)
     assert commit(inbox, 1, [a], part={b.position: b"\x01"})
@@ -105,7 +126,8 @@ def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(inboxes
     inboxes = inboxes_on(redis_url)
     older = opened(inboxes)
     newer = opened(inboxes)
-    # As if the older one had looked before it was replaced, and waits only now, in front of the newer one.
+    # As if the older one had looked before it was replaced, and waits only now, in front
+    # of the newer one.
     stolen = []
     thief = threading.Thread(target=lambda: stolen.append(older._box.wait(timedelta(seconds=4))))
     take(newer)
@@ -134,7 +156,11 @@ def test_inboxes_on_a_server_that_is_not_theirs_any_more_are_drained(inboxes_on,
     # Of the two tasks 4 stays on the first server, 7 goes to the second.
     put(after, 1, parcel(b"c", target=TWO), run="next")
     found = after.drain("next")
-    assert [(task, payloads(entries)) for task, entries in found] == [(ONE, [b"a"]), (TWO, [b"b"]), (TWO, [b"c"])]
+    assert [(task, payloads(entries)) for task, entries in found] == [
+        (ONE, [b"a"]),
+        (TWO, [b"b"]),
+        (TWO, [b"c"]),
+    ]
     for task, entries in found[:2]:
         after.discard("next", task, [entry.position for entry in entries])
     assert [(task, payloads(entries)) for task, entries in after.drain("next")] == [(TWO, [b"c"])]
@@ -169,16 +195,27 @@ def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, mo
     taken = take(inbox)
     sent = []
     send = RedisServer._send
-    monkeypatch.setattr(RedisServer, "_send", lambda server, commands: sent.append(len(commands)) or send(server, commands))
+    monkeypatch.setattr(
+        RedisServer,
+        "_send",
+        lambda server, commands: sent.append(len(commands)) or send(server, commands),
+    )
     appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b"), parcel(b"c", target=TWO)])
     seal = inbox.seal(covering(1, taken))
     finish = inbox.finish(1)
     assert perform_all([seal, *appends, finish]) == [True, Appended.DONE, Appended.DONE, True]
     assert sent == [4]
-    assert perform_all([seal, *appends, finish]) == [True, Appended.REPEATED, Appended.REPEATED, True]
+    assert perform_all([seal, *appends, finish]) == [
+        True,
+        Appended.REPEATED,
+        Appended.REPEATED,
+        True,
+    ]
 
 
-def test_scripts_that_the_server_forgot_are_sent_again_and_nothing_happens_twice(inboxes_on, server, client):
+def test_scripts_that_the_server_forgot_are_sent_again_and_nothing_happens_twice(
+    inboxes_on, server, client
+):
     inboxes = inboxes_on(server.url)
     inbox = opened(inboxes)
     assert commit(inbox, 1, [])
@@ -201,7 +238,9 @@ def test_an_idle_task_asks_seldom(inboxes_on, server, client):
 
     def calls():
         stats = client.info("commandstats")
-        return sum(stats[name]["calls"] for name in stats if name in ("cmdstat_evalsha", "cmdstat_blpop"))
+        return sum(
+            stats[name]["calls"] for name in stats if name in ("cmdstat_evalsha", "cmdstat_blpop")
+        )
 
     before = calls()
     assert take(inbox, wait=timedelta(seconds=6)) == []
@@ -232,11 +271,15 @@ def test_calls_whose_replies_were_lost_take_effect_once(inboxes_on, redis_url):
 
 def test_a_server_that_is_not_there_is_one_clear_line():
     inboxes = RedisInboxes(RedisServers(["redis://:secret@127.0.0.1:1/0"]), "nowhere")
-    with pytest.raises(LedgerUnavailableError, match=r"^cannot look for inboxes: Redis does not answer") as caught:
+    with pytest.raises(
+        LedgerUnavailableError, match=r"^cannot look for inboxes: Redis does not answer"
+    ) as caught:
         inboxes.adopt(RUN, [ONE])
     assert "secret" not in str(caught.value)
     for call in (lambda: put(inboxes, 1, parcel(b"a")), lambda: inboxes.draw(RUN, ONE)):
-        with pytest.raises(LedgerUnavailableError, match="the inbox of task 4: Redis does not answer"):
+        with pytest.raises(
+            LedgerUnavailableError, match="the inbox of task 4: Redis does not answer"
+        ):
             call()
     inboxes.close()
     inboxes.close()

@@ -1,4 +1,6 @@
-"""Random senders, attempts, runs and repeats: inboxes in Redis answer as those in memory do, to every call."""
+"""Random senders, attempts, runs and repeats: inboxes in Redis answer as those in memory
+do, to every call.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.support.inboxes import ONE, TWO, parcel, take
 from tiercel.acker.connection.server import RedisServers
@@ -33,7 +42,9 @@ class Attempt:
 
 
 class Twins(RuleBasedStateMachine):
-    """Makes each call in memory and in Redis, there twice as often as not, and compares what becomes of it."""
+    """Makes each call in memory and in Redis, there twice as often as not, and compares
+    what becomes of it.
+    """
 
     url: str
 
@@ -54,7 +65,7 @@ class Twins(RuleBasedStateMachine):
         if hasattr(self, "redis"):
             self.redis.close()
 
-    # -- calls ----------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     @rule(tasks=st.lists(A_TASK, unique=True, min_size=1), again=st.booleans())
     def adopt(self, tasks, again):
@@ -71,7 +82,9 @@ class Twins(RuleBasedStateMachine):
             self.reopen(run, task, number)
 
     def reopen(self, run, task, number):
-        opened = self.both(lambda inboxes: inboxes.open(run, task, number), compare=False, repeat=False)
+        opened = self.both(
+            lambda inboxes: inboxes.open(run, task, number), compare=False, repeat=False
+        )
         assert (opened[0] is StaleAttemptError) == (opened[1] is StaleAttemptError)
         if opened[0] is StaleAttemptError:
             return
@@ -102,13 +115,22 @@ class Twins(RuleBasedStateMachine):
             self.chunks += 1
             mark = 0 if same else self.chunks
             chunks = [b"%d %d " % (mark, at) + b"x" * size for at, (_, size) in enumerate(sizes)]
-            parcels.append(parcel(*chunks, target=target, tuples=[n for n, _ in sizes], bounded=bounded))
+            parcels.append(
+                parcel(*chunks, target=target, tuples=[n for n, _ in sizes], bounded=bounded)
+            )
         sender = Sender(task=task, attempt=attempt)
-        effects = [inboxes.append(run, sender, number, parcels) for inboxes in (self.oracle, self.redis)]
+        effects = [
+            inboxes.append(run, sender, number, parcels) for inboxes in (self.oracle, self.redis)
+        ]
         for pair in zip(*effects, strict=True):
             self.perform(pair)
 
-    @rule(task=st.integers(50, 51), attempt=st.integers(1, 3), to=st.lists(A_TASK, unique=True), old=st.booleans())
+    @rule(
+        task=st.integers(50, 51),
+        attempt=st.integers(1, 3),
+        to=st.lists(A_TASK, unique=True),
+        old=st.booleans(),
+    )
     def fence(self, task, attempt, to, old):
         run = self.runs[0 if old else -1]
         self.both(lambda inboxes: inboxes.fence(run, Sender(task=task, attempt=attempt), to))
@@ -139,13 +161,17 @@ class Twins(RuleBasedStateMachine):
             bytes=data.draw(st.integers(0, 30)),
         )
         oracle, redis = attempt.inboxes
-        self.perform((oracle.seal(covered), redis.seal(self.covered_in_redis(attempt.task, covered))))
+        self.perform(
+            (oracle.seal(covered), redis.seal(self.covered_in_redis(attempt.task, covered)))
+        )
 
     @precondition(lambda self: self.attempts)
     @rule(which=st.integers(0, 3), step=st.integers(1, 4))
     def finish(self, which, step):
         attempt = self.attempts[-1 - which % len(self.attempts)]
-        self.perform([inbox.finish(attempt.inboxes[0].opened.step + step) for inbox in attempt.inboxes])
+        self.perform(
+            [inbox.finish(attempt.inboxes[0].opened.step + step) for inbox in attempt.inboxes]
+        )
 
     @precondition(lambda self: self.attempts)
     @rule(which=st.integers(0, 3), data=st.data())
@@ -154,19 +180,27 @@ class Twins(RuleBasedStateMachine):
         known = self.positions[attempt.task]
         wanted = data.draw(st.lists(st.sampled_from(sorted(known)))) if known else []
         pairs = zip(attempt.inboxes, (wanted, [known[at] for at in wanted]), strict=True)
-        self.same(attempt.task, [self.outcome(lambda inbox=inbox, at=at: inbox.read(at)) for inbox, at in pairs])
+        self.same(
+            attempt.task,
+            [self.outcome(lambda inbox=inbox, at=at: inbox.read(at)) for inbox, at in pairs],
+        )
 
     @rule(old=st.booleans(), discarded=st.integers(0, 4))
     def drain(self, old, discarded):
         run = self.runs[0 if old else -1]
-        found = [self.outcome(lambda inboxes=inboxes: inboxes.drain(run)) for inboxes in (self.oracle, self.redis)]
+        found = [
+            self.outcome(lambda inboxes=inboxes: inboxes.drain(run))
+            for inboxes in (self.oracle, self.redis)
+        ]
         if StaleAttemptError in found:
             assert found == [StaleAttemptError] * 2
             return
         assert [task for task, _ in found[0]] == [task for task, _ in found[1]]
         for (task, mine), (_, theirs) in zip(*found, strict=True):
             self.same(task, [mine, theirs])
-            lists = [[entry.position for entry in entries[:discarded]] for entries in (mine, theirs)]
+            lists = [
+                [entry.position for entry in entries[:discarded]] for entries in (mine, theirs)
+            ]
             self.oracle.discard(run, task, lists[0])
             for _ in range(2):
                 self.redis.discard(run, task, lists[1])
@@ -188,7 +222,7 @@ class Twins(RuleBasedStateMachine):
         )
         assert mine == theirs
 
-    # -- comparing --------------------------------------------------------------------------------------
+    # -- comparing ---------------------------------------------------------------------------------
 
     def outcome(self, call):
         try:
@@ -205,7 +239,9 @@ class Twins(RuleBasedStateMachine):
         return mine
 
     def perform(self, pair):
-        """In Redis twice, as redis-py does when a reply is lost: the second reply is that of a repeat in memory."""
+        """In Redis twice, as redis-py does when a reply is lost: the second reply is that of a
+        repeat in memory.
+        """
         mine = [self.outcome(pair[0].perform), self.outcome(pair[0].perform)]
         theirs = [self.outcome(pair[1].perform), self.outcome(pair[1].perform)]
         assert mine == theirs
@@ -239,5 +275,8 @@ class Twins(RuleBasedStateMachine):
 def test_both_backends_answer_alike(redis_url):
     machine = type("OnThisServer", (Twins,), {"url": redis_url})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=30, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+        machine,
+        settings=settings(
+            max_examples=30, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+        ),
     )

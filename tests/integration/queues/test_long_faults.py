@@ -1,4 +1,6 @@
-"""Faults as long as a consumer timeout, and faults that repeat: no message is dead-lettered that did nothing wrong."""
+"""Faults as long as a consumer timeout, and faults that repeat: no message is dead-lettered that
+did nothing wrong.
+"""
 
 import time
 from datetime import timedelta
@@ -69,7 +71,10 @@ def test_a_spout_of_which_nothing_is_expected_meets_no_consumer_timeout(impatien
 @pytest.mark.rest
 @pytest.mark.embedded
 def test_consumer_timeouts_bury_no_message_however_many_there_are(impatient):
-    """Messages that a worker holds, for it is not told to expect fewer. They come back more often than they may fail."""
+    """Messages that a worker holds, for it is not told to expect fewer.
+
+    They come back more often than they may fail.
+    """
     queue = filled(impatient.url, delivery_limit=2)
     with Stage(impatient.url, QueueSpout(queue.name, delivery_limit=2)) as stage:
         wait_until(lambda: stage.counts["channels"] == 5, timeout=60)
@@ -95,7 +100,9 @@ def test_slow_work_meets_no_consumer_timeout(impatient):
     assert ready(impatient.url, queue.name) == ready(impatient.url, queue.dead) == 0
 
 
-def test_a_connection_that_is_killed_more_often_than_a_message_may_fail_buries_none(amqp_url, monkeypatch):
+def test_a_connection_that_is_killed_more_often_than_a_message_may_fail_buries_none(
+    amqp_url, monkeypatch
+):
     monkeypatch.setattr("tiercel.queues.broker.link.backoff_s", lambda _attempt: 0.05)
     queue = filled(amqp_url)
     with Proxy(amqp_url) as wire, Desk(wire.url, queue.name, prefetch=1000) as desk:
@@ -109,7 +116,9 @@ def test_a_connection_that_is_killed_more_often_than_a_message_may_fail_buries_n
     assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0
 
 
-def test_workers_that_die_more_often_than_a_message_may_fail_bury_none_and_its_own_failures_do(amqp_url):
+def test_workers_that_die_more_often_than_a_message_may_fail_bury_none_and_its_own_failures_do(
+    amqp_url,
+):
     queue = filled(amqp_url, count=1)
     for _ in range(22):
         with Proxy(amqp_url) as wire:

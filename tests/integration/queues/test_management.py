@@ -23,8 +23,13 @@ ADDRESS = Address.parse("amqp://tiercel:S3CRET@rabbit.example/")
 
 
 @contextmanager
-def listening(location: str | None = None, code: int = 404) -> Iterator[tuple[str, list[str | None]]]:
-    """A server that notes the logins that it is told, and its URL; it answers ``code``, and where else to ask."""
+def listening(
+    location: str | None = None, code: int = 404
+) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that notes the logins that it is told, and its URL.
+
+    It answers ``code``, and where else to ask.
+    """
     told: list[str | None] = []
 
     class Noting(BaseHTTPRequestHandler):
@@ -103,14 +108,27 @@ def test_the_monitors_user_sees_queues_and_changes_nothing(rabbitmq, tmp_path: P
     draw_credentials(tmp_path)
     broker.control("import_definitions", str(tmp_path / "rabbitmq/definitions.json"))
     host = broker.management_url.rpartition("@")[2]
-    login = (tmp_path / "monitor/tiercel_management").read_text().partition("://")[2].rpartition("@")[0]
-    application = (tmp_path / "spout/tiercel_amqp").read_text().partition("://")[2].rpartition("@")[0]
-    declare_queue(f"amqp://{application}@{broker.url.rpartition('@')[2]}", WorkQueue(name="watched"))
-    assert wait_until(lambda: managed(f"http://{login}@{host}", ADDRESS, "watched"), 30, "the queue's figures")
+    login = (
+        (tmp_path / "monitor/tiercel_management").read_text().partition("://")[2].rpartition("@")[0]
+    )
+    application = (
+        (tmp_path / "spout/tiercel_amqp").read_text().partition("://")[2].rpartition("@")[0]
+    )
+    declare_queue(
+        f"amqp://{application}@{broker.url.rpartition('@')[2]}", WorkQueue(name="watched")
+    )
+    assert wait_until(
+        lambda: managed(f"http://{login}@{host}", ADDRESS, "watched"), 30, "the queue's figures"
+    )
 
     def asked(method: str, path: str, user: str) -> int:
-        headers = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}", "content-type": "application/json"}
-        request = urllib.request.Request(f"http://{host}/api/{path}", method=method, headers=headers, data=b"{}")
+        headers = {
+            "Authorization": f"Basic {base64.b64encode(user.encode()).decode()}",
+            "content-type": "application/json",
+        }
+        request = urllib.request.Request(
+            f"http://{host}/api/{path}", method=method, headers=headers, data=b"{}"
+        )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status
@@ -118,7 +136,11 @@ def test_the_monitors_user_sees_queues_and_changes_nothing(rabbitmq, tmp_path: P
             error.close()
             return error.code
 
-    for method, path in (("DELETE", "queues/%2F/watched"), ("DELETE", "queues/%2F/watched/contents"), ("PUT", "vhosts/mine")):
+    for method, path in (
+        ("DELETE", "queues/%2F/watched"),
+        ("DELETE", "queues/%2F/watched/contents"),
+        ("PUT", "vhosts/mine"),
+    ):
         assert asked(method, path, login) in (401, 403), path
     assert asked("GET", "users", login) in (401, 403)
     assert asked("GET", "users", application) in (401, 403), "the application is no administrator"

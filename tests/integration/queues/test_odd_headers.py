@@ -1,7 +1,7 @@
 """Messages with headers that no client library writes, sent as raw frames, through a real broker.
 
-RabbitMQ 3.10 and 4.3 pass on all of ``tests.support.raw.ODD`` but those named in REFUSED: at these they close
-the connection of the publisher, with INTERNAL_ERROR.
+RabbitMQ 3.10 and 4.3 pass on all of ``tests.support.raw.ODD`` but those named in REFUSED: at these
+they close the connection of the publisher, with INTERNAL_ERROR.
 """
 
 import logging
@@ -31,7 +31,9 @@ def put_odd(amqp_url, queue, *odd):
     """Publish messages with these headers; their bodies are the names."""
     with plain_channel(amqp_url) as channel:
         for name in odd:
-            channel.basic_publish("", queue, name.encode(), Raw(properties(ODD[name])), mandatory=True)
+            channel.basic_publish(
+                "", queue, name.encode(), Raw(properties(ODD[name])), mandatory=True
+            )
 
 
 @pytest.mark.parametrize("odd", REFUSED)
@@ -73,7 +75,12 @@ def test_those_with_a_bad_body_are_dead_lettered_seen_and_put_back(amqp_url, cap
         put(amqp_url, queue, b'{"n": 1}')
         ((values, msg_id),) = stage.run(1)
         stage.spout.ack(msg_id)
-        wait_until(lambda: stage.counts["acked_to_broker"] == 1 and stage.counts["dead_lettered"] == len(PASSED))
+        wait_until(
+            lambda: (
+                stage.counts["acked_to_broker"] == 1
+                and stage.counts["dead_lettered"] == len(PASSED)
+            )
+        )
     assert values == [1]
     assert stage.counts["channels"] == 1
     wait_ready(amqp_url, f"{queue}.dead", len(PASSED))
@@ -85,7 +92,9 @@ def test_those_with_a_bad_body_are_dead_lettered_seen_and_put_back(amqp_url, cap
         assert ("left out: too large" in letter.reason) == (odd == "as large as a frame")
         assert dead_letters.look_for(amqp_url, queue, letter.id).preview == odd
     with caplog.at_level(logging.WARNING):
-        assert dead_letters.requeue_chosen(amqp_url, queue, [letter.id for letter in letters.values()]) == len(PASSED)
+        assert dead_letters.requeue_chosen(
+            amqp_url, queue, [letter.id for letter in letters.values()]
+        ) == len(PASSED)
     wait_ready(amqp_url, queue, len(PASSED))
     for body, headers in take_raw(amqp_url, queue):
         odd = body.decode()
@@ -112,7 +121,9 @@ def test_those_that_always_fail_are_dead_lettered_by_whoever_counts_first_and_pu
     assert executed == dict.fromkeys(PASSED, 3)
     letters = dead_letters.show(amqp_url, work.name, 100)
     for letter in letters:
-        assert letter.reason.startswith(("delivered 3 times, failed at last: too odd", "delivery_limit: delivered too often"))
+        assert letter.reason.startswith(
+            ("delivered 3 times, failed at last: too odd", "delivery_limit: delivered too often")
+        )
     assert dead_letters.requeue(amqp_url, work.name) == len(PASSED)
     assert sorted(body.decode() for body, _ in take_raw(amqp_url, work.name)) == sorted(PASSED)
 
@@ -121,4 +132,6 @@ def said(headers):
     """Return what the sender wrote, for comparison: the broker sorts, and not a
     number is not itself.
     """
-    return repr(sorted((name, value) for name, value in headers.items() if not name.startswith("x-")))
+    return repr(
+        sorted((name, value) for name, value in headers.items() if not name.startswith("x-"))
+    )

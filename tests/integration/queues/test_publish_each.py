@@ -9,7 +9,12 @@ from tests.support.broker import delete, plain_channel, ready, settle, take_all,
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, MessageTooLargeError, PublishRefusedError
+from tiercel.queues.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    MessageTooLargeError,
+    PublishRefusedError,
+)
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing import outlet
 from tiercel.queues.publishing.publisher import Publisher
@@ -56,21 +61,31 @@ def test_they_are_persistent_and_each_has_an_id(amqp_url, queue, publisher):
     assert len({properties.message_id for properties in found}) == 2
 
 
-def test_a_message_for_a_queue_that_is_missing_is_returned_and_its_neighbours_are_not(amqp_url, queue, publisher):
+def test_a_message_for_a_queue_that_is_missing_is_returned_and_its_neighbours_are_not(
+    amqp_url, queue, publisher
+):
     missing = unique("missing")
     # The same body for both: a return names no message.
-    fates = publisher.publish_each([(queue, b"x"), (missing, b"x"), (queue, b"x"), (missing, b"y"), (queue, b"z")])
+    fates = publisher.publish_each(
+        [(queue, b"x"), (missing, b"x"), (queue, b"x"), (missing, b"y"), (queue, b"z")]
+    )
     assert [fate is None for fate in fates] == [True, False, True, False, True]
     assert all(isinstance(fate, PublishRefusedError) for fate in fates if fate)
     assert f"there is no queue '{missing}'" in str(fates[1])
     assert bodies(amqp_url, queue) == [b"x", b"x", b"z"]
 
 
-def test_a_message_for_a_full_queue_is_refused_and_its_neighbours_are_not(amqp_url, queue, publisher):
+def test_a_message_for_a_full_queue_is_refused_and_its_neighbours_are_not(
+    amqp_url, queue, publisher
+):
     full = unique("full")
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(full, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
-    fates = publisher.publish_each([(full, b"1"), (queue, b"a"), (full, b"2"), (full, b"3"), (queue, b"b"), (full, b"4")])
+        channel.queue_declare(
+            full, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
+        )
+    fates = publisher.publish_each(
+        [(full, b"1"), (queue, b"a"), (full, b"2"), (full, b"3"), (queue, b"b"), (full, b"4")]
+    )
     assert [fate is None for fate in fates] == [True, True, True, False, True, False]
     assert "is full or unavailable" in str(fates[3])
     assert bodies(amqp_url, full) == [b"1", b"2"]
@@ -78,8 +93,12 @@ def test_a_message_for_a_full_queue_is_refused_and_its_neighbours_are_not(amqp_u
     assert publisher.publish_each([(full, b"5")]) == [None], "there is room again"
 
 
-def test_a_message_that_is_too_large_is_refused_with_its_size_and_its_neighbours_are_not(amqp_url, queue, publisher):
-    fates = publisher.publish_each([(queue, b"before"), (queue, bytes(MAX_BODY_BYTES + 1)), (queue, b"after")])
+def test_a_message_that_is_too_large_is_refused_with_its_size_and_its_neighbours_are_not(
+    amqp_url, queue, publisher
+):
+    fates = publisher.publish_each(
+        [(queue, b"before"), (queue, bytes(MAX_BODY_BYTES + 1)), (queue, b"after")]
+    )
     assert [type(fate) for fate in fates] == [type(None), MessageTooLargeError, type(None)]
     assert str(MAX_BODY_BYTES + 1) in str(fates[1])
     assert bodies(amqp_url, queue) == [b"before", b"after"]
@@ -106,7 +125,9 @@ class Interrupted(list):
 
 def test_of_a_queue_that_is_deleted_meanwhile_the_rest_is_returned(amqp_url, queue, publisher):
     messages = Interrupted((queue, b"%d" % number) for number in range(4_000))
-    messages.interrupt = lambda: wait_until(lambda: ready(amqp_url, queue)) and delete(amqp_url, queue)
+    messages.interrupt = lambda: (
+        wait_until(lambda: ready(amqp_url, queue)) and delete(amqp_url, queue)
+    )
     fates = publisher.publish_each(messages)
     assert all(fate is None or isinstance(fate, PublishRefusedError) for fate in fates)
     assert all(f"there is no queue '{queue}'" in str(fate) for fate in fates[2_000:])
@@ -118,7 +139,8 @@ def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url, queue)
 
     def cut():
         for _ in range(8):
-            # Each time when something more has come through, so that every connection is of some use.
+            # Each time when something more has come through, so that every
+            # connection is of some use.
             before = ready(amqp_url, queue)
             wait_until(lambda: done.is_set() or ready(amqp_url, queue) > before)  # noqa: B023 - called at once
             wire.cut()
@@ -140,7 +162,8 @@ def test_a_confirm_that_never_comes_is_not_waited_for_for_ever(amqp_url, queue, 
     with Proxy(amqp_url) as wire, Publisher(wire.url) as publisher:
         assert publisher.publish_each([(queue, b"first")]) == [None]
         wire.mute()
-        # The window is full of messages whose confirms do not come: what waits behind them must get through.
+        # The window is full of messages whose confirms do not come: what waits behind them
+        # must get through.
         messages = [(queue, b"%d" % number) for number in range(1_100)] + [(other, b"b")]
         assert publisher.publish_each(messages) == [None] * 1_101
     assert set(bodies(amqp_url, queue)) == {b"first"} | {body for _, body in messages[:-1]}
@@ -156,7 +179,9 @@ def test_a_broker_that_is_away_is_told_after_the_patience_and_nothing_comes_late
         assert "gave up after" in str(fates[0])
         wire.retarget(amqp_url)
         assert publisher.publish_each([(queue, b"second")]) == [None]
-        assert bodies(amqp_url, queue) == [b"first", b"second"], "what had failed was published after all"
+        assert bodies(amqp_url, queue) == [b"first", b"second"], (
+            "what had failed was published after all"
+        )
 
 
 @pytest.mark.rest
@@ -171,7 +196,9 @@ def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
         assert publisher.publish_each([(queue, b"before")]) == [None]
         broker.kill()
         fates = []
-        thread = threading.Thread(target=lambda: fates.extend(publisher.publish_each([(queue, b"after")])))
+        thread = threading.Thread(
+            target=lambda: fates.extend(publisher.publish_each([(queue, b"after")]))
+        )
         thread.start()
         broker.start()
         thread.join(60)

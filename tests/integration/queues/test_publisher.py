@@ -11,7 +11,12 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, MessageTooLargeError, PublishRefusedError
+from tiercel.queues.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    MessageTooLargeError,
+    PublishRefusedError,
+)
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing.outlet import Outgoing, Outlet
 from tiercel.queues.publishing.publisher import Publisher
@@ -28,7 +33,12 @@ def test_everything_is_in_the_queue_in_order_when_it_returns(amqp_url, queue):
     bodies = [b"%d" % number for number in range(6000)]
     confirmed = []
     with Publisher(amqp_url) as publisher:
-        assert publisher.publish(queue, iter(bodies), on_confirmed=confirmed.append, headers={"from": "here"}) == 6000
+        assert (
+            publisher.publish(
+                queue, iter(bodies), on_confirmed=confirmed.append, headers={"from": "here"}
+            )
+            == 6000
+        )
     assert sum(confirmed) == 6000
     messages = take_all(amqp_url, queue)
     assert [body for body, _ in messages] == bodies
@@ -53,7 +63,10 @@ def test_sixteen_mebibytes_pass_and_one_byte_more_is_refused_with_its_size(amqp_
 
 def test_a_missing_queue_is_named_together_with_the_first_message(amqp_url):
     missing = unique()
-    with Publisher(amqp_url) as publisher, pytest.raises(PublishRefusedError, match=f"message 1 .*{missing}") as caught:
+    with (
+        Publisher(amqp_url) as publisher,
+        pytest.raises(PublishRefusedError, match=f"message 1 .*{missing}") as caught,
+    ):
         publisher.publish(missing, [b"a", b"b", b"c"])
     assert caught.value.index == 0
 
@@ -61,14 +74,19 @@ def test_a_missing_queue_is_named_together_with_the_first_message(amqp_url):
 def full_at(amqp_url, count):
     name = unique()
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(name, durable=True, arguments={"x-max-length": count, "x-overflow": "reject-publish"})
+        channel.queue_declare(
+            name, durable=True, arguments={"x-max-length": count, "x-overflow": "reject-publish"}
+        )
     return name
 
 
 def test_a_queue_that_stays_full_refuses_and_says_from_which_message_on(amqp_url):
     name = full_at(amqp_url, 3)
     patience = timedelta(seconds=1)
-    with Publisher(amqp_url, patience) as publisher, pytest.raises(PublishRefusedError, match=r"message 4 .*full") as caught:
+    with (
+        Publisher(amqp_url, patience) as publisher,
+        pytest.raises(PublishRefusedError, match=r"message 4 .*full") as caught,
+    ):
         publisher.publish(name, [b"%d" % number for number in range(100)])
     assert caught.value.index == 3
     assert [body for body, _ in take_all(amqp_url, name)] == [b"0", b"1", b"2"]
@@ -80,9 +98,16 @@ def test_a_queue_that_is_full_for_a_while_gets_everything_once_in_the_end(amqp_u
     confirmed = []
     taken = []
     with Publisher(amqp_url) as publisher, ThreadPoolExecutor() as threads:
-        counted = threads.submit(publisher.publish, name, iter(bodies), on_confirmed=confirmed.append)
+        counted = threads.submit(
+            publisher.publish, name, iter(bodies), on_confirmed=confirmed.append
+        )
         wait_until(lambda: sum(confirmed) == 100, timeout=30)
-        wait_until(lambda: taken.extend(body for body, _ in take_all(amqp_url, name)) or len(taken) == 3000, timeout=120)
+        wait_until(
+            lambda: (
+                taken.extend(body for body, _ in take_all(amqp_url, name)) or len(taken) == 3000
+            ),
+            timeout=120,
+        )
         assert counted.result(timeout=30) == sum(confirmed) == 3000
     assert sorted(taken, key=int) == bodies
 
@@ -101,14 +126,21 @@ def test_a_connection_that_breaks_meanwhile_loses_nothing(amqp_url, queue):
     assert {body for body, _ in take_all(amqp_url, queue)} == set(bodies)
 
 
-def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_along(amqp_url, queue):
+def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_along(
+    amqp_url, queue
+):
     fates = {}
     outlet = Outlet(Address.parse(amqp_url), "test")
     try:
         for number in range(50):
             properties = BasicProperties(expiration="never" if number in (7, 8) else None)
             outlet.submit(
-                Outgoing(queue, b"%d" % number, properties, lambda error, number=number: fates.update({number: error}))
+                Outgoing(
+                    queue,
+                    b"%d" % number,
+                    properties,
+                    lambda error, number=number: fates.update({number: error}),
+                )
             )
         wait_until(lambda: len(fates) == 50, timeout=60)
     finally:
@@ -118,7 +150,9 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
     assert len({body for body, _ in take_all(amqp_url, queue)}) == 48
 
 
-def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(amqp_url, queue, caplog, monkeypatch):
+def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(
+    amqp_url, queue, caplog, monkeypatch
+):
     monkeypatch.setattr("tiercel.queues.publishing.outlet._REFUSAL_S", 0.2)
     full = full_at(amqp_url, 0)
     with Publisher(amqp_url) as publisher:
@@ -129,7 +163,9 @@ def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(amqp_url, 
             refused, taken = publisher.publish_each([(full, b"a"), (queue, offered[-1])])
             assert isinstance(refused, PublishRefusedError)
             assert taken is None
-            return sum("refuses what is published" in record.getMessage() for record in caplog.records)
+            return sum(
+                "refuses what is published" in record.getMessage() for record in caplog.records
+            )
 
         wait_until(lambda: again() == 2, timeout=60)
     assert [body for body, _ in take_all(amqp_url, queue)] == offered
@@ -147,7 +183,10 @@ def test_no_broker_is_given_up_after_the_patience(amqp_url):
 
 def test_a_refused_login_is_raised_without_the_password(amqp_url):
     rest = amqp_url.rpartition("@")[2]
-    with Publisher(f"amqp://nobody:hush-hush@{rest}") as publisher, pytest.raises(BrokerRefusedError, match="login") as caught:
+    with (
+        Publisher(f"amqp://nobody:hush-hush@{rest}") as publisher,
+        pytest.raises(BrokerRefusedError, match="login") as caught,
+    ):
         publisher.publish("q", [b"a"])
     assert "hush" not in str(caught.value)
 
@@ -158,4 +197,8 @@ def test_closing_while_the_connection_is_being_made_ends_quietly(amqp_url, caplo
         while publisher._outlet._link._connection is None:
             pass  # the moment is short: waiting politely would miss it
         publisher.close()
-    assert not [record for record in caplog.records if record.levelname == "ERROR" and not record.name.startswith("pika")]
+    assert not [
+        record
+        for record in caplog.records
+        if record.levelname == "ERROR" and not record.name.startswith("pika")
+    ]

@@ -26,7 +26,13 @@ class Stage:
 
     def __enter__(self):
         context = SpoutContext(
-            topology="t", component="c", task_id=7, task_index=0, parallelism=1, wake=self.woken.set, count=self._count
+            topology="t",
+            component="c",
+            task_id=7,
+            task_index=0,
+            parallelism=1,
+            wake=self.woken.set,
+            count=self._count,
         )
         self.spout.open({"amqp_url": self._url}, context)
         if self._activated:
@@ -93,14 +99,26 @@ def test_typed_columns_come_from_json_and_bad_bodies_are_dead_lettered(amqp_url)
     queue = unique()
     with Stage(amqp_url, QueueSpout(queue, "word string, n long")) as stage:
         wait_until(lambda: stage.counts["channels"])
-        put(amqp_url, queue, b'{"word": "a", "n": 1}', b'{"word": "b", "n": "x"}', b"\xff", b'{"word": "c"}')
+        put(
+            amqp_url,
+            queue,
+            b'{"word": "a", "n": 1}',
+            b'{"word": "b", "n": "x"}',
+            b"\xff",
+            b'{"word": "c"}',
+        )
         good = stage.run(2)
         assert [values for values, _ in good] == [["a", 1], ["c", None]]
         wait_until(lambda: stage.counts["dead_lettered"] == 2)
         for _, msg_id in good:
             stage.spout.ack(msg_id)
-    reasons = sorted(headers["x-tiercel-reason"] for _, headers in take_all(amqp_url, f"{queue}.dead"))
-    assert reasons == ["field 'n' is a long, the body has the string 'x'", "the body is not JSON in UTF-8: byte 0 is 0xff"]
+    reasons = sorted(
+        headers["x-tiercel-reason"] for _, headers in take_all(amqp_url, f"{queue}.dead")
+    )
+    assert reasons == [
+        "field 'n' is a long, the body has the string 'x'",
+        "the body is not JSON in UTF-8: byte 0 is 0xff",
+    ]
     assert len(stage.errors) == 2
     assert stage.counts["rejected"] == 2
     assert ready(amqp_url, queue) == 0

@@ -1,4 +1,6 @@
-"""Spark's Python processes are forked from one that has imported everything, pyspark from its folder."""
+"""Spark's Python processes are forked from one that has imported everything, pyspark
+from its folder.
+"""
 
 import subprocess
 import sys

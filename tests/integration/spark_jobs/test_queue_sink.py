@@ -1,4 +1,6 @@
-"""``QueueSink`` in a topology, against the broker: what is acked is in its queue, what is not fails with the reason."""
+"""``QueueSink`` in a topology, against the broker: what is acked is in its queue, what is not fails
+with the reason.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_each_tuple_is_a_message_in_order_in_a_queue_that_is_made(amqp_url, queu
         running.publish(*([f"line {number}"] for number in range(500)))
         assert running.acked == list(range(500))
         assert bodies(amqp_url, queue) == [b"line %d" % number for number in range(500)]
-        assert ready(amqp_url, f"{queue}.dead") == 0, "made as a QueueSpout makes it, with its dead letters"
+        assert ready(amqp_url, f"{queue}.dead") == 0, (
+            "made as a QueueSpout makes it, with its dead letters"
+        )
         running.publish(["more"])
         assert bodies(amqp_url, queue) == [b"more"]
 
@@ -97,7 +101,11 @@ def test_by_default_the_body_is_an_object_of_all_fields(amqp_url, queue):
 
 
 def test_fields_choose_and_order_the_members(amqp_url, queue):
-    with Running(QueueSink(queue, fields=["n", "word"]), amqp_url, fields="word string, secret string, n long") as running:
+    with Running(
+        QueueSink(queue, fields=["n", "word"]),
+        amqp_url,
+        fields="word string, secret string, n long",
+    ) as running:
         running.publish(["a", "hush", 1])
         assert bodies(amqp_url, queue) == [b'{"n":1,"word":"a"}']
 
@@ -111,7 +119,9 @@ def test_a_body_as_it_is_may_be_binary(amqp_url, queue):
 def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, queue):
     other = unique("other")
     fallback = unique("fallback")
-    with Running(QueueSink(fallback, queue_field="to"), amqp_url, fields="to string, n long") as running:
+    with Running(
+        QueueSink(fallback, queue_field="to"), amqp_url, fields="to string, n long"
+    ) as running:
         running.publish([queue, 1], [other, 2], [None, 3], [queue, 4])
         assert running.acked == [0, 1, 2, 3]
         assert bodies(amqp_url, queue) == [b'{"n":1}', b'{"n":4}']
@@ -127,12 +137,17 @@ def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, q
         ([None, "x"], "field 'to' holds None, which is no name of a queue"),
         (["amq.reserved", "x"], "may not do this"),
         (["out", None], "a body is a string or bytes, not the NoneType None"),
-        (["out", "x" * (16 * 1024 * 1024 + 1)], "MessageTooLargeError: the message has 16777217 bytes"),
+        (
+            ["out", "x" * (16 * 1024 * 1024 + 1)],
+            "MessageTooLargeError: the message has 16777217 bytes",
+        ),
     ],
 )
 def test_a_tuple_that_cannot_be_published_fails_alone(amqp_url, queue, bad, reason):
     to = queue if bad[0] == "out" else bad[0]
-    with Running(QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string") as running:
+    with Running(
+        QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string"
+    ) as running:
         running.publish([queue, "before"], [to, bad[1]], [queue, "after"])
         assert running.acked == [0, 2]
         assert list(running.failed) == [1]
@@ -147,7 +162,9 @@ def test_a_number_that_json_lacks_fails_alone(amqp_url, queue):
         assert (running.acked, list(running.failed)) == ([0, 2], [1])
 
 
-def test_without_declaring_a_missing_queue_fails_its_tuples_until_somebody_makes_it(amqp_url, queue):
+def test_without_declaring_a_missing_queue_fails_its_tuples_until_somebody_makes_it(
+    amqp_url, queue
+):
     with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
         running.publish(["a"])
         assert f"PublishRefusedError: there is no queue '{queue}'" in running.failed[0]
@@ -159,7 +176,9 @@ def test_without_declaring_a_missing_queue_fails_its_tuples_until_somebody_makes
 
 def test_a_queue_that_is_deleted_under_it_fails_once_and_is_made_again(amqp_url, queue):
     other = unique("other")
-    with Running(QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string") as running:
+    with Running(
+        QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string"
+    ) as running:
         running.publish([queue, "a"], [other, "b"])
         delete(amqp_url, queue)
         running.publish([queue, "c"], [other, "d"], [queue, "e"])
@@ -172,15 +191,22 @@ def test_a_queue_that_is_deleted_under_it_fails_once_and_is_made_again(amqp_url,
 
 def test_a_full_queue_fails_what_it_refuses(amqp_url, queue):
     with plain_channel(amqp_url) as channel:
-        channel.queue_declare(queue, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+        channel.queue_declare(
+            queue, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
+        )
     with Running(QueueSink(queue, field="body"), amqp_url) as running:
         running.publish(["a"], ["b"], ["c"])
         assert (running.acked, list(running.failed)) == ([0, 1], [2])
         assert "full or unavailable" in running.failed[2]
 
 
-def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again_when_it_is_back(amqp_url, queue):
-    with Proxy(amqp_url) as wire, Running(QueueSink(queue, field="body", patience_secs=4), wire.url) as running:
+def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again_when_it_is_back(
+    amqp_url, queue
+):
+    with (
+        Proxy(amqp_url) as wire,
+        Running(QueueSink(queue, field="body", patience_secs=4), wire.url) as running,
+    ):
         running.publish(["a"])
         wire.retarget("amqp://127.0.0.1:1")
         running.publish(["b"], ["c"])
@@ -198,13 +224,18 @@ def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
         assert len(running.failed) == 100
         errors = running.cluster._engine.metrics.errors()
         assert 1 <= len(errors) <= 20, "one per step, and 100 tuples are a few steps"
-        assert {(error.component, f"no queue '{queue}'" in error.message) for error in errors} == {("out", True)}
+        assert {(error.component, f"no queue '{queue}'" in error.message) for error in errors} == {
+            ("out", True)
+        }
 
 
 def test_without_an_address_its_tuples_fail_with_what_to_do():
     with Running(QueueSink("q", field="body"), None) as running:
         running.publish(["a"])
-        assert "'out' publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP" in running.failed[0]
+        assert (
+            "'out' publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
+            in running.failed[0]
+        )
     with Running(QueueSink("q", field="body"), "http://nowhere") as running:
         running.publish(["a"])
         assert AddressError.__name__ in running.failed[0]
@@ -237,7 +268,10 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
         ({"queue": ""}, "cannot publish to '': use 1 to 250 bytes"),
         ({"queue": "q" * 251}, "use 1 to 250 bytes"),
         ({"queue": 7}, "cannot publish to 7"),
-        ({"queue": "q", "field": "a", "fields": ["b"]}, "field for a body as it is, or fields for a JSON object, not both"),
+        (
+            {"queue": "q", "field": "a", "fields": ["b"]},
+            "field for a body as it is, or fields for a JSON object, not both",
+        ),
         ({"queue": "q", "fields": "body"}, "for one body as it is write field='body'"),
         ({"queue": "q", "patience_secs": 0}, "a patience_secs of more than 0, not 0"),
     ],

@@ -10,7 +10,8 @@ SCRIPT = """
 from tiercel.spark_jobs.spark.session import SparkUnit
 
 spark = SparkUnit("silence", "local[1]", {})
-error = spark.context._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.executor").error
+log4j = spark.context._jvm.org.apache.logging.log4j
+error = log4j.LogManager.getLogger("org.apache.spark.executor").error
 error("before")
 with spark.silenced():
     error("for a while")
@@ -23,7 +24,14 @@ spark.stop()
 
 def test_spark_logs_errors_but_nothing_while_it_is_silenced():
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=240, check=True
+        [sys.executable, "-c", SCRIPT],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
     )
-    said = [line.split("spark", 1)[1].strip() for line in done.stderr.splitlines() if "ERROR" in line]
+    said = [
+        line.split("spark", 1)[1].strip() for line in done.stderr.splitlines() if "ERROR" in line
+    ]
     assert said == ["before", "in between"]

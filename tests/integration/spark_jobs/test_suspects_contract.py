@@ -21,7 +21,9 @@ def book(request):
     if request.param == "memory":
         made = MemoryCaseBook()
     else:
-        made = RedisCaseBook(connect(request.getfixturevalue("redis_url")), f"suspects-{uuid.uuid4().hex}")
+        made = RedisCaseBook(
+            connect(request.getfixturevalue("redis_url")), f"suspects-{uuid.uuid4().hex}"
+        )
     yield made
     made.close()
 

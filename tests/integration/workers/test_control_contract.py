@@ -105,7 +105,11 @@ def test_a_redis_that_is_away_is_an_error_that_passes(redis):
     control = RedisControl(server.url, "control")
     control.order(State.DEACTIVATED)
     server.kill()
-    for call in (control.state, lambda: control.report(1, WORKING, State.ACTIVE), lambda: control.order(State.ACTIVE)):
+    for call in (
+        control.state,
+        lambda: control.report(1, WORKING, State.ACTIVE),
+        lambda: control.order(State.ACTIVE),
+    ):
         with pytest.raises(LedgerUnavailableError):
             call()
 
@@ -122,7 +126,9 @@ def test_a_number_of_tasks_that_was_ordered_stays_until_it_is_ordered_otherwise(
     control.rebalance({"split words, all=": 2, "count": 4})
     control.rebalance({})
     control.rebalance({"count": 3, "gone": None})
-    assert control.rebalanced(NO_REBALANCE) == Rebalance(number=3, parallelism={"split words, all=": 2, "count": 3})
+    assert control.rebalanced(NO_REBALANCE) == Rebalance(
+        number=3, parallelism={"split words, all=": 2, "count": 3}
+    )
     control.rebalance({"split words, all=": None})
     assert control.rebalanced(NO_REBALANCE) == Rebalance(number=4, parallelism={"count": 3})
     control.rebalance({"count": None})

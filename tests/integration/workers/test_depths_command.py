@@ -1,4 +1,6 @@
-"""``tiercel depths`` on real servers: RabbitMQ's queues and our own, for people, for scripts and for alarms."""
+"""``tiercel depths`` on real servers: RabbitMQ's queues and our own, for people, for
+scripts and for alarms.
+"""
 
 import json
 from datetime import timedelta
@@ -39,7 +41,13 @@ def name(amqp_url, redis_url):
 @pytest.fixture
 def tiercel(amqp_url, redis_url, management_url):
     def run(*arguments, management=management_url):
-        servers = ["--amqp", amqp_url, "--redis", redis_url, *(["--management", management] if management else [])]
+        servers = [
+            "--amqp",
+            amqp_url,
+            "--redis",
+            redis_url,
+            *(["--management", management] if management else []),
+        ]
         result = CliRunner().invoke(app, ["depths", *arguments, *servers], env={"COLUMNS": "200"})
         return result.exit_code, result.output
 
@@ -74,7 +82,9 @@ def test_it_counts_what_waits_what_is_held_what_is_dead_and_what_moves(tiercel, 
     put(amqp_url, f"{name}.dead", b"d")
     with Desk(amqp_url, name, prefetch=2) as desk:
         to_ack = desk.take(2)[:1]
-        wait_until(lambda: (queue := looked(tiercel, name)[0])["unacked"] == 2 and queue["ready"] == 3)
+        wait_until(
+            lambda: (queue := looked(tiercel, name)[0])["unacked"] == 2 and queue["ready"] == 3
+        )
         wait_until(lambda: looked(tiercel, name)[0]["consumers"] >= 1)
         wait_until(lambda: looked(tiercel, name)[0]["dead_lettered"] == 1)
 
@@ -91,7 +101,11 @@ def test_it_counts_what_waits_what_is_held_what_is_dead_and_what_moves(tiercel, 
 def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name, amqp_url):
     put(amqp_url, name, b"x")
     for management in (None, "http://127.0.0.1:9"):
-        wait_until(lambda management=management: looked(tiercel, name, management=management)[0]["ready"] == 1)
+        wait_until(
+            lambda management=management: (
+                looked(tiercel, name, management=management)[0]["ready"] == 1
+            )
+        )
         queue, _ = looked(tiercel, name, management=management)
         assert [queue[key] for key in ("unacked", "delayed", "in_rate", "out_rate")] == [None] * 4
         assert "?" in tiercel(name, management=management)[1]
@@ -100,8 +114,15 @@ def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name,
 def test_our_own_queues_are_measured(tiercel, name, redis_url):
     inboxes = RedisInboxes(RedisServers((redis_url,)), name)
     inboxes.adopt("run", [3, 4])
-    append(inboxes, 1, parcel(b"a", target=3, tuples=[1]), parcel(b"b", b"c", target=4, tuples=[20, 300]))
-    spec = LedgerSpec(topology=name, urls=(redis_url,), shards=2, owners=2, message_timeout=timedelta(seconds=30))
+    append(
+        inboxes,
+        1,
+        parcel(b"a", target=3, tuples=[1]),
+        parcel(b"b", b"c", target=4, tuples=[20, 300]),
+    )
+    spec = LedgerSpec(
+        topology=name, urls=(redis_url,), shards=2, owners=2, message_timeout=timedelta(seconds=30)
+    )
     ledger = open_ledger(spec)
     feed = ledger.feed(1)
     ledger.register(1, list(range(1, 101)), [7] * 100)
@@ -111,7 +132,12 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
     control.report(2, Presence(active=True, pending=0, oldest_s=0), State.ACTIVE)
     wait_until(lambda: looked(tiercel, name)[1][0]["feed_lag_s"] > 0)
     [own] = looked(tiercel, name)[1]
-    assert (own["topology"], own["waiting"], own["pending"], own["oldest_pending_s"]) == (name, 321, 97, 12.5)
+    assert (own["topology"], own["waiting"], own["pending"], own["oldest_pending_s"]) == (
+        name,
+        321,
+        97,
+        12.5,
+    )
     assert own["oldest_waiting_s"] > 0
     assert own["feed_entries"] >= 1
     feed.read(timedelta(0))
@@ -124,7 +150,12 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
 def test_it_exits_with_1_if_more_waits_than_may(tiercel, name, amqp_url):
     put(amqp_url, name, b"x", b"y")
     put(amqp_url, f"{name}.dead", b"d")
-    wait_until(lambda: looked(tiercel, name)[0]["ready"] == 2 and looked(tiercel, name)[0]["dead_lettered"] == 1)
+    wait_until(
+        lambda: (
+            looked(tiercel, name)[0]["ready"] == 2
+            and looked(tiercel, name)[0]["dead_lettered"] == 1
+        )
+    )
     assert tiercel(name, "--fail-above", f"{name}=2", "--fail-above", f"{name}.dead=1")[0] == 0
     code, said = tiercel(name, "--fail-above", f"{name}=1")
     assert (code, said.splitlines()[-1]) == (1, f"tiercel: 2 messages in {name}, more than 1")
@@ -146,5 +177,9 @@ def test_a_limit_that_is_none_is_refused(tiercel, given):
 def test_monitors_pass_over_a_queue_that_is_not_there(amqp_url, management_url, name):
     missing = unique()
     for management in (management_url, None):
-        wait_until(lambda management=management: [d.name for d in survey(amqp_url, [missing, name], management)] == [name])
+        wait_until(
+            lambda management=management: (
+                [d.name for d in survey(amqp_url, [missing, name], management)] == [name]
+            )
+        )
     assert isinstance(survey(amqp_url, [name])[0], QueueDepth)

@@ -52,7 +52,12 @@ def report(url, topology, *messages, component="split", first=0):
     metrics = RedisMetrics(url, topology)
     metrics.report(
         [
-            ErrorReport(at=THEN + timedelta(seconds=second), component=component, task=second, message=message)
+            ErrorReport(
+                at=THEN + timedelta(seconds=second),
+                component=component,
+                task=second,
+                message=message,
+            )
             for second, message in enumerate(messages, first)
         ]
     )
@@ -61,7 +66,11 @@ def report(url, topology, *messages, component="split", first=0):
 
 def rows(output):
     """The cells of a table's rows, as rich draws them."""
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in output.splitlines() if line.startswith("│")]
+    return [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in output.splitlines()
+        if line.startswith("│")
+    ]
 
 
 def test_the_newest_come_first_with_time_component_and_task(errors, url):
@@ -107,7 +116,10 @@ def test_a_topology_without_errors_has_none(errors, url):
 def test_where_nothing_has_run_that_is_said(errors):
     code, _, said = errors()
     assert code == 2
-    assert said == "tiercel: no topology has run here yet: start one, or name another Redis with --redis\n"
+    assert (
+        said
+        == "tiercel: no topology has run here yet: start one, or name another Redis with --redis\n"
+    )
 
 
 def test_a_name_that_never_ran_is_told_from_one_without_errors(errors, url):
@@ -118,13 +130,22 @@ def test_a_name_that_never_ran_is_told_from_one_without_errors(errors, url):
 
 
 def test_passwords_are_not_shown(errors, url):
-    report(url, "words", "ConnectionError: redis://:hush@host:6379/0 and amqp://guest:secret@rabbit is away")
+    report(
+        url,
+        "words",
+        "ConnectionError: redis://:hush@host:6379/0 and amqp://guest:secret@rabbit is away",
+    )
     _, output, _ = errors(columns=200)
     assert "redis://:***@host:6379/0 and amqp://guest:***@rabbit is away" in output
 
 
 def test_markup_and_control_characters_in_a_reason_are_text(errors, url):
-    report(url, "words", "KeyError: [bold red]'x'[/] \x1b[2J\x07 :smile: [/nothing]", component="[b]split[/b]")
+    report(
+        url,
+        "words",
+        "KeyError: [bold red]'x'[/] \x1b[2J\x07 :smile: [/nothing]",
+        component="[b]split[/b]",
+    )
     _, output, _ = errors()
     [[_, component, _, reason]] = rows(output)
     assert component == "[b]split[/b]"

@@ -59,7 +59,12 @@ def test_one_driver_has_it_and_what_it_says_of_itself_is_found(lease):
 
 
 def test_the_holder_says_something_else_of_itself_by_taking_it_again(lease):
-    for holder in (A, Holder(driver="a"), Holder(driver="a", shape="abc"), Holder(driver="a", run="18")):
+    for holder in (
+        A,
+        Holder(driver="a"),
+        Holder(driver="a", shape="abc"),
+        Holder(driver="a", run="18"),
+    ):
         assert lease.take(holder)
         assert lease.holder() == holder
 

@@ -37,12 +37,16 @@ def test_an_address_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Exception, match=f"cannot listen on 127.0.0.1:{port}: .*--port"):
-            CliRunner().invoke(app, ["monitor", "--port", str(port), *NOWHERE], catch_exceptions=False)
+            CliRunner().invoke(
+                app, ["monitor", "--port", str(port), *NOWHERE], catch_exceptions=False
+            )
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "nicegui", None)
-    for module in [name for name in sys.modules if name.startswith("tiercel.workers.monitoring.page.view")]:
+    for module in [
+        name for name in sys.modules if name.startswith("tiercel.workers.monitoring.page.view")
+    ]:
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(Exception, match=r"pip install 'tiercel\[monitor\]'"):
         CliRunner().invoke(app, ["monitor", *NOWHERE], catch_exceptions=False)
@@ -60,4 +64,6 @@ def test_a_token_is_never_shown_and_never_short(monkeypatch):
 
 def test_a_host_that_is_none_is_refused_in_one_line():
     with pytest.raises(UsageError, match="--allowed-host http://page:8710: write a host name"):
-        CliRunner().invoke(app, ["monitor", "--allowed-host", "http://page:8710", *NOWHERE], catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["monitor", "--allowed-host", "http://page:8710", *NOWHERE], catch_exceptions=False
+        )

@@ -39,12 +39,16 @@ def url(amqp_url, redis_url, tmp_path):
 @pytest.fixture
 def logged(tmp_path):
     """The lines of the monitor's log that hold a text."""
-    return lambda text: [line for line in (tmp_path / "monitor.log").read_text().splitlines() if text in line]
+    return lambda text: [
+        line for line in (tmp_path / "monitor.log").read_text().splitlines() if text in line
+    ]
 
 
 def status(url, path="", **headers):
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", headers=headers)) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url}{path}", headers=headers)
+        ) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -70,7 +74,12 @@ def test_a_page_that_is_rebound_to_us_reads_nothing(url, name):
         assert await page.load() == 400
         honest = ScriptedPage(f"{url}?topology={name}")
         assert await honest.load() == 200
-        for headers in (EVIL, {"Origin": "http://evil.example:8710"}, {"Origin": "http://localhost:3000"}, {"Origin": "null"}):
+        for headers in (
+            EVIL,
+            {"Origin": "http://evil.example:8710"},
+            {"Origin": "http://localhost:3000"},
+            {"Origin": "null"},
+        ):
             honest.headers = headers
             with pytest.raises(socketio.exceptions.ConnectionError):
                 await honest.connect()

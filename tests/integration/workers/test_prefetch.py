@@ -1,4 +1,6 @@
-"""A run in which nothing fails: RabbitMQ hands each message out once, however the bound on tuples in flight changes."""
+"""A run in which nothing fails: RabbitMQ hands each message out once, however the bound on tuples
+in flight changes.
+"""
 
 import threading
 import time
@@ -77,7 +79,9 @@ class Sleeper(BasicBolt):
 
 
 class Stack:
-    """A spout worker on a real queue, and tasks that sleep in place of Spark's; the twins are between them."""
+    """A spout worker on a real queue, and tasks that sleep in place of Spark's; the twins
+    are between them.
+    """
 
     RUN = "1-run"
     TASKS = range(2, 6)
@@ -89,8 +93,12 @@ class Stack:
         spout = QueueSpout(queue)
         builder = TopologyBuilder("t")
         builder.set_spout("messages", spout)
-        builder.set_bolt("sleep", Sleeper(), parallelism=len(self.TASKS)).shuffle_grouping("messages")
-        self.ledger = MemoryLedger(LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout))
+        builder.set_bolt("sleep", Sleeper(), parallelism=len(self.TASKS)).shuffle_grouping(
+            "messages"
+        )
+        self.ledger = MemoryLedger(
+            LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout)
+        )
         self.inboxes = MemoryInboxes()
         self.inboxes.adopt(self.RUN, list(self.TASKS))
         self.lease = MemoryLease(lambda: 0.0)
@@ -101,7 +109,13 @@ class Stack:
             spout=spout,
             emitter=SpoutEmitter(topology, "messages", 1),
             ledger=self.ledger,
-            outbox=Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1, topology=topology),
+            outbox=Outbox(
+                ledger=self.ledger,
+                inboxes=self.inboxes,
+                lease=self.lease,
+                owner=1,
+                topology=topology,
+            ),
             tally=tally,
             orders=Orders(MemoryControl(), 1),
             settings=SpoutSettings(
@@ -112,10 +126,20 @@ class Stack:
             ),
         )
         context = SpoutContext(
-            topology="t", component="messages", task_id=1, task_index=0, parallelism=1, wake=self.task.wake, count=tally.add
+            topology="t",
+            component="messages",
+            task_id=1,
+            task_index=0,
+            parallelism=1,
+            wake=self.task.wake,
+            count=tally.add,
         )
-        self.threads = [threading.Thread(target=self.task.run, args=({"amqp_url": amqp_url}, context))]
-        self.threads += [threading.Thread(target=self._execute, args=(task,)) for task in self.TASKS]
+        self.threads = [
+            threading.Thread(target=self.task.run, args=({"amqp_url": amqp_url}, context))
+        ]
+        self.threads += [
+            threading.Thread(target=self._execute, args=(task,)) for task in self.TASKS
+        ]
 
     def __enter__(self):
         for thread in self.threads:
@@ -144,17 +168,26 @@ class Stack:
         while not self.ended.is_set():
             for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05)):
                 chunk = decode(entry.payload)
-                lineage = zip(chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), strict=True)
-                for body, (root, edge) in zip(chunk.values.column(0).to_pylist(), lineage, strict=True):
+                lineage = zip(
+                    chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), strict=True
+                )
+                for body, (root, edge) in zip(
+                    chunk.values.column(0).to_pylist(), lineage, strict=True
+                ):
                     time.sleep(self.seconds)
                     self.executed[body] += 1
-                    updates = Updates(roots=np.array([root], np.uint64), xors=np.array([edge], np.uint64))
+                    updates = Updates(
+                        roots=np.array([root], np.uint64), xors=np.array([edge], np.uint64)
+                    )
                     self.ledger.apply(Token(run=self.RUN, task=task, step=steps.popleft()), updates)
 
 
 @pytest.mark.parametrize(
     "start_s",
-    [pytest.param(0.0, id="a driver is there"), pytest.param(2.0, id="the driver comes late", marks=pytest.mark.rest)],
+    [
+        pytest.param(0.0, id="a driver is there"),
+        pytest.param(2.0, id="the driver comes late", marks=pytest.mark.rest),
+    ],
 )
 def test_each_message_of_slow_work_is_delivered_once(amqp_url, start_s):
     """600 messages of a second each, four tasks, the default settings: a tenth of all that."""

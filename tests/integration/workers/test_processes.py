@@ -38,13 +38,17 @@ def test_a_killed_child_is_started_again_as_another_process(supervisor: Supervis
     child = supervisor.start(Child("a", FOREVER, backoff=QUICK))
     first = child.pid
     os.kill(first, signal.SIGKILL)
-    second = wait_until(lambda: child.pid if child.pid not in (None, first) else None, message="a new process")
+    second = wait_until(
+        lambda: child.pid if child.pid not in (None, first) else None, message="a new process"
+    )
     assert alive(second)
     wait_until(lambda: child.restarts == 1)
     assert child.exit_code is None
 
 
-def test_a_child_that_fails_again_and_again_is_started_again_and_again(supervisor: Supervisor) -> None:
+def test_a_child_that_fails_again_and_again_is_started_again_and_again(
+    supervisor: Supervisor,
+) -> None:
     child = supervisor.start(Child("a", ["sh", "-c", "exit 1"], backoff=QUICK))
     wait_until(lambda: child.restarts >= 5)
 
@@ -55,7 +59,9 @@ def test_a_child_that_has_finished_is_not_started_again(supervisor: Supervisor) 
     assert (child.exit_code, child.restarts, child.pid, supervisor.refused) == (0, 0, None, ())
 
 
-def test_a_child_that_refuses_to_work_is_not_started_again_and_is_known(supervisor: Supervisor) -> None:
+def test_a_child_that_refuses_to_work_is_not_started_again_and_is_known(
+    supervisor: Supervisor,
+) -> None:
     child = supervisor.start(Child("a", ["sh", "-c", "exit 2"], backoff=QUICK))
     wait_until(lambda: supervisor.refused == (child,))
     assert child.restarts == 0
@@ -74,7 +80,10 @@ def test_stopping_lets_children_end_in_order(supervisor: Supervisor, tmp_path: P
 
 def test_a_child_that_does_not_end_in_time_is_killed_with_its_own_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    script = 'trap "" TERM; sleep 1000 & echo $$ $! > $0.new; mv $0.new $0; wait; while :; do sleep 1000; done'
+    script = (
+        'trap "" TERM; sleep 1000 & echo $$ $! > $0.new; mv $0.new $0; wait; while '
+        ":; do sleep 1000; done"
+    )
     child = Child("a", ["sh", "-c", script, str(pids)])
     child.start()
     wait_until(pids.exists)
@@ -83,7 +92,9 @@ def test_a_child_that_does_not_end_in_time_is_killed_with_its_own_children(tmp_p
         wait_until(lambda pid=pid: not alive(pid), message=f"{pid} is gone")
 
 
-def test_what_a_dead_child_leaves_behind_is_killed_too(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_what_a_dead_child_leaves_behind_is_killed_too(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
     left = tmp_path / "pid"
     supervisor.start(Child("a", ["sh", "-c", "sleep 1000 & echo $! > $0; exit 0", str(left)]))
     wait_until(lambda: left.exists() and left.read_text().strip())
@@ -96,7 +107,8 @@ def test_children_are_gone_when_their_supervisor_is_killed(tmp_path: Path) -> No
         "import os, signal, sys\n"
         "from tiercel.workers.processes import Child, Supervisor\n"
         "s = Supervisor()\n"
-        "s.start(Child('a', ['sh', '-c', 'sleep 1000 & echo $$ $! > $0.new; mv $0.new $0; wait', sys.argv[1]]))\n"
+        "s.start(Child('a', ['sh', '-c', 'sleep 1000 & echo $$ $! > $0.new; mv "
+        "$0.new $0; wait', sys.argv[1]]))\n"
         "while not os.path.exists(sys.argv[1]): pass\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -114,16 +126,26 @@ def test_children_survive_the_thread_that_started_them(supervisor: Supervisor) -
     assert alive(child.pid)
 
 
-def test_a_child_sees_our_environment_and_what_is_added_to_it(supervisor: Supervisor, tmp_path: Path, monkeypatch) -> None:
+def test_a_child_sees_our_environment_and_what_is_added_to_it(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("OURS", "1")
     out = tmp_path / "out"
-    supervisor.start(Child("a", ["sh", "-c", "echo $OURS $ADDED > $0.new; mv $0.new $0", str(out)], {"ADDED": "2"}))
+    supervisor.start(
+        Child(
+            "a", ["sh", "-c", "echo $OURS $ADDED > $0.new; mv $0.new $0", str(out)], {"ADDED": "2"}
+        )
+    )
     wait_until(out.exists)
     assert out.read_text() == "1 2\n"
 
 
 def test_stopping_during_the_pause_before_a_restart_starts_nothing() -> None:
-    child = Child("a", ["sh", "-c", "exit 1"], backoff=Backoff(first=timedelta(hours=1), longest=timedelta(hours=1)))
+    child = Child(
+        "a",
+        ["sh", "-c", "exit 1"],
+        backoff=Backoff(first=timedelta(hours=1), longest=timedelta(hours=1)),
+    )
     child.start()
     wait_until(lambda: child.pid is None)
     child.stop(timedelta(seconds=5))
@@ -131,7 +153,9 @@ def test_stopping_during_the_pause_before_a_restart_starts_nothing() -> None:
     assert (child.pid, child.restarts, child.exit_code) == (None, 0, 1)
 
 
-def test_names_of_children_are_unique_and_none_is_started_after_the_end(supervisor: Supervisor) -> None:
+def test_names_of_children_are_unique_and_none_is_started_after_the_end(
+    supervisor: Supervisor,
+) -> None:
     supervisor.start(Child("a", FOREVER))
     with pytest.raises(ValueError, match="there is a child 'a' already"):
         supervisor.start(Child("a", FOREVER))

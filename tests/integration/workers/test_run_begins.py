@@ -62,11 +62,15 @@ def drive(redis_url, name):
         one._runs.close()
 
 
-def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_the_monitor_knows(drive, name, redis_url):
+def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_the_monitor_knows(
+    drive, name, redis_url
+):
     with closing(RedisControl(redis_url, name)) as control:
         control.rebalance({"count": 3, "gone": 2})
         driver = drive()
-        assert name not in known_topologies(redis_url), "a driver in reserve leaves the note to the one that works"
+        assert name not in known_topologies(redis_url), (
+            "a driver in reserve leaves the note to the one that works"
+        )
         run = driver._runs.begin(2)
         assert run.topology.parallelism == {"count": 3}
         assert run.hosts == ((2, 4), (3,))
@@ -76,7 +80,9 @@ def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_the_monitor_knows(
         assert topology_named(redis_url, name).graph.bolt_tasks == [2]
 
 
-def test_what_a_task_that_is_gone_left_half_done_in_a_state_is_taken_back(drive, name, redis_url, monkeypatch):
+def test_what_a_task_that_is_gone_left_half_done_in_a_state_is_taken_back(
+    drive, name, redis_url, monkeypatch
+):
     spec = ledger_spec_of(topology(name, bolt=Count()), (redis_url,))
     fields = [b"%d" % number for number in range(5)]
     with closing(RedisStateStore(spec, epoch=1)) as store:
@@ -98,7 +104,9 @@ def test_tasks_of_the_run_before_change_nothing_once_a_run_begins(drive):
         second = driver._runs.begin(2)
         assert int(second.id) > int(first.id)
         assert second.epoch == int(second.id)
-        assert ledger.apply(token(run=first.id, step=1), updates({ROOT: A})).applied is Applied.STALE
+        assert (
+            ledger.apply(token(run=first.id, step=1), updates({ROOT: A})).applied is Applied.STALE
+        )
         assert not feed.read(timedelta(0))
         assert ledger.apply(token(run=second.id), updates({ROOT: A})).completed == 1
 
@@ -126,8 +134,12 @@ def test_what_was_in_the_inboxes_is_released(drive):
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (3, 2)])
-def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(drive, redis_url, name, then, now):
-    with closing(RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), epoch=1)) as store:
+def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(
+    drive, redis_url, name, then, now
+):
+    with closing(
+        RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), epoch=1)
+    ) as store:
         # Whichever shard a key lies in.
         writes = Writes(puts={b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"})
         commit_turn(begin(store, "count", 0, 0), writes, "digest")
@@ -135,14 +147,17 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(dri
     with pytest.raises(StateLayoutError) as caught:
         driver.run()
     assert str(caught.value) == (
-        f"the state of 'count' was written with ackers={then}, now it is {now}: set ackers={then} again, or remove the state"
+        f"the state of 'count' was written with ackers={then}, now it is {now}: set "
+        f"ackers={then} again, or remove the state"
     )
     assert driver._ground.lease.holder() is None
     assert drive(ackers=then, bolt=Count())._runs.begin(2)
 
 
 def test_a_state_that_is_empty_may_have_another_number_of_shards(drive, redis_url, name):
-    with closing(RedisStateStore(ledger_spec_of(topology(name, ackers=2), (redis_url,)), epoch=1)) as store:
+    with closing(
+        RedisStateStore(ledger_spec_of(topology(name, ackers=2), (redis_url,)), epoch=1)
+    ) as store:
         commit_turn(begin(store, "count", 0, 0), Writes(puts={b"a": b"1"}), "digest")
         commit_turn(begin(store, "count", 0, 1), Writes(deletes={b"a"}), "other digest")
     assert drive(ackers=1, bolt=Count())._runs.begin(2)

@@ -39,11 +39,24 @@ def topology():
 class Worker:
     """One process; its log is read as events."""
 
-    def __init__(self, folder: Path, name: str, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, environment: dict[str, str], *arguments: str
+    ) -> None:
         self.log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "tiercel", "spout", "equal:topology", *arguments, "--log", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "tiercel",
+            "spout",
+            "equal:topology",
+            *arguments,
+            "--log",
+            "json",
+        ]
         with self.log.open("w") as file:
-            self.process = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, stdout=file, stderr=file)
+            self.process = subprocess.Popen(
+                command, cwd=folder, env={**os.environ, **environment}, stdout=file, stderr=file
+            )
 
     def events(self) -> list[dict]:
         lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
@@ -52,7 +65,12 @@ class Worker:
     def says(self, event: str, times: int = 1) -> dict:
         """Wait until it has logged this."""
         found = wait_until(
-            lambda: (those := [each for each in self.events() if each.get("event") == event])[times - 1 :] and those,
+            lambda: (
+                (those := [each for each in self.events() if each.get("event") == event])[
+                    times - 1 :
+                ]
+                and those
+            ),
             60,
             f"{event} of {self.log.name}",
         )
@@ -75,8 +93,14 @@ def start(tmp_path, amqp_url, redis_url):
         def started(name, *arguments, spouts=("lines",), tasks=2, **more):
             text = f"SPOUTS = {spouts!r}\n" + TOPOLOGY.replace("NAME", topology)
             (tmp_path / "equal.py").write_text(text)
-            servers = {"TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url, "PYTHONPATH": str(ROOT)}
-            worker = Worker(tmp_path, name, {**servers, "TIERCEL_SPOUT_TASKS": str(tasks), **more}, *arguments)
+            servers = {
+                "TIERCEL_AMQP": amqp_url,
+                "TIERCEL_REDIS": redis_url,
+                "PYTHONPATH": str(ROOT),
+            }
+            worker = Worker(
+                tmp_path, name, {**servers, "TIERCEL_SPOUT_TASKS": str(tasks), **more}, *arguments
+            )
             exits.callback(worker.process.wait)
             exits.callback(worker.process.kill)
             return worker
@@ -90,8 +114,14 @@ def test_equal_workers_take_different_tasks_and_the_one_too_many_waits_until_one
     assert first.task() == "lines-0"
     second = start("second")
     third = start("third")
-    wait_until(lambda: sum("task_claimed" in each.log.read_text() for each in (second, third)) == 1, 60, "a second worker")
-    working, waiting = (second, third) if "task_claimed" in second.log.read_text() else (third, second)
+    wait_until(
+        lambda: sum("task_claimed" in each.log.read_text() for each in (second, third)) == 1,
+        60,
+        "a second worker",
+    )
+    working, waiting = (
+        (second, third) if "task_claimed" in second.log.read_text() else (third, second)
+    )
     assert working.task() == "lines-1"
     waiting.says("in_reserve")
     assert first.end() == 0
@@ -115,11 +145,17 @@ def test_a_worker_that_was_away_for_too_long_leaves_its_task_to_the_other(start)
     assert first.end() == 0
 
 
-def test_a_worker_of_all_spouts_has_a_task_of_each_and_ends_when_the_topology_is_killed(start, redis_url, tmp_path):
+def test_a_worker_of_all_spouts_has_a_task_of_each_and_ends_when_the_topology_is_killed(
+    start, redis_url, tmp_path
+):
     beat = tmp_path / "beat"
     both = start("both", spouts=("lines", "others"), TIERCEL_HEARTBEAT=str(beat))
-    wait_until(lambda: {each["message"].split()[3] for each in both.events() if each.get("event") == "task_claimed"}
-               == {"lines-0", "others-0"}, 60, "a task of each")  # fmt: skip
+
+    def claimed():
+        events = [each for each in both.events() if each.get("event") == "task_claimed"]
+        return {each["message"].split()[3] for each in events}
+
+    wait_until(lambda: claimed() == {"lines-0", "others-0"}, 60, "a task of each")
     wait_until(beat.exists, 30, "a heartbeat, once both of them beat")
     RedisControl(redis_url, start.topology).order(State.KILLED)
     assert both.process.wait(60) == 0

@@ -1,4 +1,6 @@
-"""``tiercel activate``, ``deactivate`` and ``kill`` against Redis, with spout tasks and a driver that are there or not."""
+"""``tiercel activate``, ``deactivate`` and ``kill`` against Redis, with spout tasks and a driver
+that are there or not.
+"""
 
 import threading
 import time
@@ -58,7 +60,9 @@ class Workers:
             self.lease.take(Holder(driver="driver", run=self.run, parallelism=self.numbers))
             active = self._state is State.ACTIVE
             for task in (1, 2):
-                self._state = self.control.report(task, Presence(active=active, pending=self.pending), State.ACTIVE)
+                self._state = self.control.report(
+                    task, Presence(active=active, pending=self.pending), State.ACTIVE
+                )
             if self._state not in self.states:
                 self.states.append(self._state)
             if self._state is State.KILLED and not self.stubborn:
@@ -87,12 +91,18 @@ def workers(redis_url, name):
 
 def test_the_spouts_of_a_running_topology_are_deactivated_and_activated(tiercel, name, workers):
     with workers(pending=1_234):
-        assert tiercel("deactivate", name) == (0, f"{name} is deactivated, 2,468 messages in flight\n")
+        assert tiercel("deactivate", name) == (
+            0,
+            f"{name} is deactivated, 2,468 messages in flight\n",
+        )
         assert tiercel("activate", name) == (0, f"{name} is active, 2,468 messages in flight\n")
 
 
 def test_a_topology_that_does_not_run_starts_as_it_was_told(tiercel, name, redis_url):
-    assert tiercel("deactivate", name) == (0, f"{name} does not run now; it will start deactivated\n")
+    assert tiercel("deactivate", name) == (
+        0,
+        f"{name} does not run now; it will start deactivated\n",
+    )
     assert RedisControl(redis_url, name).state() is State.DEACTIVATED
     assert tiercel("kill", name) == (0, f"{name} does not run\n")
     assert RedisControl(redis_url, name).state() is State.ACTIVE
@@ -129,7 +139,10 @@ def test_kill_names_what_does_not_end(tiercel, name, workers, monkeypatch):
 
 
 def test_rebalance_waits_until_a_new_run_has_begun(tiercel, name, workers, redis_url):
-    assert tiercel("rebalance", name) == (0, f"{name} does not run now; it is spread anew whenever it starts\n")
+    assert tiercel("rebalance", name) == (
+        0,
+        f"{name} does not run now; it is spread anew whenever it starts\n",
+    )
     with workers() as running:
         wait_until(running.lease.holder)
 
@@ -154,7 +167,10 @@ def test_rebalance_says_where_to_look_when_no_run_begins(tiercel, name, workers,
         wait_until(running.lease.holder)
         code, said = tiercel("rebalance", name)
     assert code == 1
-    assert said.splitlines()[-1] == f"{name} has not begun a new run yet: the log of its driver says why"
+    assert (
+        said.splitlines()[-1]
+        == f"{name} has not begun a new run yet: the log of its driver says why"
+    )
 
 
 def test_a_number_of_tasks_is_ordered_and_seen_obeyed(tiercel, name, workers):
@@ -201,7 +217,9 @@ def test_a_driver_that_cannot_obey_is_told_of(tiercel, name, workers, monkeypatc
         threading.Timer(0.5, setattr, [running, "run", "18"]).start()
         code, said = tiercel("rebalance", name, "--parallelism", "sink=4")
     assert code == 1
-    assert said.splitlines()[-1].endswith("its driver has other code, or an older tiercel; start it again")
+    assert said.splitlines()[-1].endswith(
+        "its driver has other code, or an older tiercel; start it again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,18 +233,29 @@ def test_a_driver_that_cannot_obey_is_told_of(tiercel, name, workers, monkeypatc
         ("sink", "write BOLT=N"),
     ],
 )
-def test_a_number_of_tasks_that_cannot_be_is_one_line_and_nothing_is_ordered(name, redis_url, ordered, said):
-    result = CliRunner().invoke(app, ["rebalance", name, "--parallelism", ordered, "--redis", redis_url])
+def test_a_number_of_tasks_that_cannot_be_is_one_line_and_nothing_is_ordered(
+    name, redis_url, ordered, said
+):
+    result = CliRunner().invoke(
+        app, ["rebalance", name, "--parallelism", ordered, "--redis", redis_url]
+    )
     assert said in str(result.exception)
     assert type(result.exception).__name__ == "UsageError"
     assert RedisControl(redis_url, name).rebalanced(NO_REBALANCE) == NO_REBALANCE
 
 
-def test_an_order_for_a_bolt_that_the_code_has_lost_can_be_taken_back_and_not_be_given(tiercel, name, redis_url):
+def test_an_order_for_a_bolt_that_the_code_has_lost_can_be_taken_back_and_not_be_given(
+    tiercel, name, redis_url
+):
     control = RedisControl(redis_url, name)
     control.rebalance({"lost": 3, "sink": 2})
-    result = CliRunner().invoke(app, ["rebalance", name, "--parallelism", "lost=4", "--redis", redis_url])
-    assert "has no bolt 'lost' any more: --parallelism lost=default takes the order for it back" in str(result.exception)
+    result = CliRunner().invoke(
+        app, ["rebalance", name, "--parallelism", "lost=4", "--redis", redis_url]
+    )
+    assert (
+        "has no bolt 'lost' any more: --parallelism lost=default takes the order for it back"
+        in str(result.exception)
+    )
     assert tiercel("rebalance", name, "--parallelism", "lost=default")[0] == 0
     assert control.rebalanced(NO_REBALANCE).parallelism == {"sink": 2}
 
@@ -247,7 +276,9 @@ def test_a_spout_worker_that_starts_leaves_what_the_driver_noted(redis_url):
 
 
 @pytest.mark.parametrize("command", ["activate", "deactivate", "rebalance", "kill"])
-def test_an_unknown_topology_is_one_line_with_those_that_there_are(tiercel, name, command, redis_url):
+def test_an_unknown_topology_is_one_line_with_those_that_there_are(
+    tiercel, name, command, redis_url
+):
     result = CliRunner().invoke(app, [command, "nobody", "--redis", redis_url])
     assert "there is no topology 'nobody'; there are " in str(result.exception)
     assert name in str(result.exception)

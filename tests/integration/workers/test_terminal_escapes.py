@@ -1,4 +1,6 @@
-"""Escape sequences in bodies, reasons and names never reach a terminal: every command that shows them, on a pty."""
+"""Escape sequences in bodies, reasons and names never reach a terminal: every command that
+shows them, on a pty.
+"""
 
 import os
 import pty
@@ -30,7 +32,9 @@ def topology_of(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def name(amqp_url, redis_url):
-    """A queue, the bolt that works on it, its errors and dead letters: all with escape sequences in them."""
+    """A queue, the bolt that works on it, its errors and dead letters: all with escape
+    sequences in them.
+    """
     name = unique(f"evil{EVIL}")
     builder = TopologyBuilder(topology_of(name))
     builder.set_spout("lines", QueueSpout(name))
@@ -42,7 +46,16 @@ def name(amqp_url, redis_url):
     put(amqp_url, f"{name}.dead", b"body \xc2\x9b31;5;7m \xe2\x80\xaeOWNED", headers=headers)
     put(amqp_url, f"{name}.dead", f"binary {EVIL}".encode(), headers=headers)
     with closing(RedisMetrics(redis_url, topology_of(name))) as metrics:
-        metrics.report([ErrorReport(at=datetime.now(UTC), component=f"bolt{EVIL}", task=2, message=f"ValueError: {EVIL}")])
+        metrics.report(
+            [
+                ErrorReport(
+                    at=datetime.now(UTC),
+                    component=f"bolt{EVIL}",
+                    task=2,
+                    message=f"ValueError: {EVIL}",
+                )
+            ]
+        )
     yield name
     for queue in (name, f"{name}.dead"):
         delete(amqp_url, queue)
@@ -54,14 +67,23 @@ def tiercel(amqp_url, redis_url):
 
     With a text to wait for, the command is ended then.
     """
-    environment = {**os.environ, "TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url, "TERM": "xterm-256color"}
+    environment = {
+        **os.environ,
+        "TIERCEL_AMQP": amqp_url,
+        "TIERCEL_REDIS": redis_url,
+        "TERM": "xterm-256color",
+    }
 
     def run(*arguments, until=None, **variables):
-        with at_a_terminal(*arguments, environment={**environment, "COLUMNS": "300", **variables}) as terminal:
+        with at_a_terminal(
+            *arguments, environment={**environment, "COLUMNS": "300", **variables}
+        ) as terminal:
             if until is not None:
                 wait_until(lambda: until in terminal.seen(), 60, f"{until} in {terminal.seen()}")
                 terminal.process.terminate()
-            wait_until(lambda: (terminal.seen(), terminal.process.poll())[1] is not None, 60, "its end")
+            wait_until(
+                lambda: (terminal.seen(), terminal.process.poll())[1] is not None, 60, "its end"
+            )
             return terminal.seen()
 
     return run

@@ -32,9 +32,22 @@ def name(amqp_url, redis_url):
     with ran(amqp_url, redis_url, "top", bolt="[split]") as name:
         metrics = RedisMetrics(redis_url, name)
         metrics.add("lines", 1, {"emitted": 12_345, "acked": 12_000, "failed": 45, "timeout": 5})
-        metrics.add("[split]", 2, {"executed": 12_346, "execute_ns": 12_346_000_000, "steps": 4, "step_ns": 50_000_000})
+        metrics.add(
+            "[split]",
+            2,
+            {"executed": 12_346, "execute_ns": 12_346_000_000, "steps": 4, "step_ns": 50_000_000},
+        )
         now = datetime.now(UTC)
-        metrics.report([ErrorReport(at=now, component="[split]", task=2, message="[red]no markup: amqp://u:secret@h/")])
+        metrics.report(
+            [
+                ErrorReport(
+                    at=now,
+                    component="[split]",
+                    task=2,
+                    message="[red]no markup: amqp://u:secret@h/",
+                )
+            ]
+        )
         yield name
 
 
@@ -60,17 +73,31 @@ def test_it_shows_what_waits_for_each_bolt_and_who_began_again(name, redis_url):
         inboxes.open("run", 2, attempts[-1])
         assert inboxes.beat("run", {2: attempts[-1]}) == []
         put(inboxes, 1, parcel(b"chunk", target=2, tuples=[70]))
-        result = CliRunner().invoke(app, ["top", name, "--redis", redis_url], env={"COLUMNS": "100"})
+        result = CliRunner().invoke(
+            app, ["top", name, "--redis", redis_url], env={"COLUMNS": "100"}
+        )
     assert result.exit_code == 0, result.output
-    _, tasks = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["[split]"]]
+    _, tasks = [
+        line.split() for line in result.output.splitlines() if line.split()[:1] == ["[split]"]
+    ]
     assert (tasks[1], tasks[-2:]) == ("70", ["12.5", "2"]), "two restarts, and a process runs it"
 
 
 def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TIERCEL_REDIS": redis_url, "TERM": "xterm", "COLUMNS": "200", "LINES": "60"}
+    environment = {
+        **os.environ,
+        "TIERCEL_REDIS": redis_url,
+        "TERM": "xterm",
+        "COLUMNS": "200",
+        "LINES": "60",
+    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "tiercel", "top", name], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+        [sys.executable, "-m", "tiercel", "top", name],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
     )
     os.close(theirs)
     seen = bytearray()
@@ -119,4 +146,9 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
         assert view_of(away, Window.ALL_TIME)
         server.start()
         metrics.add("lines", 1, {"acked": 1})
-        wait_until(lambda: (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None and look.overview is not None)
+        wait_until(
+            lambda: (
+                (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None
+                and look.overview is not None
+            )
+        )

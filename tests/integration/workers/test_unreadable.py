@@ -46,7 +46,9 @@ def name():
 
 @pytest.fixture
 def spec(name, redis_url):
-    return LedgerSpec(topology=name, urls=(redis_url,), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+    return LedgerSpec(
+        topology=name, urls=(redis_url,), shards=1, owners=1, message_timeout=timedelta(seconds=30)
+    )
 
 
 @pytest.fixture
@@ -81,7 +83,9 @@ def frames(*parts: bytes) -> bytes:
 
 def ipc(*columns, head: bytes = b"1\n2\ns\nd") -> bytes:
     names = ["a", "__roots", "__edges"][: len(columns)]
-    batch = pa.RecordBatch.from_arrays(list(columns), names=names).replace_schema_metadata({b"tiercel": head})
+    batch = pa.RecordBatch.from_arrays(list(columns), names=names).replace_schema_metadata(
+        {b"tiercel": head}
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -99,8 +103,12 @@ SNAPSHOTS = {
     "one column": frames(b"", b"", b"", ipc(ONE)),
     "no lists": frames(b"", b"", b"", ipc(ONE, ONE, ONE)),
     "trees that are texts": frames(b"", b"", b"", ipc(ONE, *[pa.array([["x"]])] * 2)),
-    "trees that are missing": frames(b"", b"", b"", ipc(ONE, pa.array([[None]], pa.list_(pa.uint64())), IDS)),
-    "negative trees": frames(b"", b"", b"", ipc(ONE, *[pa.array([[-1]], pa.list_(pa.int64()))] * 2)),
+    "trees that are missing": frames(
+        b"", b"", b"", ipc(ONE, pa.array([[None]], pa.list_(pa.uint64())), IDS)
+    ),
+    "negative trees": frames(
+        b"", b"", b"", ipc(ONE, *[pa.array([[-1]], pa.list_(pa.int64()))] * 2)
+    ),
     "a route of words": frames(b"", b"", b"", ipc(ONE, IDS, IDS, head=b"x\ny\nz\nw")),
     "a tuple that stands nowhere": frames(b"", b"", b"", ipc(ONE, IDS, IDS)),
     "a place that is none": frames(b"", struct.pack("<q", 7), b"\0" * 16, ipc(ONE, IDS, IDS)),
@@ -110,7 +118,9 @@ SNAPSHOTS = {
 
 @pytest.mark.parametrize("content", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_a_malformed_snapshot_stops_the_driver_at_no_start(name, inboxes, ledger, lines, content):
-    good = frames(b"", struct.pack("<q", 0), b"\0" * 16, ipc(ONE, pa.array([[7]], pa.list_(pa.uint64())), IDS))
+    good = frames(
+        b"", struct.pack("<q", 0), b"\0" * 16, ipc(ONE, pa.array([[7]], pa.list_(pa.uint64())), IDS)
+    )
     for task, each in ((2, content), (3, good)):
         inbox = opened(inboxes, task, "1")
         assert put(inboxes, 1, parcel(b"x", target=task), run="1") == [Appended.DONE]
@@ -126,7 +136,9 @@ def test_a_malformed_snapshot_stops_the_driver_at_no_start(name, inboxes, ledger
 
 
 def test_a_chunk_in_an_inbox_that_cannot_be_read_is_passed_over(name, inboxes, ledger, lines):
-    assert put(inboxes, 1, parcel(chunk(7), b"\xff" * 50, chunk(8), target=2), run="1") == [Appended.DONE]
+    assert put(inboxes, 1, parcel(chunk(7), b"\xff" * 50, chunk(8), target=2), run="1") == [
+        Appended.DONE
+    ]
     ledger.register(1, [7, 8], [1, 1])
     assert entered("2", name, inboxes, ledger) == 2
     assert len(lines()) == 1
@@ -134,7 +146,9 @@ def test_a_chunk_in_an_inbox_that_cannot_be_read_is_passed_over(name, inboxes, l
     assert inboxes.figures([2])[2].tuples == 0
 
 
-def test_an_entry_of_an_inbox_that_is_none_of_ours_is_passed_over(client, name, inboxes, ledger, lines):
+def test_an_entry_of_an_inbox_that_is_none_of_ours_is_passed_over(
+    client, name, inboxes, ledger, lines
+):
     stream = f"tiercel:{{{name}:inbox:2}}:entries"
     client.xadd(stream, {"other": "field", "more": "of it"}, id="1-1")
     assert put(inboxes, 1, parcel(chunk(7), target=2), run="1") == [Appended.DONE]
@@ -164,7 +178,9 @@ CASES = {
 def test_suspects_that_cannot_be_read_are_passed_over(client, redis_url, name, lines, content):
     key = topology_prefix(name) + "suspects"
     token = Token(run="r", task=1, step=1)
-    ledger = MemoryLedger(LedgerSpec(topology=name, urls=(), shards=1, owners=1, message_timeout=None))
+    ledger = MemoryLedger(
+        LedgerSpec(topology=name, urls=(), shards=1, owners=1, message_timeout=None)
+    )
     ledger.register(1, [7], [1])
     guilty = json.dumps([{**SUSPECT, "deaths": 2}])
     client.hset(key, mapping={"r:1:1": content, "r:1:2": guilty, b"\xff": "[]"})

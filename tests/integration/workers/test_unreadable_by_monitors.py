@@ -1,4 +1,6 @@
-"""A note, an order, a presence or a counter of a newer tiercel or a stranger hides no other topology from monitors."""
+"""A note, an order, a presence or a counter of a newer tiercel or a stranger hides no other
+topology from monitors.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +63,18 @@ NOTES = {
     "a new member of an edge": note(edges=edge(new=1)),
     "a new member of the graph": note(new=1),
     "half a surrogate pair": note(spouts=[{"name": "s\ud800", "tasks": [1], "queue": "q"}]),
-    "half a surrogate pair in a queue": note(spouts=[{"name": "s", "tasks": [1], "queue": "\udfff"}]),
+    "half a surrogate pair in a queue": note(
+        spouts=[{"name": "s", "tasks": [1], "queue": "\udfff"}]
+    ),
     "a timeout that is no number": b"[1, NaN, " + json.dumps(GRAPH).encode() + b"]",
     "a timeout without end": b"[1, Infinity, " + json.dumps(GRAPH).encode() + b"]",
     "a timeout of aeons": note(timeout=1e300),
     "a timeout before the start": note(timeout=-1),
     "a timeout that is a word": note(timeout="soon"),
     "a hundred million spout tasks": note(tasks=10**8),
-    "spout tasks that do not count from 1": note(spouts=[{"name": "s", "tasks": [2], "queue": None}]),
+    "spout tasks that do not count from 1": note(
+        spouts=[{"name": "s", "tasks": [2], "queue": None}]
+    ),
     "a task that is a word": note(bolts=[{"name": "b", "tasks": ["x"], "queue": None}]),
     "a thousand million shards": note(shards=10**9),
     "an older version's members": note(relay_lanes=1),
@@ -118,7 +124,9 @@ def test_a_note_that_cannot_be_read_hides_no_other_topology(watched, own_client,
 
 
 @pytest.mark.parametrize("content", NOTES.values(), ids=NOTES)
-def test_metrics_are_served_beside_a_note_that_cannot_be_read(watched, own_client, announced, content):
+def test_metrics_are_served_beside_a_note_that_cannot_be_read(
+    watched, own_client, announced, content
+):
     own_client.hset("tiercel:topologies", "strange", content)
     text = exposition(watched)
     assert 'topology="word-count"' in text
@@ -133,7 +141,9 @@ def test_a_topology_whose_name_is_no_name_is_passed_over(own_client, announced, 
     assert "\x1b" not in lines()[0]
 
 
-def test_a_command_on_another_topology_works_and_one_on_this_says_why(watched, own_client, announced, lines):
+def test_a_command_on_another_topology_works_and_one_on_this_says_why(
+    watched, own_client, announced, lines
+):
     own_client.hset("tiercel:topologies", "strange", NOTES["a new member of the graph"])
     assert topology_named(watched.redis_urls[0], "word-count").spout_tasks == 1
     with pytest.raises(UsageError, match="strange"):
@@ -159,7 +169,9 @@ def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines)
     assert "passing over the order tiercel:{" in lines()[0]
 
 
-@pytest.mark.parametrize("said", [b"\xff", b"7", b"[1, 2]", b'[true, "x", 0]', b"[true, 1, NaN]", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "said", [b"\xff", b"7", b"[1, 2]", b'[true, "x", 0]', b"[true, 1, NaN]", b"[" * 100_000]
+)
 def test_a_presence_that_cannot_be_read_hides_no_other(client, redis_url, name, lines, said):
     with closing(RedisControl(redis_url, name)) as control:
         control.report(2, Presence(active=True, pending=1), State.ACTIVE)

@@ -1,4 +1,6 @@
-"""Spouts of the user's own: an ack or a fail for each tuple, on the task that emitted it, exactly once."""
+"""Spouts of the user's own: an ack or a fail for each tuple, on the task that emitted
+it, exactly once.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,10 @@ class End(Bolt):
 
 
 def topology():
-    builder = TopologyBuilder(f"replaying-{uuid.uuid4().hex}", Config(message_timeout_secs=TIMEOUT_S, shutdown_grace_secs=0))
+    builder = TopologyBuilder(
+        f"replaying-{uuid.uuid4().hex}",
+        Config(message_timeout_secs=TIMEOUT_S, shutdown_grace_secs=0),
+    )
     builder.set_spout("spout", Replaying(), parallelism=TASKS)
     builder.set_bolt("triple", Triple(), parallelism=2).shuffle_grouping("spout")
     builder.set_bolt("end", End(), parallelism=2).fields_grouping("triple", "part")
@@ -96,7 +101,10 @@ def topology():
 
 def complete():
     """Return True if every tuple was acked at some attempt."""
-    return len({msg_id[:2] for _, what, msg_id, *_ in Replaying.told if what == "ack"}) == TASKS * TUPLES
+    return (
+        len({msg_id[:2] for _, what, msg_id, *_ in Replaying.told if what == "ack"})
+        == TASKS * TUPLES
+    )
 
 
 class OneHost:
@@ -157,7 +165,10 @@ def on_spout_workers(request):
     """Three workers on a real Redis, each on a thread of its own."""
     redis_url = request.getfixturevalue("redis_url")
     replaying = topology()
-    workers = [SpoutProcess(replaying, "spout", index, amqp_url="", redis_urls=(redis_url,)) for index in range(TASKS)]
+    workers = [
+        SpoutProcess(replaying, "spout", index, amqp_url="", redis_urls=(redis_url,))
+        for index in range(TASKS)
+    ]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     with ExitStack() as exits, bolts(replaying, redis_url) as ledger:
         for thread, worker in zip(threads, workers, strict=True):
@@ -181,9 +192,22 @@ def test_each_tuple_is_acked_or_failed_once_on_the_task_that_emitted_it(run, req
     run(request)
     told = list(Replaying.told)
     calls = Counter((task, what, msg_id) for task, what, msg_id, *_ in told)
-    expected = {(task, "ack" if n % 4 == ACKED else "fail", (task, n, 1)) for task in range(TASKS) for n in range(TUPLES)}
-    expected |= {(task, "ack", (task, n, 2)) for task in range(TASKS) for n in range(TUPLES) if n % 4 != ACKED}
+    expected = {
+        (task, "ack" if n % 4 == ACKED else "fail", (task, n, 1))
+        for task in range(TASKS)
+        for n in range(TUPLES)
+    }
+    expected |= {
+        (task, "ack", (task, n, 2))
+        for task in range(TASKS)
+        for n in range(TUPLES)
+        if n % 4 != ACKED
+    }
     assert calls == dict.fromkeys(expected, 1)
     assert all(same_thread for *_, same_thread in told)
-    reasons = {msg_id[1] % 4: reason.partition("]: ")[2] or reason for _, what, msg_id, reason, _ in told if what == "fail"}
+    reasons = {
+        msg_id[1] % 4: reason.partition("]: ")[2] or reason
+        for _, what, msg_id, reason, _ in told
+        if what == "fail"
+    }
     assert reasons == {FAILED: "on purpose", FORGOTTEN: "timeout", RAISED: "ValueError: no good"}

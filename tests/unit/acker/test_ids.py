@@ -18,14 +18,20 @@ def test_the_mix_is_the_published_splitmix64():
     # The first outputs of the reference implementation for the seed 1234567.
     gamma = 0x9E3779B97F4A7C15
     states = [(1234567 + step * gamma) % 2**64 for step in range(3)]
-    assert [mix(state) for state in states] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [mix(state) for state in states] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
 
 
 @given(IDS, IDS, SMALL, SMALL)
 def test_scalar_and_array_functions_agree(first, second, position, target):
     assert mix_array(array(first)).tolist() == [mix(first)]
     assert seed_array(array(first), array(second)).tolist() == [seed(first, second)]
-    assert edges(array(first), array(position), array(target)).tolist() == [edge(first, position, target)]
+    assert edges(array(first), array(position), array(target)).tolist() == [
+        edge(first, position, target)
+    ]
 
 
 def test_every_input_bit_flips_every_output_bit_about_half_the_time():
@@ -71,7 +77,14 @@ class Clock:
 def test_root_ids_carry_the_generation_in_their_top_byte():
     clock = Clock(0)
     ids = RootIds(timedelta(seconds=30), clock)
-    for now, generation in ((0, 0), (29.9, 0), (30, 1), (30 * 255, 255), (30 * 256, 0), (30 * 259 + 1, 3)):
+    for now, generation in (
+        (0, 0),
+        (29.9, 0),
+        (30, 1),
+        (30 * 255, 255),
+        (30 * 256, 0),
+        (30 * 259 + 1, 3),
+    ):
         clock.now = now
         assert {root >> 56 for root in ids.draw(3)} == {generation}
 

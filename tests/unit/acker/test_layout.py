@@ -24,7 +24,9 @@ IDS = st.integers(0, 2**64 - 1)
 
 
 def keys(topology="words", shard=0):
-    spec = LedgerSpec(topology=topology, urls=("redis://x",), shards=9, owners=2, message_timeout=None)
+    spec = LedgerSpec(
+        topology=topology, urls=("redis://x",), shards=9, owners=2, message_timeout=None
+    )
     return ShardKeys(spec, shard)
 
 
@@ -53,15 +55,24 @@ def test_groups_cut_roots_by_their_high_bits_and_fields_give_the_rest(roots):
     groups = groups_of(ascending)
     for group in groups:
         packed = fields(ascending).tobytes()[5 * group.start : 5 * group.end]
-        rebuilt += [int.from_bytes(group.high + packed[at : at + 5]) for at in range(0, len(packed), 5)]
+        rebuilt += [
+            int.from_bytes(group.high + packed[at : at + 5]) for at in range(0, len(packed), 5)
+        ]
     assert rebuilt == sorted(roots)
     assert all(one.high < two.high and one.end == two.start for one, two in pairwise(groups))
 
 
 def test_records_are_big_endian():
-    packed = records(np.array([0x0102030405060708], np.uint64), np.array([0xF1F2F3F4F5F6F7F8], np.uint64)).tobytes()
+    packed = records(
+        np.array([0x0102030405060708], np.uint64), np.array([0xF1F2F3F4F5F6F7F8], np.uint64)
+    ).tobytes()
     assert packed.hex() == "0405060708" + "f1f2f3f4f5f6f7f8"
-    assert records(np.array([0x0102030405060708], np.uint64), np.array([0x0A0B]), width=2).tobytes().hex() == "04050607080a0b"
+    assert (
+        records(np.array([0x0102030405060708], np.uint64), np.array([0x0A0B]), width=2)
+        .tobytes()
+        .hex()
+        == "04050607080a0b"
+    )
 
 
 def test_slices_together_are_the_whole():
@@ -73,7 +84,10 @@ def test_slices_together_are_the_whole():
 
 @given(st.lists(st.tuples(IDS, st.text(), st.integers(0, 2**31), st.text())))
 def test_failures_survive_packing(told):
-    failures = [Failure(root=root, component=name, task=task, reason=reason) for root, name, task, reason in told]
+    failures = [
+        Failure(root=root, component=name, task=task, reason=reason)
+        for root, name, task, reason in told
+    ]
     packed = b"".join(failure.root.to_bytes(8) + pack_failure(failure) for failure in failures)
     assert unpack_failures(packed) == failures
 

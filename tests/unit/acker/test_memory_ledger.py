@@ -17,7 +17,10 @@ class Clock:
 
 
 def ledger_at(clock, message_timeout=timedelta(seconds=30)):
-    return MemoryLedger(LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout), clock)
+    return MemoryLedger(
+        LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout),
+        clock,
+    )
 
 
 def test_entries_expire_a_few_timeouts_later_without_an_outcome():

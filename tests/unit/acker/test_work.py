@@ -12,8 +12,12 @@ IDS = st.integers(0, 2**64 - 1)
 def work_of(pairs, failed=()):
     roots = [root for root, _ in pairs]
     xors = [xor for _, xor in pairs]
-    failures = [Failure(root=root, component="bolt", task=1, reason=reason) for root, reason in failed]
-    return canonical(Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64)), failures)
+    failures = [
+        Failure(root=root, component="bolt", task=1, reason=reason) for root, reason in failed
+    ]
+    return canonical(
+        Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64)), failures
+    )
 
 
 def listed(work):

@@ -16,7 +16,14 @@ from bench.topologies import SHAPE, shaped
 
 ROOT = Path(__file__).parents[3]
 KEYS = [
-    *("arrow_ratio", "basic_ratio", "tracked_ratio", "inline_ratio", "celery_ratio", "dramatiq_ratio"),
+    *(
+        "arrow_ratio",
+        "basic_ratio",
+        "tracked_ratio",
+        "inline_ratio",
+        "celery_ratio",
+        "dramatiq_ratio",
+    ),
     *("slow_bolt_ratio", "beside_slow_p99_ms"),
     *("p50_ms_100", "p99_ms_100", "p50_ms", "p99_ms", "p50_ms_5000", "p99_ms_5000"),
     *("bare_p50_ms", "bare_p99_ms", "bare_per_s"),
@@ -33,15 +40,31 @@ def drained(rate, **cpu):
 
 def a_round(factor):
     """On a machine that is ``factor`` times as fast."""
-    rates = {"bare": 40_000, "basic": 16_000, "arrow": 24_000, "untracked": 20_000, "inline": 4_000, "celery": 100}
+    rates = {
+        "bare": 40_000,
+        "basic": 16_000,
+        "arrow": 24_000,
+        "untracked": 20_000,
+        "inline": 4_000,
+        "celery": 100,
+    }
     return {what: drained(rate * factor, Redis=0.002 / factor) for what, rate in rates.items()}
 
 
 def results(**parts):
     return {
-        "machine": {"cores": "2", "CPU": "a CPU", "memory": "8 GiB", "kernel": "Linux 6", "Python": "3.11"},
+        "machine": {
+            "cores": "2",
+            "CPU": "a CPU",
+            "memory": "8 GiB",
+            "kernel": "Linux 6",
+            "Python": "3.11",
+        },
         "quick": False,
-        "parts": {name: {"measured": "2026-01-02T03:04:05+00:00", "found": found} for name, found in parts.items()},
+        "parts": {
+            name: {"measured": "2026-01-02T03:04:05+00:00", "found": found}
+            for name, found in parts.items()
+        },
     }
 
 
@@ -61,13 +84,22 @@ def inbox_row(server_us):
 
 WHOLE = results(
     throughput=[a_round(1), a_round(2), a_round(4)],
-    latency=[[latencies(100, p50 / 2), latencies(1_000, p50), latencies(5_000, 3 * p50)] for p50 in (90, 100, 300)],
+    latency=[
+        [latencies(100, p50 / 2), latencies(1_000, p50), latencies(5_000, 3 * p50)]
+        for p50 in (90, 100, 300)
+    ],
     slow={
         "drain": [slow_row(1.1), {"error": "2 messages timed out"}, slow_row(1.12)],
         "raising": [slow_row(1.2, raised=30)],
         "beside": [{"messages": 150, "p50_ms": 10.0, "p99_ms": 60.26, "max_ms": 90.0}],
         "curve": [
-            {"tasks": tasks, "work_ms": work_ms, "messages": 20, "messages_per_s": 900 * tasks / work_ms, "share": 0.9}
+            {
+                "tasks": tasks,
+                "work_ms": work_ms,
+                "messages": 20,
+                "messages_per_s": 900 * tasks / work_ms,
+                "share": 0.9,
+            }
             for tasks in (1, 4)
             for work_ms in (1_000, 10)
         ],
@@ -85,7 +117,14 @@ WHOLE = results(
     },
     ledger=[
         {
-            "by_pending": [{"pending": 200_000, "bytes_per_root": 21.26, "updates_per_s": 3e5, "updates_per_core_s": 5e5}],
+            "by_pending": [
+                {
+                    "pending": 200_000,
+                    "bytes_per_root": 21.26,
+                    "updates_per_s": 3e5,
+                    "updates_per_core_s": 5e5,
+                }
+            ],
             "by_tree": [{"tuples": 10, "bytes_per_root": 21.3}],
         }
     ],
@@ -151,7 +190,11 @@ def test_a_target_is_met_from_its_own_side():
     assert not rows["p99_ms"].met(81)
     assert not rows["basic_ratio"].met(0.61)
     assert rows["basic_ratio"].met(None) is None
-    missed = [line for line in table({**dict.fromkeys(KEYS), "p99_ms": 81.0, "bare_p99_ms": 9.0}) if line.endswith("missed")]
+    missed = [
+        line
+        for line in table({**dict.fromkeys(KEYS), "p99_ms": 81.0, "bare_p99_ms": 9.0})
+        if line.endswith("missed")
+    ]
     assert len(missed) == 1
     assert "81 ms" in missed[0]
 
@@ -172,7 +215,11 @@ def test_goals_of_latencies_are_longer_on_a_slower_machine_and_never_shorter():
 
 
 def test_a_run_that_failed_alone_is_told_from_the_part_that_it_is_of():
-    assert [did for did in _single("slow", {"found": {"drain": [{"error": "x"}, {"ratio": 1}]}}) if "error" in did]
+    assert [
+        did
+        for did in _single("slow", {"found": {"drain": [{"error": "x"}, {"ratio": 1}]}})
+        if "error" in did
+    ]
     assert len(_single("throughput", {"found": [a_round(1), a_round(2)]})) == 12
     assert _single("slow", {"error": "no server"}) == _single("latency", {"found": [[]]}) == []
 
@@ -184,7 +231,10 @@ def test_every_block_of_the_pages_is_filled_and_filling_twice_changes_nothing():
     for each in PAGES:
         once = page.filled(each.read_text(), made)
         assert page.filled(once, made) == once
-        assert all("".join(made[name]) == content.strip().replace("\n", "") for name, content in BLOCK.findall(once))
+        assert all(
+            "".join(made[name]) == content.strip().replace("\n", "")
+            for name, content in BLOCK.findall(once)
+        )
         assert BLOCK.sub("", once) == BLOCK.sub("", each.read_text())
 
 
@@ -220,7 +270,10 @@ def test_every_tag_is_settled_once_whatever_is_acked_with_multiple(order, prefix
     assert sorted(settled) == [*([0] if 0 in settled else []), *range(1, 30)]
 
 
-@pytest.mark.parametrize(("name", "value"), [(curve.name, value) for curve in growth.CURVES.values() for value in curve.values])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(curve.name, value) for curve in growth.CURVES.values() for value in curve.values],
+)
 def test_each_point_of_a_growth_curve_is_a_topology(name, value, monkeypatch):
     shape = growth.CURVES[name].shape(value)
     monkeypatch.setenv(SHAPE, shape.environment()[SHAPE])

@@ -21,7 +21,10 @@ class FakeClient:
     looks = itertools.count(1)
 
     def info(self, _section):
-        return {"used_cpu_sys_main_thread": next(self.looks) / 1000, "used_cpu_user_main_thread": 0.0}
+        return {
+            "used_cpu_sys_main_thread": next(self.looks) / 1000,
+            "used_cpu_user_main_thread": 0.0,
+        }
 
     def ping(self):
         return True
@@ -44,7 +47,9 @@ def _in_memory(monkeypatch):
     for module in (inbox, steps):
         monkeypatch.setattr(module, "connect", lambda _url: FakeClient())
     unbounded = Bounds(tuples=10**9, bytes=10**9)
-    monkeypatch.setattr(inbox, "RedisInboxes", lambda _servers, _topology, bounds: MemoryInboxes(bounds))
+    monkeypatch.setattr(
+        inbox, "RedisInboxes", lambda _servers, _topology, bounds: MemoryInboxes(bounds)
+    )
     monkeypatch.setattr(steps, "open_inboxes", lambda _spec: MemoryInboxes(unbounded))
     monkeypatch.setattr(steps, "open_ledger", MemoryLedger)
     monkeypatch.setattr(steps, "RedisStateStore", lambda _spec, epoch: MemoryStateStore(epoch))
@@ -53,7 +58,15 @@ def _in_memory(monkeypatch):
 def test_every_call_of_a_step_has_a_price():
     found = inbox.calls(URL, 40)
     assert list(found) == [
-        *("ping", "take nothing", "append 2 KB", "take 2 KB", "seal and finish", "append 64 KB", "commit"),
+        *(
+            "ping",
+            "take nothing",
+            "append 2 KB",
+            "take 2 KB",
+            "seal and finish",
+            "append 64 KB",
+            "commit",
+        ),
     ]
     assert all({"p50_ms", "p99_ms", "client_us", "server_us"} == set(row) for row in found.values())
 
@@ -79,7 +92,10 @@ def test_each_tuple_is_a_step_of_either_bolt_and_ends_its_tree():
 def test_what_the_server_takes_to_be_asked_is_not_counted():
     found = steps.steps(URL, 4)
     assert list(found) == ["pass", "drop", "count"]
-    assert all(row["client_us"] > 0 and row["server_us"] == pytest.approx(0, abs=1e-6) for row in found.values())
+    assert all(
+        row["client_us"] > 0 and row["server_us"] == pytest.approx(0, abs=1e-6)
+        for row in found.values()
+    )
 
 
 def test_an_idle_inbox_costs_what_waiting_costs():

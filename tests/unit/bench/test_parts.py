@@ -11,7 +11,11 @@ from bench.steps import chain
 
 @pytest.mark.parametrize(
     ("split", "count"),
-    [(tuples.Split, tuples.Count), (tuples.SplitByHand, tuples.Count), (tuples.SplitBatch, tuples.CountBatch)],
+    [
+        (tuples.Split, tuples.Count),
+        (tuples.SplitByHand, tuples.Count),
+        (tuples.SplitBatch, tuples.CountBatch),
+    ],
 )
 def test_the_bolts_whose_price_is_measured_count_every_word_once(split, count):
     workshop = tuples.Workshop(tuples.topology_of(split(), count()))
@@ -19,7 +23,9 @@ def test_the_bolts_whose_price_is_measured_count_every_word_once(split, count):
     assert workshop.emit(lines) > 0
     assert workshop.work("split") > 0
     assert workshop.work("count") > 0
-    assert not any(attempt.turn() for attempts in workshop._attempts.values() for attempt in attempts)
+    assert not any(
+        attempt.turn() for attempts in workshop._attempts.values() for attempt in attempts
+    )
     counts = Counter()
     for attempt in workshop._attempts["count"]:
         counts.update(attempt._bench.copy.ready().counts)
@@ -84,7 +90,10 @@ def test_in_the_model_more_executors_help_until_something_else_bounds():
     assert first_of(heavy, Costs(), 1)[1] == "executors"
     assert first_of(Setup(), Costs(), 10)[1] == "queues"
     # More servers carry more inboxes, at least in proportion.
-    one, four = (bounds(Setup(work_us=5_000.0, servers=servers), Costs(), 50)["inboxes"] for servers in (1, 4))
+    one, four = (
+        bounds(Setup(work_us=5_000.0, servers=servers), Costs(), 50)["inboxes"]
+        for servers in (1, 4)
+    )
     assert four > 4 * one > 0
 
 
@@ -108,4 +117,13 @@ def test_a_quick_run_measures_every_figure_of_the_last_line_but_those_of_growth(
     assert parts.QUICK.slow.messages == parts.FULL.slow.messages == 600
     assert parts.QUICK.slow.messages * parts.QUICK.slow.work_ms / parts.QUICK.slow.tasks <= 15_000
     assert (parts.FULL.slow.work_ms, parts.FULL.slow.tasks) == (1_000, 4)
-    assert list(parts.PARTS) == ["throughput", "latency", "slow", "ledger", "inbox", "tuples", "standby", "growth"]
+    assert list(parts.PARTS) == [
+        "throughput",
+        "latency",
+        "slow",
+        "ledger",
+        "inbox",
+        "tuples",
+        "standby",
+        "growth",
+    ]

@@ -62,7 +62,9 @@ def running(parts):
     return Running(parts.topology, settings, reading, parts.local)
 
 
-def test_a_topology_is_ready_when_its_spouts_answer_and_each_bolt_task_has_a_process(parts, running):
+def test_a_topology_is_ready_when_its_spouts_answer_and_each_bolt_task_has_a_process(
+    parts, running
+):
     assert not running._ready()
     parts.spouts[1] = "present"
     assert not running._ready(), "no driver"

@@ -48,7 +48,9 @@ def test_one_message_in_so_many_raises_and_only_the_first_time(slow_topology):
     rows = rows_of(slow._bodies(40, 0.0, 20))
     roots = pump.feed(*rows)
     pump.run()
-    assert sorted(pump.failed) == sorted(root for root, row in zip(roots, rows, strict=True) if row[2])
+    assert sorted(pump.failed) == sorted(
+        root for root, row in zip(roots, rows, strict=True) if row[2]
+    )
     assert all(FirstTimeError.__name__ in reason for reason in pump.failed.values())
     assert len(pump.acked) == 38
     again = pump.feed(*[row for row in rows if row[2]])
@@ -83,7 +85,9 @@ def test_a_message_that_was_not_executed_just_as_often_as_needed_spoils_the_run(
 
 
 def latencies(how, number, beside_s):
-    """Rows as the probe writes them: the long tuple, those of its task behind it, and the others."""
+    """Rows as the probe writes them: the long tuple, those of its task behind
+    it, and the others.
+    """
     rows = []
     for each in range(600):
         scheduled = 100.0 + each / how.rate
@@ -109,7 +113,12 @@ def test_a_long_tuple_that_was_never_at_work_measures_nothing():
 
 
 def test_the_long_tuple_is_for_the_first_task():
-    assert [slow._first_of_task_zero(number, 4) for number in (200, 201, 203, 204)] == [200, 204, 204, 204]
+    assert [slow._first_of_task_zero(number, 4) for number in (200, 201, 203, 204)] == [
+        200,
+        204,
+        204,
+        204,
+    ]
 
 
 @pytest.mark.parametrize("work_ms", Slow().curve_ms)
@@ -128,4 +137,8 @@ def test_the_curve_begins_with_the_slowest_work():
 
 
 def test_a_body_says_what_it_costs():
-    assert json.loads(slow_body(7, 1.5, raises=True)) == {"number": 7, "work_ms": 1.5, "raises": True}
+    assert json.loads(slow_body(7, 1.5, raises=True)) == {
+        "number": 7,
+        "work_ms": 1.5,
+        "raises": True,
+    }

@@ -1,4 +1,7 @@
-"""While packages are installed their services must not start; afterwards nothing of ours may keep any service from starting."""
+"""While packages are installed their services must not start.
+
+Afterwards nothing of ours may keep any service from starting.
+"""
 
 from __future__ import annotations
 

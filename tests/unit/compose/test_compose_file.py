@@ -23,9 +23,21 @@ each_lasting = pytest.mark.parametrize("name", LASTING)
 
 
 def test_the_services_are_those_of_the_picture():
-    parts = {"rabbitmq", "redis", "spark-master", "spark-worker", "driver", "spout", "monitor", "prometheus", "grafana"}
+    parts = {
+        "rabbitmq",
+        "redis",
+        "spark-master",
+        "spark-worker",
+        "driver",
+        "spout",
+        "monitor",
+        "prometheus",
+        "grafana",
+    }
     assert set(LASTING) == parts
-    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["metrics"]} == {"prometheus", "grafana"}
+    assert {
+        name for name, service in SERVICES.items() if service.get("profiles") == ["metrics"]
+    } == {"prometheus", "grafana"}
 
 
 @each
@@ -42,14 +54,18 @@ def test_a_service_has_limits_an_ordinary_user_and_no_privileges(name):
 
 @each_lasting
 def test_a_service_has_a_health_check_and_a_time_to_end_in(name):
-    assert {"test", "interval", "timeout", "retries", "start_period"} == LASTING[name]["healthcheck"].keys()
+    assert {"test", "interval", "timeout", "retries", "start_period"} == LASTING[name][
+        "healthcheck"
+    ].keys()
     assert LASTING[name]["stop_signal"] == "SIGTERM"
     assert re.fullmatch(r"\d+s", LASTING[name]["stop_grace_period"])
 
 
 @each_lasting
 def test_what_tiercel_kill_ends_is_not_started_again_and_everything_else_is(name):
-    assert LASTING[name]["restart"] == ("on-failure" if name in {"driver", "spout", "monitor"} else "unless-stopped")
+    assert LASTING[name]["restart"] == (
+        "on-failure" if name in {"driver", "spout", "monitor"} else "unless-stopped"
+    )
 
 
 @each
@@ -65,27 +81,45 @@ def test_what_is_scaled_has_no_name_and_no_port_of_its_own(name):
 
 @each
 def test_a_service_sees_the_secrets_of_its_own_role_only(name):
-    found = {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ()) if volume.startswith("credentials")}
+    found = {
+        volume.split(":")[0]
+        for volume in SERVICES[name].get("volumes", ())
+        if volume.startswith("credentials")
+    }
     roles = {volume for volume in STACK["volumes"] if volume.startswith("credentials")}
     if name == "credentials":
         assert found == roles
     else:
         role = "spark" if name.startswith("spark-") else name
         assert found == {f"credentials-{role}"} & roles
-        assert all(volume.endswith(":ro") for volume in SERVICES[name].get("volumes", ()) if volume.startswith("credentials"))
+        assert all(
+            volume.endswith(":ro")
+            for volume in SERVICES[name].get("volumes", ())
+            if volume.startswith("credentials")
+        )
 
 
 def test_what_shows_figures_reaches_neither_the_servers_nor_spark():
     networks = {name: set(service.get("networks", ())) for name, service in LASTING.items()}
     assert networks["prometheus"] == networks["grafana"] == {"monitoring"}
-    assert {name for name, found in networks.items() if "monitoring" in found} == {"monitor", "prometheus", "grafana"}
-    assert all(networks[name] == {"data"} for name in networks.keys() - {"prometheus", "grafana", "monitor"})
+    assert {name for name, found in networks.items() if "monitoring" in found} == {
+        "monitor",
+        "prometheus",
+        "grafana",
+    }
+    assert all(
+        networks[name] == {"data"}
+        for name in networks.keys() - {"prometheus", "grafana", "monitor"}
+    )
     assert SERVICES["credentials"]["network_mode"] == "none"
 
 
 @pytest.mark.parametrize("name", ["spark-master", "spark-worker", "driver"])
 def test_every_part_of_spark_has_the_secret_by_file(name):
-    told = [*SERVICES[name]["command"], *SERVICES[name]["environment"].get("PYSPARK_SUBMIT_ARGS", "").split()]
+    told = [
+        *SERVICES[name]["command"],
+        *SERVICES[name]["environment"].get("PYSPARK_SUBMIT_ARGS", "").split(),
+    ]
     assert told[told.index("--properties-file") + 1] == "/run/tiercel/credentials/spark.conf"
     assert "spark.authenticate" not in " ".join(told)
 
@@ -105,7 +139,9 @@ def test_no_password_is_in_the_file():
 def test_every_variable_of_ours_that_it_sets_is_a_setting():
     settings = {f"TIERCEL_{name.upper()}" for name in Settings.model_fields} | {"TIERCEL_SECRETS"}
     for service in SERVICES.values():
-        assert {name for name in service.get("environment", {}) if name.startswith("TIERCEL_")} <= settings
+        assert {
+            name for name in service.get("environment", {}) if name.startswith("TIERCEL_")
+        } <= settings
 
 
 def test_the_files_that_it_mounts_are_there():
@@ -119,7 +155,9 @@ def test_prometheus_scrapes_the_monitor_by_its_name():
     scrape = yaml.safe_load((ROOT / "compose/prometheus.yml").read_text())["scrape_configs"]
     assert scrape[0]["static_configs"] == [{"targets": ["monitor:8710"]}]
     command = SERVICES["monitor"]["command"]
-    assert "monitor" in [name for option, name in pairwise(command) if option == "--allowed-host"], "and is let in by it"
+    assert "monitor" in [
+        name for option, name in pairwise(command) if option == "--allowed-host"
+    ], "and is let in by it"
 
 
 def test_grafana_asks_prometheus_by_its_name():
@@ -131,4 +169,8 @@ def test_grafana_asks_prometheus_by_its_name():
 def test_the_page_names_every_variable_and_no_other():
     page = (ROOT / "docs/compose.md").read_text()
     used = set(re.findall(r"\$\{([A-Z_]+):-", TEXT))
-    assert set(re.findall(r"`([A-Z][A-Z_]+)`", page)) - {"TIERCEL_AMQP", "TIERCEL_HEARTBEAT", "TIERCEL_SECRETS"} == used
+    assert (
+        set(re.findall(r"`([A-Z][A-Z_]+)`", page))
+        - {"TIERCEL_AMQP", "TIERCEL_HEARTBEAT", "TIERCEL_SECRETS"}
+        == used
+    )

@@ -51,16 +51,24 @@ def test_two_stacks_have_none_in_common(tmp_path: Path):
         assert name.endswith("/complete") or name in drawn_by_nobody or text != two[name], name
 
 
-@pytest.mark.parametrize("role", ["rabbitmq", "redis", "spark", "driver", "spout", "monitor", "grafana"])
+@pytest.mark.parametrize(
+    "role", ["rabbitmq", "redis", "spark", "driver", "spout", "monitor", "grafana"]
+)
 def test_what_was_drawn_halfway_is_drawn_again_as_a_whole(drawn: Path, role: str):
     (drawn / role / "complete").unlink()
     before = contents(drawn)
     assert draw_credentials(drawn)
     after = contents(drawn)
-    assert not [name for name in before if name.endswith(("_redis", "_password", "_cookie")) and before[name] == after[name]]
+    assert not [
+        name
+        for name in before
+        if name.endswith(("_redis", "_password", "_cookie")) and before[name] == after[name]
+    ]
 
 
-def test_the_settings_are_read_from_the_folder_and_the_environment_goes_before_it(drawn: Path, monkeypatch):
+def test_the_settings_are_read_from_the_folder_and_the_environment_goes_before_it(
+    drawn: Path, monkeypatch
+):
     folder = drawn / "monitor"
     monkeypatch.setenv("TIERCEL_SECRETS", str(folder))
     settings = Settings.load()
@@ -72,7 +80,9 @@ def test_the_settings_are_read_from_the_folder_and_the_environment_goes_before_i
 
 
 def test_each_role_has_what_it_needs_and_no_more(drawn: Path):
-    found = {role.name: {path.name for path in role.iterdir()} - {"complete"} for role in drawn.iterdir()}
+    found = {
+        role.name: {path.name for path in role.iterdir()} - {"complete"} for role in drawn.iterdir()
+    }
     assert found == {
         "rabbitmq": {"rabbitmq.conf", "definitions.json", "erlang_cookie"},
         "redis": {"redis.conf"},
@@ -86,7 +96,10 @@ def test_each_role_has_what_it_needs_and_no_more(drawn: Path):
 
 def test_servers_and_addresses_agree(drawn: Path):
     settings = settings_in(drawn / "monitor")
-    users = {user["name"]: user for user in json.loads((drawn / "rabbitmq/definitions.json").read_text())["users"]}
+    users = {
+        user["name"]: user
+        for user in json.loads((drawn / "rabbitmq/definitions.json").read_text())["users"]
+    }
     for url in (settings.amqp, settings.management):
         user = users[(url or "").partition("://")[2].partition(":")[0]]
         raw = base64.b64decode(user["password_hash"])
@@ -100,7 +113,10 @@ def test_servers_and_addresses_agree(drawn: Path):
 
 def test_the_monitor_asks_the_broker_as_a_user_who_may_only_look(drawn: Path):
     definitions = json.loads((drawn / "rabbitmq/definitions.json").read_text())
-    assert {user["name"]: user["tags"] for user in definitions["users"]} == {"tiercel": "", "tiercel-monitor": "monitoring"}
+    assert {user["name"]: user["tags"] for user in definitions["users"]} == {
+        "tiercel": "",
+        "tiercel-monitor": "monitoring",
+    }
     [watcher] = [each for each in definitions["permissions"] if each["user"] == "tiercel-monitor"]
     assert (watcher["configure"], watcher["write"], watcher["read"]) == ("", "", "")
     assert "//tiercel-monitor:" in (settings_in(drawn / "monitor").management or "")

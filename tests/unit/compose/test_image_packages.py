@@ -24,16 +24,24 @@ def needed(requirements: list[str]) -> set[str]:
         extras = {"", *requirement.extras} - found.setdefault(name, set())
         found[name] |= extras
         others = map(Requirement, requires(name) or ()) if extras else ()
-        waiting += [each for each in others if each.marker is None or any(each.marker.evaluate({"extra": e}) for e in extras)]
+        waiting += [
+            each
+            for each in others
+            if each.marker is None or any(each.marker.evaluate({"extra": e}) for e in extras)
+        ]
     return set(found)
 
 
 def test_the_image_has_what_tiercel_and_its_monitor_need_and_nothing_that_only_tests_do():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = (ROOT / "compose/packages.txt").read_text().split()
-    assert listed == sorted(needed(project["dependencies"] + project["optional-dependencies"]["monitor"]) | ALSO)
+    assert listed == sorted(
+        needed(project["dependencies"] + project["optional-dependencies"]["monitor"]) | ALSO
+    )
 
 
 def test_each_is_pinned():
-    pinned = set(re.findall(r"^([a-z0-9.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    pinned = set(
+        re.findall(r"^([a-z0-9.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    )
     assert set((ROOT / "compose/packages.txt").read_text().split()) <= pinned

@@ -1,4 +1,6 @@
-"""The manifests under compose/kubernetes: valid to Kubernetes, and their commands are those that tiercel has."""
+"""The manifests under compose/kubernetes: valid to Kubernetes, and their commands are those
+that tiercel has.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ VERSIONS = ("1.28", "1.31", "1.34")
 
 
 def documents(*files: Path) -> list[dict[str, Any]]:
-    return [document for file in files or FILES for document in yaml.safe_load_all(file.read_text())]
+    return [
+        document for file in files or FILES for document in yaml.safe_load_all(file.read_text())
+    ]
 
 
 def of_kind(*kinds: str) -> list[dict[str, Any]]:
@@ -48,7 +52,9 @@ def environment(name: str) -> dict[str, str]:
 
     What the cluster says is a 1 here.
     """
-    (shared,) = (each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == "tiercel")
+    (shared,) = (
+        each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == "tiercel"
+    )
     from_cluster = {each["name"]: each.get("value", "1") for each in container(name).get("env", ())}
     return {**(shared if "envFrom" in container(name) else {}), **from_cluster}
 
@@ -56,7 +62,13 @@ def environment(name: str) -> dict[str, str]:
 def commands() -> Iterator[tuple[str, list[str]]]:
     for name in pods():
         known = environment(name)
-        yield name, [re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], part) for part in container(name)["command"]]  # noqa: B023
+        yield (
+            name,
+            [
+                re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], part)  # noqa: B023
+                for part in container(name)["command"]
+            ],
+        )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -66,7 +78,9 @@ def test_a_manifest_is_valid(file: Path, version: str) -> None:
         kubernetes_validate.validate(document, version, strict=True)
 
 
-@pytest.mark.parametrize(("name", "command"), [pair for pair in commands() if pair[1][0] == "tiercel"])
+@pytest.mark.parametrize(
+    ("name", "command"), [pair for pair in commands() if pair[1][0] == "tiercel"]
+)
 def test_a_command_is_one_that_tiercel_takes(name: str, command: list[str]) -> None:
     with get_command(app).commands[command[1]].make_context(name, command[2:]) as context:
         given = context.params
@@ -90,18 +104,26 @@ def test_what_is_set_is_a_setting() -> None:
 def test_the_monitor_may_be_called_as_its_service_is() -> None:
     (command,) = (command for name, command in commands() if name == "tiercel-monitor")
     (service,) = (
-        each for each in of_kind("Service") if each["spec"]["selector"]["app.kubernetes.io/name"] == "tiercel-monitor"
+        each
+        for each in of_kind("Service")
+        if each["spec"]["selector"]["app.kubernetes.io/name"] == "tiercel-monitor"
     )
-    assert service["metadata"]["name"] in [name for option, name in pairwise(command) if option == "--allowed-host"]
+    assert service["metadata"]["name"] in [
+        name for option, name in pairwise(command) if option == "--allowed-host"
+    ]
 
 
 def test_no_more_spout_workers_than_there_are_tasks() -> None:
-    (workers,) = (each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-spout")
+    (workers,) = (
+        each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-spout"
+    )
     assert workers["spec"]["replicas"] <= int(environment("tiercel-spout")["TIERCEL_SPOUT_TASKS"])
 
 
 def test_there_is_one_driver_and_the_next_one_waits_for_its_end() -> None:
-    (driver,) = (each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-driver")
+    (driver,) = (
+        each for each in of_kind("Deployment") if each["metadata"]["name"] == "tiercel-driver"
+    )
     assert (driver["spec"]["replicas"], driver["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
@@ -118,7 +140,8 @@ def test_a_pod_is_no_more_than_an_ordinary_user(name: str) -> None:
     assert spec["securityContext"]["runAsUser"] > 1000
     assert not spec["automountServiceAccountToken"]
     assert found["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip
     assert {"requests", "limits"} <= found["resources"].keys()
 
@@ -142,8 +165,14 @@ SECRETS = {
 
 @pytest.mark.parametrize("name", pods())
 def test_each_part_gets_its_own_secrets_only(name: str) -> None:
-    from_environment = {each["secretRef"]["name"] for each in container(name).get("envFrom", ()) if "secretRef" in each}
-    from_files = {each["secret"]["secretName"] for each in pods()[name]["spec"]["volumes"] if "secret" in each}
+    from_environment = {
+        each["secretRef"]["name"]
+        for each in container(name).get("envFrom", ())
+        if "secretRef" in each
+    }
+    from_files = {
+        each["secret"]["secretName"] for each in pods()[name]["spec"]["volumes"] if "secret" in each
+    }
     assert from_environment | from_files == SECRETS[name]
 
 
@@ -151,12 +180,21 @@ def test_each_part_gets_its_own_secrets_only(name: str) -> None:
 def test_every_part_of_spark_has_its_secret_by_file(name: str) -> None:
     told = [*container(name)["command"], *environment(name).get("PYSPARK_SUBMIT_ARGS", "").split()]
     file = Path(told[told.index("--properties-file") + 1])
-    [mount] = [each for each in container(name)["volumeMounts"] if each["mountPath"] == file.parent.as_posix()]
+    [mount] = [
+        each
+        for each in container(name)["volumeMounts"]
+        if each["mountPath"] == file.parent.as_posix()
+    ]
     [volume] = [each for each in pods()[name]["spec"]["volumes"] if each["name"] == mount["name"]]
-    assert (volume["secret"], mount["readOnly"]) == ({"secretName": "tiercel-spark", "defaultMode": 0o440}, True)
+    assert (volume["secret"], mount["readOnly"]) == (
+        {"secretName": "tiercel-spark", "defaultMode": 0o440},
+        True,
+    )
 
 
-def test_the_page_makes_the_secrets_that_the_manifests_name_and_sparks_has_what_compose_draws(tmp_path: Path) -> None:
+def test_the_page_makes_the_secrets_that_the_manifests_name_and_sparks_has_what_compose_draws(
+    tmp_path: Path,
+) -> None:
     page = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
     assert set(re.findall(r"create secret generic (\S+)", page)) == set().union(*SECRETS.values())
     draw_credentials(tmp_path)
@@ -166,20 +204,28 @@ def test_the_page_makes_the_secrets_that_the_manifests_name_and_sparks_has_what_
 
 
 def test_nothing_but_prometheus_may_call_the_monitor() -> None:
-    [policy] = [each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == "tiercel-monitor"]
+    [policy] = [
+        each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == "tiercel-monitor"
+    ]
     [rule] = policy["spec"]["ingress"]
-    assert {each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"]} == {"prometheus"}
+    assert {
+        each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"]
+    } == {"prometheus"}
 
 
 def test_selectors_ports_and_volumes_name_what_is_there() -> None:
     labels = [template["metadata"]["labels"].items() for template in pods().values()]
     for each in of_kind("Service", "PodDisruptionBudget"):
         selector = each["spec"]["selector"]
-        assert any(selector.get("matchLabels", selector).items() <= found for found in labels), each["metadata"]["name"]
+        assert any(selector.get("matchLabels", selector).items() <= found for found in labels), (
+            each["metadata"]["name"]
+        )
     names = {each["metadata"]["name"] for each in of_kind("ConfigMap")}
     for name, template in pods().items():
         volumes = template["spec"]["volumes"]
-        assert {mount["name"] for mount in container(name)["volumeMounts"]} <= {volume["name"] for volume in volumes}
+        assert {mount["name"] for mount in container(name)["volumeMounts"]} <= {
+            volume["name"] for volume in volumes
+        }
         assert {volume["configMap"]["name"] for volume in volumes if "configMap" in volume} <= names
         ports = {port["name"] for port in container(name).get("ports", ())}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

@@ -12,7 +12,8 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-# `tests/unit/test_x.py::test_y`, `tests/unit/test_x.py`, and `::test_z`, which is of the file before it.
+# `tests/unit/test_x.py::test_y`, `tests/unit/test_x.py`, and `::test_z`, which is of
+# the file before it.
 TEST = re.compile(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`")
 
 
@@ -39,7 +40,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             continue
         path, _, anchor = target.partition("#")
         file = page.parent / path if path else page
-        if not file.exists() or (anchor and anchor not in map(_anchor, HEADING.findall(file.read_text()))):
+        if not file.exists() or (
+            anchor and anchor not in map(_anchor, HEADING.findall(file.read_text()))
+        ):
             dead.append(target)
     assert dead == []
 

@@ -21,7 +21,9 @@ def test_the_topology_in_the_readme_builds():
 
 
 def test_every_command_in_the_readme_is_one_of_ours():
-    commands = re.findall(r"^    (?:\.venv/bin/)?tiercel ([a-z-]+)(?: (show|requeue|purge))?", README, re.MULTILINE)
+    commands = re.findall(
+        r"^    (?:\.venv/bin/)?tiercel ([a-z-]+)(?: (show|requeue|purge))?", README, re.MULTILINE
+    )
     assert len(commands) >= 5
     for command, subcommand in commands:
         result = CliRunner().invoke(app, [*filter(None, (command, subcommand)), "--help"])

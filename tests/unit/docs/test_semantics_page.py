@@ -8,7 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "semantics.md").read_text()
 LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
-TESTS = sorted({(path, words) for words, path in LINK.findall(PAGE) if path.startswith("../tests/")})
+TESTS = sorted(
+    {(path, words) for words, path in LINK.findall(PAGE) if path.startswith("../tests/")}
+)
 
 
 @pytest.mark.parametrize(("path", "words"), TESTS, ids=[words for _, words in TESTS])
@@ -18,7 +20,11 @@ def test_a_test_that_is_linked_is_there(path: str, words: str) -> None:
 
 
 def test_every_row_has_a_test() -> None:
-    rows = [line.strip("| \n").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and "---" not in line]
+    rows = [
+        line.strip("| \n").split(" | ")
+        for line in PAGE.splitlines()
+        if line.startswith("| ") and "---" not in line
+    ]
     assert len(rows) > 60
     assert [row[0] for row in rows if "](../tests/" not in row[-1] and row[-1] != "test"] == []
 

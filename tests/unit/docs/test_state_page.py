@@ -26,7 +26,11 @@ def test_the_bolt_on_the_page_runs():
 
 
 def test_every_call_is_in_the_table():
-    calls = [name for name in ("get", "put", "delete", "increment", "iterate") if hasattr(KeyValueState, name)]
+    calls = [
+        name
+        for name in ("get", "put", "delete", "increment", "iterate")
+        if hasattr(KeyValueState, name)
+    ]
     assert len(calls) == 5
     assert [name for name in calls if f"| `state.{name}(" not in PAGE] == []
     for link in re.findall(r"\]\(([^)#:]+)\)", PAGE):

@@ -24,13 +24,19 @@ def test_an_engine_that_is_away_leaves_no_connection_behind(monkeypatch, host):
 
 @pytest.fixture
 def accounts(monkeypatch):
-    """``accounts(users, groups)``: this process is the first of the users, all of which have (name, uid, gid)."""
+    """``accounts(users, groups)``: this process is the first of the users, all of which have
+    (name, uid, gid).
+    """
 
     def are(users: list[tuple[str, int, int]], groups: list[tuple[str, int, list[str]]]) -> None:
-        listed = [pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh")) for name, uid, gid in users]
+        listed = [
+            pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh")) for name, uid, gid in users
+        ]
         found = {gid: grp.struct_group((name, "x", gid, members)) for name, gid, members in groups}
         monkeypatch.setattr(os, "getuid", lambda: users[0][1])
-        monkeypatch.setattr(pwd, "getpwuid", lambda uid: {each.pw_uid: each for each in listed}[uid])
+        monkeypatch.setattr(
+            pwd, "getpwuid", lambda uid: {each.pw_uid: each for each in listed}[uid]
+        )
         monkeypatch.setattr(pwd, "getpwall", lambda: listed)
         monkeypatch.setattr(grp, "getgrgid", lambda gid: found[gid])
 
@@ -43,9 +49,15 @@ def test_a_group_that_is_the_users_alone_may_have_the_engine(accounts):
 
 
 SHARED = {
-    "the primary group of two users": ([("ann", 1000, 100), ("bob", 1001, 100)], [("users", 100, [])]),
+    "the primary group of two users": (
+        [("ann", 1000, 100), ("bob", 1001, 100)],
+        [("users", 100, [])],
+    ),
     "named like the user, with a second member": ([("ann", 1000, 1000)], [("ann", 1000, ["bob"])]),
-    "named like the user, and the primary group of another": ([("ann", 1000, 1000), ("bob", 1, 1000)], [("ann", 1000, [])]),
+    "named like the user, and the primary group of another": (
+        [("ann", 1000, 1000), ("bob", 1, 1000)],
+        [("ann", 1000, [])],
+    ),
     "of a directory that lists no users": ([("ann", 1000, 100)], [("staff", 100, [])]),
     "unknown": ([("ann", 1000, 1000)], []),
 }
@@ -62,7 +74,11 @@ def test_the_engine_is_started_with_that_group_or_with_none(tmp_path: Path, grou
     daemon = tmp_path / "dockerd"
     daemon.write_text('#!/bin/sh\necho started "$@"\n')
     daemon.chmod(0o755)
-    start = module._START.replace("/run/systemd/system", str(tmp_path / "no-systemd")).removesuffix("&\n")
+    start = module._START.replace("/run/systemd/system", str(tmp_path / "no-systemd")).removesuffix(
+        "&\n"
+    )
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    subprocess.run(["/bin/sh", "-c", start, "start", group, str(tmp_path / "log")], env=environment, check=True)
+    subprocess.run(
+        ["/bin/sh", "-c", start, "start", group, str(tmp_path / "log")], env=environment, check=True
+    )
     assert (tmp_path / "log").read_text().split() == ["started", *words.split()]

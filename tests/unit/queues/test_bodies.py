@@ -15,7 +15,8 @@ from tiercel.queues.schema import Schema
 
 EVERYTHING = Schema.parse(
     "s string, b binary, t boolean, i8 tinyint, i64 bigint, f float, d double, day date, "
-    "at timestamp, local timestamp_ntz, price decimal(38,10), words array<string>, blobs array<array<binary>>"
+    "at timestamp, local timestamp_ntz, price decimal(38,10), words "
+    "array<string>, blobs array<array<binary>>"
 )
 TEXT = st.text(st.characters(codec="utf-8"))
 MOMENTS = st.datetimes()
@@ -51,7 +52,10 @@ def test_what_is_written_is_read_back_as_it_was(values):
 
 
 def test_json_is_utf8_and_as_short_as_it_can_be():
-    assert json_body([("word", "grüße"), ("n", 1), ("none", None)]) == '{"word":"grüße","n":1,"none":null}'.encode()
+    assert (
+        json_body([("word", "grüße"), ("n", 1), ("none", None)])
+        == '{"word":"grüße","n":1,"none":null}'.encode()
+    )
     assert json_body([]) == b"{}"
 
 

@@ -1,4 +1,6 @@
-"""A body of any content is decided in linear time and within a stated memory, and ends no process."""
+"""A body of any content is decided in linear time and within a stated memory, and
+ends no process.
+"""
 
 import json
 import subprocess
@@ -15,7 +17,8 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 ROOT = Path(__file__).parents[3]
 # As ``read_json`` says; Arrow's copy of the values, which is of the body's size or less, is on top.
 STATED = 384 * 2**20
-# Seconds of CPU for 16 MiB; they take 0.1 to 2 on a quiet machine, and took minutes to hours before.
+# Seconds of CPU for 16 MiB; they take 0.1 to 2 on a quiet machine, and took minutes
+# to hours before.
 LINEAR_S = 20
 
 
@@ -50,7 +53,9 @@ def test_no_body_is_slow_or_ends_the_process():
 
 @pytest.mark.parametrize("item", [b"0,", b"[],", b"{},", b'"a",', b'"\\"",', b'["],[,\\\\",'])
 def test_a_body_of_too_many_values_is_refused_in_one_line(item):
-    said = r"^the body has up to [\d,]+ JSON values, the limit is 1,000,000; send fewer per message$"
+    said = (
+        r"^the body has up to [\d,]+ JSON values, the limit is 1,000,000; send fewer per message$"
+    )
     with pytest.raises(BadBodyError, match=said):
         read_json(filled(b"[", item, b"0]"))
 

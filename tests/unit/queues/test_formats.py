@@ -15,8 +15,10 @@ from tiercel.queues.formats import decoder_for, default_format
 from tiercel.queues.schema import Schema
 
 EVERYTHING = Schema.parse(
-    "s string, b binary, t boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d double, day date, "
-    "at timestamp, local timestamp_ntz, price decimal(10,2), words array<string>, grid array<array<int>>"
+    "s string, b binary, t boolean, i8 tinyint, i16 smallint, i32 int, i64 "
+    "bigint, f float, d double, day date, "
+    "at timestamp, local timestamp_ntz, price decimal(10,2), words "
+    "array<string>, grid array<array<int>>"
 )
 
 
@@ -62,8 +64,10 @@ def test_what_is_missing_or_null_is_none():
 
 def test_every_type_arrives_as_arrow_wants_it():
     body = {
-        "s": "ü", "b": "AAH/", "t": False, "i8": -128, "i16": 32767, "i32": -(2**31), "i64": 2**63 - 1, "f": 1, "d": 1.5,
-        "day": "2024-02-29", "at": "2024-01-01T12:00:00+02:00", "local": "2024-01-01T12:00:00.000001", "price": "12.30",
+        "s": "ü", "b": "AAH/", "t": False, "i8": -128, "i16": 32767, "i32": -(2**31),
+        "i64": 2**63 - 1, "f": 1, "d": 1.5,
+        "day": "2024-02-29", "at": "2024-01-01T12:00:00+02:00",
+        "local": "2024-01-01T12:00:00.000001", "price": "12.30",
         "words": ["a", None], "grid": [[1], [], None],
     }  # fmt: skip
     values = decoder_for(EVERYTHING)(json.dumps(body).encode())
@@ -82,14 +86,21 @@ def test_a_timestamp_without_an_offset_is_utc():
 @pytest.mark.parametrize(
     ("ddl_type", "value"),
     [
-        ("string", "1"), ("string", '["a"]'), ("string", '"\\ud800"'), ("binary", '"not base64!"'), ("binary", "1"),
-        ("boolean", "1"), ("boolean", '"true"'), ("int", "true"), ("int", "1.0"), ("int", '"1"'), ("int", str(2**31)),
-        ("tinyint", "128"), ("bigint", str(2**63)), ("double", "true"), ("double", '"1"'), ("double", "1e999"),
+        ("string", "1"), ("string", '["a"]'), ("string", '"\\ud800"'), ("binary", '"not base64!"'),
+        ("binary", "1"),
+        ("boolean", "1"), ("boolean", '"true"'), ("int", "true"), ("int", "1.0"), ("int", '"1"'),
+        ("int", str(2**31)),
+        ("tinyint", "128"), ("bigint", str(2**63)), ("double", "true"), ("double", '"1"'),
+        ("double", "1e999"),
         ("double", "1" * 400),
-        ("float", "1e39"), ("date", '"2024-02-30"'), ("date", "20240101"), ("timestamp", '"now"'), ("timestamp", "0"),
-        ("timestamp", '"0001-01-01T00:00:00+23:00"'), ("timestamp_ntz", '"2024-01-01T00:00:00Z"'), ("decimal(4,2)", "123.4"),
-        ("decimal(4,2)", "1.234"), ("decimal(4,2)", '"NaN"'), ("decimal(4,2)", '"1e999999999"'), ("decimal(4,2)", "true"),
-        ("decimal(4,2)", '"x"'), ("array<int>", "1"), ("array<int>", '[1, "2"]'), ("array<int>", '{"0": 1}'), ("string", "{}"),
+        ("float", "1e39"), ("date", '"2024-02-30"'), ("date", "20240101"), ("timestamp", '"now"'),
+        ("timestamp", "0"),
+        ("timestamp", '"0001-01-01T00:00:00+23:00"'), ("timestamp_ntz", '"2024-01-01T00:00:00Z"'),
+        ("decimal(4,2)", "123.4"),
+        ("decimal(4,2)", "1.234"), ("decimal(4,2)", '"NaN"'), ("decimal(4,2)", '"1e999999999"'),
+        ("decimal(4,2)", "true"),
+        ("decimal(4,2)", '"x"'), ("array<int>", "1"), ("array<int>", '[1, "2"]'),
+        ("array<int>", '{"0": 1}'), ("string", "{}"),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_a_bad_body_that_names_the_field(ddl_type, value):
@@ -100,12 +111,15 @@ def test_a_value_of_another_type_is_a_bad_body_that_names_the_field(ddl_type, va
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"", "not JSON"), (b"{", "not JSON"), (b"[1]", "must be a JSON object"), (b"3", "must be a JSON object"),
-        (b"null", "must be a JSON object"), (b"\xff{}", "not JSON in UTF-8"), (b"\xef\xbb\xbf{}", "not JSON"),
+        (b"", "not JSON"), (b"{", "not JSON"), (b"[1]", "must be a JSON object"),
+        (b"3", "must be a JSON object"),
+        (b"null", "must be a JSON object"), (b"\xff{}", "not JSON in UTF-8"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
         (b'{"n": NaN}', "NaN is not JSON"),
         (b'{"m": [Infinity]}', "Infinity is not JSON"), (b'{"n": 1, "n": 2}', "'n' stands twice"),
         (b'{"m": {"a": 1, "a": 1}}', "'a' stands twice"), (b"[" * 200_000, "nested too deeply"),
-        (b'{"m":' * 200_000, "nested too deeply"), (b'{"n": ' + b"9" * 10_000 + b"}", "not JSON"), (b'{"n": 1} x', "not JSON"),
+        (b'{"m":' * 200_000, "nested too deeply"), (b'{"n": ' + b"9" * 10_000 + b"}", "not JSON"),
+        (b'{"n": 1} x', "not JSON"),
         ("{}".encode("utf-16"), "not JSON"), (b'{"n":\x00 1}', "not JSON"),
     ],
 )  # fmt: skip
@@ -139,7 +153,13 @@ def test_a_decimal_may_have_zeros_behind_its_scale():
 
 
 @pytest.mark.parametrize(
-    ("ddl", "expected"), [("a string, b string", "text"), ("n long", "text"), ("s string", "bytes"), ("s string", "xml")]
+    ("ddl", "expected"),
+    [
+        ("a string, b string", "text"),
+        ("n long", "text"),
+        ("s string", "bytes"),
+        ("s string", "xml"),
+    ],
 )
 def test_a_format_that_does_not_suit_the_fields_is_refused_at_once(ddl, expected):
     with pytest.raises(SchemaError):
@@ -170,7 +190,11 @@ def test_whatever_an_object_holds_it_is_a_bad_body_or_fits_arrow(body):
 
 @given(st.binary())
 def test_whatever_bytes_come_nothing_else_is_raised(body):
-    for decoder in (decoder_for(EVERYTHING), decoder_for(Schema.parse("s string")), decoder_for(Schema.parse("b binary"))):
+    for decoder in (
+        decoder_for(EVERYTHING),
+        decoder_for(Schema.parse("s string")),
+        decoder_for(Schema.parse("b binary")),
+    ):
         with suppress(BadBodyError):
             decoder(body)
 
@@ -192,5 +216,7 @@ def test_floats_of_32_bits_stay_finite(number):
     schema = Schema.parse("f float")
     if math.isinf(number):
         return
-    stored = schema.batch([decoder_for(schema)(json.dumps({"f": number}).encode())]).column(0)[0].as_py()
+    stored = (
+        schema.batch([decoder_for(schema)(json.dumps({"f": number}).encode())]).column(0)[0].as_py()
+    )
     assert stored == number

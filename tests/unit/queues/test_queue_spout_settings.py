@@ -9,7 +9,9 @@ from tiercel.queues.errors import AddressError, SchemaError
 
 
 def test_it_travels_before_it_is_opened():
-    spout = pickle.loads(pickle.dumps(QueueSpout("q", "n long, w string", prefetch=7, delivery_limit=3)))
+    spout = pickle.loads(
+        pickle.dumps(QueueSpout("q", "n long, w string", prefetch=7, delivery_limit=3))
+    )
     assert spout.output_fields == "n long, w string"
     assert spout.queue.name == "q"
     assert spout.queue.dead == "q.dead"
@@ -19,9 +21,12 @@ def test_it_travels_before_it_is_opened():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"queue": ""}, ValueError), ({"queue": "q" * 251}, ValueError), ({"queue": "q", "prefetch": 0}, ValueError),
-        ({"queue": "q", "prefetch": 65536}, ValueError), ({"queue": "q", "delivery_limit": 0}, ValueError),
-        ({"queue": "q", "fields": "a strin"}, SchemaError), ({"queue": "q", "fields": "a int", "format": "text"}, SchemaError),
+        ({"queue": ""}, ValueError), ({"queue": "q" * 251}, ValueError),
+        ({"queue": "q", "prefetch": 0}, ValueError),
+        ({"queue": "q", "prefetch": 65536}, ValueError),
+        ({"queue": "q", "delivery_limit": 0}, ValueError),
+        ({"queue": "q", "fields": "a strin"}, SchemaError),
+        ({"queue": "q", "fields": "a int", "format": "text"}, SchemaError),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_where_it_is_written(arguments, error):
@@ -37,7 +42,13 @@ def test_a_bad_address_is_refused_at_open(spout_context):
 @pytest.fixture
 def spout_context():
     return SpoutContext(
-        topology="t", component="c", task_id=1, task_index=0, parallelism=1, wake=lambda: None, count=lambda name, count: None
+        topology="t",
+        component="c",
+        task_id=1,
+        task_index=0,
+        parallelism=1,
+        wake=lambda: None,
+        count=lambda name, count: None,
     )
 
 

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.retry import NO_WAIT, BrokerLimit, DeadLetter, Requeue, RetryPolicy, delivered_before, next_action
+from tiercel.queues.retry import (
+    NO_WAIT,
+    BrokerLimit,
+    DeadLetter,
+    Requeue,
+    RetryPolicy,
+    delivered_before,
+    next_action,
+)
 
 POLICY = RetryPolicy(first=timedelta(seconds=1), longest=timedelta(seconds=5))
 
@@ -37,7 +45,11 @@ def test_no_count_overflows(count):
         ("3.10 to 4.2 count every delivery", {"x-delivery-count": 3}, 3),
         ("4.3 after failures and one give-back", {"x-delivery-count": 3, "x-acquired-count": 4}, 3),
         ("4.3 after a give-back alone", {"x-acquired-count": 1}, 0),
-        ("4.3 after a give-back, and a count that came with the message", {"x-acquired-count": 1, "x-delivery-count": 50}, 1),
+        (
+            "4.3 after a give-back, and a count that came with the message",
+            {"x-acquired-count": 1, "x-delivery-count": 50},
+            1,
+        ),
         ("a classic queue", {}, None),
         ("a classic queue, without headers", None, None),
         ("a classic queue, and a sly sender", {"x-delivery-count": "many"}, None),
@@ -48,12 +60,20 @@ def test_the_count_of_a_redelivered_message_is_the_brokers(what, headers, count)
 
 
 def test_a_first_delivery_has_no_past_whatever_its_headers_say():
-    assert delivered_before({"x-delivery-count": 50, "x-acquired-count": 60}, redelivered=False) == 0
+    assert (
+        delivered_before({"x-delivery-count": 50, "x-acquired-count": 60}, redelivered=False) == 0
+    )
 
 
 def test_a_limit_that_dead_letters_lets_the_last_delivery_fail_with_a_reason():
     limit = BrokerLimit(returns=5)
-    assert [limit.is_last_failure(count) for count in (None, 0, 4, 5, 6)] == [False, False, False, True, True]
+    assert [limit.is_last_failure(count) for count in (None, 0, 4, 5, 6)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert not any(limit.is_last_delivery(count) for count in (None, 0, 5, 6))
     assert not limit.returns_are_free
 
@@ -61,7 +81,12 @@ def test_a_limit_that_dead_letters_lets_the_last_delivery_fail_with_a_reason():
 def test_a_limit_that_deletes_leaves_one_return_for_a_connection_that_is_lost():
     limit = BrokerLimit(returns=5, deletes=True)
     assert [limit.is_last_failure(count) for count in (None, 3, 4, 5)] == [False, False, True, True]
-    assert [limit.is_last_delivery(count) for count in (None, 4, 5, 6)] == [False, False, True, True]
+    assert [limit.is_last_delivery(count) for count in (None, 4, 5, 6)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("limit", [BrokerLimit(), BrokerLimit(returns=1_000_000)])

@@ -94,7 +94,17 @@ def test_a_decimal_is_exact_however_many_zeros_it_has(number, zeros):
     [
         *map(
             decimal.Decimal,
-            ["1.234", "100", "-100", "NaN", "sNaN", "Infinity", "1e999999999", "1e-999999999", f"1.{'0' * 500}1"],
+            [
+                "1.234",
+                "100",
+                "-100",
+                "NaN",
+                "sNaN",
+                "Infinity",
+                "1e999999999",
+                "1e-999999999",
+                f"1.{'0' * 500}1",
+            ],
         ),
         decimal.Decimal("9" * 1_000_000),
         10**1_000_000,
@@ -118,7 +128,10 @@ def test_integers_and_the_largest_numbers_fit_a_decimal():
     schema = Schema.parse("d decimal(4,2), e decimal(38,0)")
     row = schema.batch([[np.int64(-99), 10**38 - 1]]).to_pylist()[0]
     assert row == {"d": -99, "e": 10**38 - 1}
-    assert schema.batch([[decimal.Decimal("9E+1"), decimal.Decimal("1E+37")]]).to_pylist()[0] == {"d": 90, "e": 10**37}
+    assert schema.batch([[decimal.Decimal("9E+1"), decimal.Decimal("1E+37")]]).to_pylist()[0] == {
+        "d": 90,
+        "e": 10**37,
+    }
 
 
 def test_no_fraction_is_cut_off_in_an_array_either():

@@ -16,12 +16,16 @@ COLLECT = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cac
 
 def recipe(target):
     """The lines of one target of the Makefile."""
-    [lines] = re.findall(rf"^{target}:.*\n((?:(?:\t|ifeq|else|endif).*\n)+)", MAKEFILE, re.MULTILINE)
+    [lines] = re.findall(
+        rf"^{target}:.*\n((?:(?:\t|ifeq|else|endif).*\n)+)", MAKEFILE, re.MULTILINE
+    )
     return lines
 
 
 def test_every_folder_of_tests_is_in_the_rule():
-    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
+    folders = {
+        path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")
+    }
     assert folders == set(BY_FOLDER) == set(LONGEST_FIRST)
 
 
@@ -39,11 +43,24 @@ def test_what_is_both_or_of_no_known_folder_is_refused():
 
 
 def test_every_test_that_is_collected_is_one_of_the_two():
-    """In the two folders where marks decide the most; to collect all of them takes half a minute."""
-    argv = [*COLLECT, "-m", f"{QUICK} and {REST} or not ({QUICK} or {REST})", "tests/faults", "tests/acceptance"]
+    """In the two folders where marks decide the most.
+
+    To collect all of them takes half a minute.
+    """
+    argv = [
+        *COLLECT,
+        "-m",
+        f"{QUICK} and {REST} or not ({QUICK} or {REST})",
+        "tests/faults",
+        "tests/acceptance",
+    ]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout[-1000:] + done.stderr[-1000:]
-    assert re.search(r"^no tests collected \(\d{3} deselected\)", done.stdout, re.MULTILINE), done.stdout[-1000:]
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, (
+        done.stdout[-1000:] + done.stderr[-1000:]
+    )
+    assert re.search(r"^no tests collected \(\d{3} deselected\)", done.stdout, re.MULTILINE), (
+        done.stdout[-1000:]
+    )
 
 
 def test_make_test_takes_the_quick_ones_and_make_test_all_the_rest_too():

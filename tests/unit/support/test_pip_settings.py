@@ -20,8 +20,16 @@ def passed_on(*listed: str) -> dict[str, dict[str, str]]:
 
 
 def test_an_index_a_timeout_and_retries_travel():
-    found = passed_on(f"global.index-url='{INDEX}'", "global.timeout='60'", "install.retries='9'", "global.trusted-host='a b'")
-    assert found == {"global": {"index-url": INDEX, "timeout": "60", "trusted-host": "a b"}, "install": {"retries": "9"}}
+    found = passed_on(
+        f"global.index-url='{INDEX}'",
+        "global.timeout='60'",
+        "install.retries='9'",
+        "global.trusted-host='a b'",
+    )
+    assert found == {
+        "global": {"index-url": INDEX, "timeout": "60", "trusted-host": "a b"},
+        "install": {"retries": "9"},
+    }
 
 
 LOCAL = {
@@ -63,15 +71,23 @@ def test_of_several_places_those_of_other_machines_travel():
         f"global.extra-index-url='file:///opt/simple {INDEX}'",
         f"install.find-links='\\n/opt/wheels\\n{INDEX}/wheels'",
     )
-    assert found == {"global": {"extra-index-url": INDEX}, "install": {"find-links": f"{INDEX}/wheels"}}
+    assert found == {
+        "global": {"extra-index-url": INDEX},
+        "install": {"find-links": f"{INDEX}/wheels"},
+    }
 
 
 def test_the_environment_goes_before_every_file():
     found = passed_on(
         ":env:.index-url='https://environment.example/'", ":env:.find-links='/opt/wheels'",
-        f"global.index-url='{INDEX}'", f"install.index-url='{INDEX}'", f"wheel.find-links='{INDEX}'",
+        f"global.index-url='{INDEX}'", f"install.index-url='{INDEX}'",
+        f"wheel.find-links='{INDEX}'",
     )  # fmt: skip
-    assert found == {"global": {"index-url": "https://environment.example/"}, "install": {}, "wheel": {}}
+    assert found == {
+        "global": {"index-url": "https://environment.example/"},
+        "install": {},
+        "wheel": {},
+    }
 
 
 def test_a_real_pip_with_such_a_configuration_is_understood(tmp_path, monkeypatch):

@@ -57,20 +57,27 @@ def test_several_redis_servers_are_separated_by_commas() -> None:
         ("log_level", "loud"),
     ],
 )
-def test_a_bad_value_is_one_line_that_names_the_setting_and_shows_no_password(name: str, value: str, monkeypatch) -> None:
+def test_a_bad_value_is_one_line_that_names_the_setting_and_shows_no_password(
+    name: str, value: str, monkeypatch
+) -> None:
     with pytest.raises(ConfigError) as given:
         Settings.load(**{name: value})
     monkeypatch.setenv(f"TIERCEL_{name.upper()}", value)
     with pytest.raises(ConfigError) as found:
         Settings.load()
-    for error, where in ((given, f"--{name.replace('_', '-')}: "), (found, f"TIERCEL_{name.upper()}: ")):
+    for error, where in (
+        (given, f"--{name.replace('_', '-')}: "),
+        (found, f"TIERCEL_{name.upper()}: "),
+    ):
         assert str(error.value).startswith(where)
         assert "\n" not in str(error.value)
         assert "s3cret" not in str(error.value)
 
 
 def test_no_password_is_shown_by_repr_or_str() -> None:
-    settings = Settings.load(amqp=AMQP, redis=f"{REDIS},{REDIS}", management="http://guest:s3cret@rabbit:15672")
+    settings = Settings.load(
+        amqp=AMQP, redis=f"{REDIS},{REDIS}", management="http://guest:s3cret@rabbit:15672"
+    )
     assert "s3cret" not in repr(settings) + str(settings)
     assert "guest:***@rabbit" in repr(settings)
 
@@ -91,7 +98,10 @@ def test_a_required_server_without_an_address_is_named() -> None:
     ("name", "value"),
     [
         ("amqp", "amqp://user:s3cret@one:5672,two,[::1]:5673/vhost"),
-        ("redis", "redis+sentinel://:s3cret@one:26379,two:26379/mymaster/0?sentinel_password=s3cret"),
+        (
+            "redis",
+            "redis+sentinel://:s3cret@one:26379,two:26379/mymaster/0?sentinel_password=s3cret",
+        ),
         ("redis", "redis+cluster://:s3cret@one:6379,two,redis://other"),
     ],
 )

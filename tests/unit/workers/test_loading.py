@@ -15,7 +15,9 @@ from tiercel.workers.loading import load_topology, spark_options_of, with_spark_
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch):
-    """``module(source)`` writes a module with a name of its own into the current folder and returns that name."""
+    """``module(source)`` writes a module with a name of its own into the current folder and
+    returns that name.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
@@ -27,7 +29,10 @@ def module(tmp_path: Path, monkeypatch):
     return write
 
 
-BUILD = "import tiercel.examples.word_count\ntopology = tiercel.examples.word_count.topology\nready = topology()\n"
+BUILD = (
+    "import tiercel.examples.word_count\ntopology = "
+    "tiercel.examples.word_count.topology\nready = topology()\n"
+)
 
 
 def test_a_factory_in_a_module_of_the_current_folder_is_called(module) -> None:
@@ -42,7 +47,14 @@ def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
     ("source", "attribute", "message"),
     [
         ("", "nothing", r"module_\w+:nothing: module module_\w+ has no attribute 'nothing'"),
-        ("thing = 3", "thing", r"module_\w+:thing is a int, not a topology: return what TopologyBuilder.build\(\) returns"),
+        (
+            "thing = 3",
+            "thing",
+            (
+                r"module_\w+:thing is a int, not a topology: return what "
+                r"TopologyBuilder.build\(\) returns"
+            ),
+        ),
         ("def f():\n    return None", "f", r"module_\w+:f is a NoneType, not a topology.*"),
         ("def f(x):\n    pass", "f", r"module_\w+:f\(\) failed: TypeError: .*missing 1 required.*"),
         (
@@ -51,26 +63,49 @@ def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
             r"module_\w+:f\(\) failed: ValueError: two lines \(module_\w+.py, line 2\)",
         ),
         ("def f():\n    raise SystemExit(3)", "f", r"module_\w+:f\(\) failed: SystemExit: 3 .*"),
-        ("1 / 0", "f", r"module_\w+ cannot be imported: ZeroDivisionError: division by zero \(module_\w+.py, line 1\)"),
+        (
+            "1 / 0",
+            "f",
+            (
+                r"module_\w+ cannot be imported: ZeroDivisionError: division by zero "
+                r"\(module_\w+.py, line 1\)"
+            ),
+        ),
         ("def (:", "f", r"module_\w+ cannot be imported: SyntaxError: .*"),
-        ("import no_such_thing", "f", r"module_\w+ cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'.*"),
+        (
+            "import no_such_thing",
+            "f",
+            (
+                r"module_\w+ cannot be imported: ModuleNotFoundError: No module named "
+                r"'no_such_thing'.*"
+            ),
+        ),
     ],
 )
-def test_a_mistake_in_the_module_is_one_line(module, source: str, attribute: str, message: str) -> None:
+def test_a_mistake_in_the_module_is_one_line(
+    module, source: str, attribute: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=f"^{message}$") as caught:
         load_topology(f"{module(source)}:{attribute}")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["tiercel.examples.word_count", "", ":", "a:", ":b", "a b:c", "a:b:c", "../a:b", "a.:b"])
+@pytest.mark.parametrize(
+    "name", ["tiercel.examples.word_count", "", ":", "a:", ":b", "a b:c", "a:b:c", "../a:b", "a.:b"]
+)
 def test_a_name_without_module_and_attribute_shows_how_to_write_it(name: str) -> None:
     with pytest.raises(UsageError, match="write MODULE:ATTRIBUTE"):
         load_topology(name)
 
 
-@pytest.mark.parametrize("name", ["no_such_module:topology", "no_such.module:topology", "tiercel.examples.no_such:topology"])
+@pytest.mark.parametrize(
+    "name",
+    ["no_such_module:topology", "no_such.module:topology", "tiercel.examples.no_such:topology"],
+)
 def test_a_module_that_is_not_there_is_said_to_be_missing(name: str, module) -> None:
-    with pytest.raises(UsageError, match=r"^there is no module '[\w.]+', neither installed nor in /.*$"):
+    with pytest.raises(
+        UsageError, match=r"^there is no module '[\w.]+', neither installed nor in /.*$"
+    ):
         load_topology(name)
 
 
@@ -90,13 +125,23 @@ def test_spouts_that_read_a_queue_get_more_tasks_and_no_others(module) -> None:
     )
     raised = load_topology(f"{name}:topology", 3)
     plain = load_topology(f"{name}:topology")
-    assert {spout: spec.parallelism for spout, spec in raised.spouts.items()} == {"few": 3, "many": 5, "own": 2}
-    assert {spout: spec.parallelism for spout, spec in plain.spouts.items()} == {"few": 1, "many": 5, "own": 2}
+    assert {spout: spec.parallelism for spout, spec in raised.spouts.items()} == {
+        "few": 3,
+        "many": 5,
+        "own": 2,
+    }
+    assert {spout: spec.parallelism for spout, spec in plain.spouts.items()} == {
+        "few": 1,
+        "many": 5,
+        "own": 2,
+    }
     assert raised.task_ids("sink") == range(11, 12)
 
 
 def test_an_operators_options_of_spark_go_over_the_topologys() -> None:
-    topology = with_spark_options(load_topology("tiercel.examples.word_count:topology"), {"spark.a": "1", "spark.b": "2"})
+    topology = with_spark_options(
+        load_topology("tiercel.examples.word_count:topology"), {"spark.a": "1", "spark.b": "2"}
+    )
     changed = with_spark_options(topology, spark_options_of(["spark.b=3", "spark.c=a=b"]))
     assert dict(changed.config.spark_options) == {"spark.a": "1", "spark.b": "3", "spark.c": "a=b"}
     assert with_spark_options(changed, {}) is changed

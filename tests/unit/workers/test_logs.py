@@ -42,7 +42,9 @@ def test_a_text_line_without_a_component_names_its_logger() -> None:
 
 
 def test_a_json_line_has_the_event_and_everything_extra() -> None:
-    entry = json.loads(JsonFormatter("spout-1").format(record("lost %s", "it", event="channel_lost", epoch=3)))
+    entry = json.loads(
+        JsonFormatter("spout-1").format(record("lost %s", "it", event="channel_lost", epoch=3))
+    )
     time = entry.pop("time")
     assert time.endswith("+00:00")
     assert entry == {

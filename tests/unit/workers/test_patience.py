@@ -21,7 +21,9 @@ class Redis:
 
 
 def said(caplog) -> list[str]:
-    return [record.message for record in caplog.records if record.name == "tiercel.workers.patience"]
+    return [
+        record.message for record in caplog.records if record.name == "tiercel.workers.patience"
+    ]
 
 
 def test_what_answers_is_asked_once(caplog):

@@ -24,16 +24,25 @@ from tiercel.workers.printable import printable
 from tiercel.workers.terminal import cell, say
 
 ROOT = Path(__file__).parents[3]
-EVIL = "boom \x1b]0;OWNED\x07 \x1b[2J\x1b]52;c;ZWNobw==\x07 \x9b31m\x7f\u202egnp.exe\r\u2028fake\n07:00:01 ERROR   driver  FAKE"
+EVIL = (
+    "boom \x1b]0;OWNED\x07 \x1b[2J\x1b]52;c;ZWNobw==\x07 "
+    "\x9b31m\x7f\u202egnp.exe\r\u2028fake\n07:00:01 ERROR   driver  FAKE"
+)
 
 
 def obeyed(text, kept=""):
     """The characters that a terminal obeys, or that change how it shows others."""
-    return [each for each in text if each not in kept and unicodedata.category(each) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
+    return [
+        each
+        for each in text
+        if each not in kept and unicodedata.category(each) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    ]
 
 
 def record(message, **extra):
-    return logging.getLogger("tiercel").makeRecord("tiercel", logging.WARNING, "", 1, message, (), None, extra=extra)
+    return logging.getLogger("tiercel").makeRecord(
+        "tiercel", logging.WARNING, "", 1, message, (), None, extra=extra
+    )
 
 
 @given(st.text())
@@ -87,7 +96,10 @@ def rendered(renderable):
 
 def test_a_table_holds_none_whatever_the_names_are():
     error = ErrorReport(at=datetime.now(UTC), component=EVIL, task=1, message=EVIL)
-    for shown in (rendered(_table([(EVIL, error), ("other", error)])), rendered(cell(EVIL, "bold"))):
+    for shown in (
+        rendered(_table([(EVIL, error), ("other", error)])),
+        rendered(cell(EVIL, "bold")),
+    ):
         assert not obeyed(shown, kept="\n")
         assert r"\x1b]52;c;" in shown.replace("\n", "")
     assert rendered(depth_table([]))
@@ -112,4 +124,8 @@ def test_there_is_one_way_to_the_terminal():
         for node in ast.walk(tree):
             assert not (isinstance(node, ast.ImportFrom) and node.module == "rich.text"), path
             assert not (isinstance(node, ast.Attribute) and node.attr == "echo"), path
-            assert not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"), path
+            assert not (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "print"
+            ), path

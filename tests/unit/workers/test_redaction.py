@@ -27,7 +27,16 @@ FORMS = (
 )
 
 
-PASSWORDS = ("S3CRET", "S3'CRET", 'S3"CRET', "S3 CRET", "S3,CRET", "S3@CRET", "S3:CRET", "S3, CR ET")
+PASSWORDS = (
+    "S3CRET",
+    "S3'CRET",
+    'S3"CRET',
+    "S3 CRET",
+    "S3,CRET",
+    "S3@CRET",
+    "S3:CRET",
+    "S3, CR ET",
+)
 # A password where a user belongs: none of these characters is in one.
 LONE = "redis://{}@redis:6379/0"
 
@@ -55,7 +64,10 @@ def test_no_part_of_a_password_is_shown_in_a_text_in_settings_or_in_logs(setting
         assert "ET" not in each, each
 
 
-@given(st.sampled_from(FORMS), st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=20))
+@given(
+    st.sampled_from(FORMS),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=20),
+)
 def test_whatever_password_settings_take_is_not_in_their_repr(form, password):
     setting, form = form
     assume("&" not in password and ",redis" not in password)
@@ -71,11 +83,28 @@ def test_an_address_with_a_control_character_is_refused_in_one_line(control):
     with pytest.raises(ConfigError, match="--amqp: must not have a line break") as refused:
         Settings.load(amqp=f"amqp://u:S3{control}CRET@rabbit")
     assert "CRET" not in str(refused.value)
-    assert Settings.load(amqp="amqp://rabbit\n").amqp == "amqp://rabbit", "the end of a file is none"
+    assert Settings.load(amqp="amqp://rabbit\n").amqp == "amqp://rabbit", (
+        "the end of a file is none"
+    )
 
 
 @pytest.mark.parametrize(
-    "part", ["A", "://", "a:", "@", "?", "&", "?a_", "a://b:", "?password=,a", "://a@", "://a:b ", "password=", "?password=,a+"]
+    "part",
+    [
+        "A",
+        "://",
+        "a:",
+        "@",
+        "?",
+        "&",
+        "?a_",
+        "a://b:",
+        "?password=,a",
+        "://a@",
+        "://a:b ",
+        "password=",
+        "?password=,a+",
+    ],
 )
 def test_it_is_linear(part):
     def cost(length):

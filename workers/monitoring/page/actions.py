@@ -41,7 +41,9 @@ class Actions:
 
         def order() -> list[str]:
             said: list[str] = []
-            Steering.open(self._servers.redis_urls[0], topology, said.append, threading.Event()).turn(state)
+            Steering.open(
+                self._servers.redis_urls[0], topology, said.append, threading.Event()
+            ).turn(state)
             return said
 
         async def action() -> None:
@@ -50,24 +52,35 @@ class Actions:
 
         await self._guard.let(action)
 
-    async def requeue(self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]) -> None:
+    async def requeue(
+        self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]
+    ) -> None:
         """Put dead letters back: those with these ids, or all."""
 
         def put_back() -> int:
             url = self._servers.amqp_url or ""
-            return dead_letters.requeue(url, queue) if chosen is None else dead_letters.requeue_chosen(url, queue, chosen)
+            return (
+                dead_letters.requeue(url, queue)
+                if chosen is None
+                else dead_letters.requeue_chosen(url, queue, chosen)
+            )
 
         async def action() -> None:
             moved = await _tried("requeue", queue, put_back, "put {} messages back".format)
             if moved is not None:
                 ui.notify(f"put {moved} messages back into {queue}", type="positive")
                 if chosen is not None and moved < len(chosen):
-                    ui.notify(f"{len(chosen) - moved} of the chosen ones were not there any more", type="warning")
+                    ui.notify(
+                        f"{len(chosen) - moved} of the chosen ones were not there any more",
+                        type="warning",
+                    )
             await done()
 
         await self._guard.let(action)
 
-    async def look(self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]) -> None:
+    async def look(
+        self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]
+    ) -> None:
         """Look at the oldest dead letters of a queue.
 
         Changes nothing, but their bodies may be confidential.
@@ -86,8 +99,13 @@ def _shown(letters: Sequence[DeadLetter]) -> str:
     return f"showed {len(letters)}"
 
 
-async def _tried(action: str, target: str, function: Callable[[], Result], outcome: Callable[[Result], str]) -> Result | None:
-    """Return what it returns; None if a server refused or did not answer, which is said. Either is logged."""
+async def _tried(
+    action: str, target: str, function: Callable[[], Result], outcome: Callable[[Result], str]
+) -> Result | None:
+    """Return what it returns; None if a server refused or did not answer, which is said.
+
+    Either is logged.
+    """
     origin = peer_of(ui.context.client)
     try:
         result = await run.io_bound(function)

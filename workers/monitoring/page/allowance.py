@@ -10,7 +10,9 @@ from datetime import timedelta
 class Allowance:
     """A bucket of ``most``, of which one comes back per ``every``. For one thread."""
 
-    def __init__(self, most: int, every: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int, every: timedelta, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = most
         self._every_s = every.total_seconds()
         self._clock = clock

@@ -25,7 +25,9 @@ _NO_HTML = {"renderMode": "richText"}
 
 
 def layers(overview: Overview) -> Rows:
-    """Spouts first, then each bolt below all that it subscribes to; within a layer below its sources.
+    """Spouts first, then each bolt below all that it subscribes to.
+
+    Within a layer below its sources.
 
     On a cycle there is no such order: of the edges that close it, those go upwards.
     """
@@ -36,7 +38,11 @@ def layers(overview: Overview) -> Rows:
     place: dict[str, float] = {}
     for names in rows:
         for name in names:
-            above = [place[row.edge.source] for row in overview.edges if row.edge.target == name and row.edge.source in place]
+            above = [
+                place[row.edge.source]
+                for row in overview.edges
+                if row.edge.target == name and row.edge.source in place
+            ]
             place[name] = sum(above) / len(above) if above else 0.0
         names.sort(key=lambda name: place[name])
         for at, name in enumerate(names):
@@ -55,7 +61,10 @@ def _depths(overview: Overview) -> dict[str, int]:
         ready = [name for name in left if sources[name] <= depth.keys()]
         if not ready:
             ready = [next((name for name in left if sources[name] & depth.keys()), left[0])]
-        layer = {name: 1 + max((depth[each] for each in sources[name] & depth.keys()), default=0) for name in ready}
+        layer = {
+            name: 1 + max((depth[each] for each in sources[name] & depth.keys()), default=0)
+            for name in ready
+        }
         depth |= layer
         left = [name for name in left if name not in layer]
     return depth
@@ -77,8 +86,20 @@ def graph_options(overview: Overview) -> dict[str, Any]:
         "symbolSize": 22,
         "edgeSymbol": ["none", "arrow"],
         "edgeSymbolSize": 8,
-        "label": {"show": True, "position": "left", "width": COLUMN_PX - 50, "overflow": "breakAll", "lineHeight": 15},
-        "edgeLabel": {"show": True, "fontSize": 11, "rotate": 0, "align": "left", "padding": [0, 0, 0, 8]},
+        "label": {
+            "show": True,
+            "position": "left",
+            "width": COLUMN_PX - 50,
+            "overflow": "breakAll",
+            "lineHeight": 15,
+        },
+        "edgeLabel": {
+            "show": True,
+            "fontSize": 11,
+            "rotate": 0,
+            "align": "left",
+            "padding": [0, 0, 0, 8],
+        },
         "lineStyle": {"color": "#8a93a0", "opacity": 1},
         "silent": True,
         "data": _nodes(overview, rows),
@@ -88,7 +109,13 @@ def graph_options(overview: Overview) -> dict[str, Any]:
         "animation": False,
         "grid": {"left": 0, "right": 0, "top": 0, "bottom": 0},
         "xAxis": {"type": "value", "show": False, "min": -half - 0.25, "max": half},
-        "yAxis": {"type": "value", "show": False, "inverse": True, "min": -0.4, "max": len(rows) - 0.4},
+        "yAxis": {
+            "type": "value",
+            "show": False,
+            "inverse": True,
+            "min": -0.4,
+            "max": len(rows) - 0.4,
+        },
         "series": [series],
     }
 
@@ -103,13 +130,21 @@ def depth_options(samples: Sequence[Sample]) -> dict[str, Any]:
         "legend": {"type": "scroll", "bottom": 0},
         "grid": {"left": 8, "right": 16, "top": 16, "bottom": 40, "containLabel": True},
         "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
-        "yAxis": {"type": "value", "minInterval": 1, "min": 0, "splitLine": {"lineStyle": {"color": _GRID}}},
+        "yAxis": {
+            "type": "value",
+            "minInterval": 1,
+            "min": 0,
+            "splitLine": {"lineStyle": {"color": _GRID}},
+        },
         "series": [
             {
                 "name": name,
                 "type": "line",
                 "showSymbol": False,
-                "data": [[round(sample.at.timestamp() * 1000), sample.depths.get(name)] for sample in samples],
+                "data": [
+                    [round(sample.at.timestamp() * 1000), sample.depths.get(name)]
+                    for sample in samples
+                ],
             }
             for name in names
         ],
@@ -151,7 +186,9 @@ def _edge_label(stream: str, a_second: float) -> str:
 
 
 def _bends(overview: Overview, rows: Rows) -> list[float]:
-    """The curve of each edge: round the layers that it passes by, back up a cycle, away from others between the same two."""
+    """The curve of each edge: round the layers that it passes by, back up a cycle, away from others
+    between the same two.
+    """
     layer = {name: row for row, names in enumerate(rows) for name in names}
     seen: dict[tuple[str, str], int] = {}
     bends = []

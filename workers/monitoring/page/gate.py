@@ -66,7 +66,8 @@ class Gate:
             return stranger
         if not _PLACES.fullmatch(path):
             return PlainTextResponse("there is nothing here", 404)
-        # A foreign page may not show ours in a frame, nor ask for it as a picture, a thousand times.
+        # A foreign page may not show ours in a frame, nor ask for it as a picture, a thousand
+        # times.
         if path == PAGE and any(said != "document" for said in _headers(scope, b"sec-fetch-dest")):
             return PlainTextResponse("this is a page to be opened by itself", 403)
         return None
@@ -76,8 +77,12 @@ class Gate:
         hosts = list(_headers(scope, b"host"))
         local = (scope.get("server") or ("",))[0]
         if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):
-            return PlainTextResponse("the monitor is not known by this name; tiercel monitor --allowed-host NAME", 400)
-        if not all(self._hosts.admit_origin(origin, hosts[0]) for origin in _headers(scope, b"origin")):
+            return PlainTextResponse(
+                "the monitor is not known by this name; tiercel monitor --allowed-host NAME", 400
+            )
+        if not all(
+            self._hosts.admit_origin(origin, hosts[0]) for origin in _headers(scope, b"origin")
+        ):
             return PlainTextResponse("this came from another page", 403)
         return None
 

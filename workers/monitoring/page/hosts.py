@@ -21,7 +21,9 @@ _ORIGIN = re.compile(rf"https?://(({_NAME})(?::\d{{1,5}})?)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedHosts:
-    """Loopback names, those that the operator gave, and the address that a connection was made to."""
+    """Loopback names, those that the operator gave, and the address that a
+    connection was made to.
+    """
 
     given: frozenset[str] = frozenset()
 
@@ -36,23 +38,31 @@ class AllowedHosts:
         The address itself needs no name service, so no stranger's page can have it as its name.
         """
         name = _name_in(_HOST.fullmatch(host))
-        return name is not None and name in LOOPBACK | self.given | {local_address.lower().removeprefix("::ffff:")}
+        return name is not None and name in LOOPBACK | self.given | {
+            local_address.lower().removeprefix("::ffff:")
+        }
 
     def admit_origin(self, origin: str, host: str) -> bool:
-        """Return whether a page of ``origin`` may talk to us as ``host``: our own page, and no other.
+        """Return whether a page of ``origin`` may talk to us as ``host``: our own
+        page, and no other.
 
         Behind a proxy that changes the host, our own page has one of the given names.
         """
         found = _ORIGIN.fullmatch(origin)
         if found is None:
             return False
-        return found[1].lower() == host.lower() or found[2].strip("[]").lower() in self.given - LOOPBACK
+        return (
+            found[1].lower() == host.lower()
+            or found[2].strip("[]").lower() in self.given - LOOPBACK
+        )
 
 
 def _checked(name: str) -> str:
     found = _HOST.fullmatch(name) or _HOST.fullmatch(f"[{name}]")
     if found is None or (found[0] != found[1]):
-        raise UsageError(f"--allowed-host {name}: write a host name or address, without scheme and port")
+        raise UsageError(
+            f"--allowed-host {name}: write a host name or address, without scheme and port"
+        )
     return found[1].strip("[]").lower()
 
 

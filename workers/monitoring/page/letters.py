@@ -19,15 +19,20 @@ SHOWN = 50
 _BODY_CELL = """
 <q-td :props="props">
   <div>{{ props.value }}</div>
-  <q-btn dense outline no-caps size="sm" label="whole body" @click="() => $parent.$emit('read', props.row.key)" />
+  <q-btn dense outline no-caps size="sm" label="whole body"
+         @click="() => $parent.$emit('read', props.row.key)" />
 </q-td>
 """
 
 
 def table_of(kind: TableKind, selection: Literal["multiple"] | None = None) -> ui.table:
     """A table of the page, without rows yet."""
-    table = ui.table(columns=kind.definitions, rows=[], row_key="key", selection=selection).classes("w-full")
-    table.props('dense flat bordered hide-pagination :rows-per-page-options="[0]" no-data-label="none"')
+    table = ui.table(columns=kind.definitions, rows=[], row_key="key", selection=selection).classes(
+        "w-full"
+    )
+    table.props(
+        'dense flat bordered hide-pagination :rows-per-page-options="[0]" no-data-label="none"'
+    )
     return table.props(f'data-testid="{kind.title}"')
 
 
@@ -41,11 +46,22 @@ class Letters:
         self._actions = actions
         self._letters: Sequence[DeadLetter] = ()
         with ui.row().classes("items-center gap-2"):
-            self._queue = ui.select([], label="queue", on_change=self.clear).props("dense outlined").classes("min-w-40")
+            self._queue = (
+                ui.select([], label="queue", on_change=self.clear)
+                .props("dense outlined")
+                .classes("min-w-40")
+            )
             self._queue.props('data-testid="dead queue"')
-            ui.button("look", on_click=self._look).props("dense no-caps").props('data-testid="look"')
-            for text, action in (("requeue chosen", self._requeue_chosen), ("requeue all", self._requeue_all)):
-                ui.button(text, on_click=action).props("dense no-caps").props(f'data-testid="{text}"')
+            ui.button("look", on_click=self._look).props("dense no-caps").props(
+                'data-testid="look"'
+            )
+            for text, action in (
+                ("requeue chosen", self._requeue_chosen),
+                ("requeue all", self._requeue_all),
+            ):
+                ui.button(text, on_click=action).props("dense no-caps").props(
+                    f'data-testid="{text}"'
+                )
         self._table = table_of(DEAD, selection="multiple")
         self._table.add_slot("body-cell-body", _BODY_CELL)
         self._table.on("read", lambda event: self._read(int(event.args)))
@@ -77,7 +93,9 @@ class Letters:
             return
         letter = self._letters[number]
         kind, text = body_text(letter.body, letter.size)
-        self._heading.set_text(printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {letter.reason}"))
+        self._heading.set_text(
+            printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {letter.reason}")
+        )
         self._body.set_text(text)
         self._dialog.open()
 

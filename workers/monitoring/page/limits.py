@@ -12,7 +12,8 @@ from tiercel.workers.monitoring.page.allowance import Allowance
 
 log = logging.getLogger(__name__)
 
-# A page costs half a megabyte, from the request on and for a minute, whether a browser opens it or not.
+# A page costs half a megabyte, from the request on and for a minute, whether a browser
+# opens it or not.
 MOST_PAGES = 100
 _REPORT_CHARACTERS = 500
 
@@ -24,9 +25,16 @@ class Rooms:
         self._opened: set[str] = set()
 
     def take(self, client: Client) -> bool:
-        """Make room for a page that was just asked for; False if browsers have opened all the others."""
+        """Make room for a page that was just asked for.
+
+        False if browsers have opened all the others.
+        """
         while len(Client.instances) > MOST_PAGES:
-            waiting = [each for each in Client.instances.values() if each is not client and each.id not in self._opened]
+            waiting = [
+                each
+                for each in Client.instances.values()
+                if each is not client and each.id not in self._opened
+            ]
             if not waiting:
                 client.delete()
                 return False
@@ -45,13 +53,20 @@ def peer_of(client: Client) -> str:
 
 
 def limit_reports() -> None:
-    """Have pages log what went wrong in them as one bounded line, now and then; NiceGUI logs all of it, at once."""
+    """Have pages log what went wrong in them as one bounded line, now and then.
+
+    NiceGUI logs all of it, at once.
+    """
     allowance = Allowance(5, timedelta(seconds=2))
 
     def report(_socket: str, said: Any) -> None:
-        client = Client.instances.get(str(said.get("client_id"))) if isinstance(said, dict) else None
+        client = (
+            Client.instances.get(str(said.get("client_id"))) if isinstance(said, dict) else None
+        )
         if client is not None and allowance.take():
             text = str(said.get("message"))[:_REPORT_CHARACTERS]
-            log.warning("a page at %s reports %r", peer_of(client), text, extra={"event": "page_reported"})
+            log.warning(
+                "a page at %s reports %r", peer_of(client), text, extra={"event": "page_reported"}
+            )
 
     core.sio.on("log", report)

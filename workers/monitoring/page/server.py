@@ -49,7 +49,8 @@ def serve(servers: Servers, lock: Lock, hosts: AllowedHosts, listener: socket.so
         ws_max_size=_MESSAGE_BYTES,
     )
     server = uvicorn.Server(config)
-    # While it serves it handles signals itself, and raises them again at its end; this is for one that comes earlier.
+    # While it serves it handles signals itself, and raises them again at its end; this is for one
+    # that comes earlier.
     on_signals(lambda: setattr(server, "should_exit", True))
     station.start()
     host, port = listener.getsockname()[:2]
@@ -84,13 +85,22 @@ def _app(servers: Servers, station: Station, lock: Lock) -> FastAPI:
     @ui.page("/", title="tiercel")
     def page(topology: str | None = None) -> Response | None:
         if not rooms.take(ui.context.client):
-            return Response("too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain")
+            return Response(
+                "too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain"
+            )
         Page(station, servers, lock, topology)
         return None
 
     # A browser that was cut off for longer loads the page anew, and what was chosen in it is gone.
-    ui.run_with(app, dark=None, show_welcome_message=False, reconnect_timeout=_RECONNECT_S, gzip_middleware_factory=None)
-    # Only over a websocket: what a browser asks for with plain requests need not come from our page.
+    ui.run_with(
+        app,
+        dark=None,
+        show_welcome_message=False,
+        reconnect_timeout=_RECONNECT_S,
+        gzip_middleware_factory=None,
+    )
+    # Only over a websocket: what a browser asks for with plain requests need not
+    # come from our page.
     core.app.config.socket_io_js_transports = ["websocket"]
     limit_reports()
     return app
@@ -106,5 +116,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port") from error
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with "
+            "--host and --port"
+        ) from error
     return listener

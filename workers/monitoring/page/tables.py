@@ -1,4 +1,7 @@
-"""The columns and rows of the page's tables: {"name": text} per row, every cell a plain text. Pure."""
+"""The columns and rows of the page's tables: {"name": text} per row, every cell a plain text.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
-from tiercel.workers.monitoring.wording import count, milliseconds, per_second, seconds, share, size, tasks_named, when
+from tiercel.workers.monitoring.wording import (
+    count,
+    milliseconds,
+    per_second,
+    seconds,
+    share,
+    size,
+    tasks_named,
+    when,
+)
 from tiercel.workers.printable import printable
 
 _TEXTS = {"spout", "bolt", "queue", "last error", "component", "reason", "body", "time"}
@@ -54,28 +66,33 @@ class TableKind:
 SPOUTS = TableKind(
     title="Spouts",
     columns=(
-        "spout", "tasks", "emitted", "transferred", "complete ms", "p99 ms", "acked", "failed", "timeouts", "released",
+        "spout", "tasks", "emitted", "transferred", "complete ms", "p99 ms", "acked", "failed",
+        "timeouts", "released",
         "pending", "oldest", "last error",
     ),
 )  # fmt: skip
 BOLTS = TableKind(
     title="Bolts",
     columns=(
-        "bolt", "tasks", "emitted", "transferred", "capacity", "busy now", "execute ms", "executed", "process ms", "acked",
-        "failed", "waiting", "oldest", "steps/s", "step ms", "restarts", "without a process", "last error",
+        "bolt", "tasks", "emitted", "transferred", "capacity", "busy now", "execute ms", "executed",
+        "process ms", "acked",
+        "failed", "waiting", "oldest", "steps/s", "step ms", "restarts", "without a process",
+        "last error",
     ),
 )  # fmt: skip
 TASKS = TableKind(
     title="Bolt tasks",
     columns=(
-        "bolt", "task", "waiting", "bytes", "oldest", "executed", "capacity", "busy now", "steps/s", "step ms",
+        "bolt", "task", "waiting", "bytes", "oldest", "executed", "capacity", "busy now", "steps/s",
+        "step ms",
         "restarts", "process seen",
     ),
 )  # fmt: skip
 ACKER = TableKind(
     title="__acker",
     columns=(
-        "pending trees", "memory", "updates/s", "updates", "update ms", "completed", "failed by bolts", "timeouts", "late",
+        "pending trees", "memory", "updates/s", "updates", "update ms", "completed",
+        "failed by bolts", "timeouts", "late",
     ),
 )  # fmt: skip
 QUEUES = TableKind(
@@ -84,7 +101,14 @@ QUEUES = TableKind(
 )
 OWN = TableKind(
     title="tiercel's own queues",
-    columns=("waiting", "oldest waiting", "pending roots", "oldest pending", "feed entries", "feed lag"),
+    columns=(
+        "waiting",
+        "oldest waiting",
+        "pending roots",
+        "oldest pending",
+        "feed entries",
+        "feed lag",
+    ),
 )
 ERRORS = TableKind(title="Last errors", columns=("time", "component", "task", "reason"))
 DEAD = TableKind(title="Dead letters", columns=("reason", "bytes", "body"))
@@ -196,7 +220,13 @@ def _acker(row: AckerRow) -> tuple[str, ...]:
 
 def _queue(row: QueueDepth) -> tuple[str, ...]:
     depths = (count(row.ready), count(row.unacked), count(row.delayed), count(row.consumers))
-    return (row.name, *depths, per_second(row.in_rate), per_second(row.out_rate), count(row.dead_lettered))
+    return (
+        row.name,
+        *depths,
+        per_second(row.in_rate),
+        per_second(row.out_rate),
+        count(row.dead_lettered),
+    )
 
 
 def _own(own: Own) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class Lock:
-    """Compares what is given with the token; bounds the wrong ones of all pages and peers together."""
+    """Compares what is given with the token; bounds the wrong ones of all pages
+    and peers together.
+    """
 
     def __init__(self, token: str, allowance: Allowance | None = None) -> None:
         self._token = token.encode()
@@ -33,7 +35,9 @@ class Lock:
             # Once per closing, or the log would be what is flooded.
             if not self._closed:
                 log.warning(
-                    "too many wrong tokens, refusing all for now; the last from %s", peer, extra={"event": "token_closed"}
+                    "too many wrong tokens, refusing all for now; the last from %s",
+                    peer,
+                    extra={"event": "token_closed"},
                 )
             self._closed = True
             return f"too many wrong tokens were given; try again in {wait_s:.0f} s"
@@ -41,7 +45,11 @@ class Lock:
         if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token):
             return None
         self._allowance.take()
-        log.warning("a wrong token was given from %s", peer, extra={"event": "token_refused", "origin": peer})
+        log.warning(
+            "a wrong token was given from %s",
+            peer,
+            extra={"event": "token_refused", "origin": peer},
+        )
         return "wrong token"
 
 
@@ -53,7 +61,10 @@ class Guard:
         self._given = False
         self._asking = False
         with ui.dialog() as self._dialog, ui.card():
-            ui.label("This needs the token that tiercel monitor printed when it started, or TIERCEL_TOKEN.")
+            ui.label(
+                "This needs the token that tiercel monitor printed when it started, or "
+                "TIERCEL_TOKEN."
+            )
             self._input = ui.input("token", password=True).classes("w-full").props("autofocus")
             self._input.on("keydown.enter", lambda: self._dialog.submit(self._input.value))
             with ui.row():

@@ -18,7 +18,9 @@ OWNERS = 3
 
 @pytest.fixture
 def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
-    """``make_spec(shards=…, message_timeout=…)``: a ledger with a name of its own on the session's server."""
+    """``make_spec(shards=…, message_timeout=…)``: a ledger with a name of its own on the
+    session's server.
+    """
 
     def make(**changed) -> LedgerSpec:
         settings = {
@@ -39,11 +41,19 @@ def _place(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"shards": 3 if "three" in request.param else 1}
 
 
-@pytest.fixture(params=["memory", "redis", "redis in three shards", "redis cluster in three shards"])
+@pytest.fixture(
+    params=["memory", "redis", "redis in three shards", "redis cluster in three shards"]
+)
 def ledger(request) -> Iterator[Ledger]:
     if request.param == "memory":
         made: Ledger = MemoryLedger(
-            LedgerSpec(topology="t", urls=(), shards=1, owners=OWNERS, message_timeout=timedelta(seconds=30))
+            LedgerSpec(
+                topology="t",
+                urls=(),
+                shards=1,
+                owners=OWNERS,
+                message_timeout=timedelta(seconds=30),
+            )
         )
     else:
         made = RedisLedger(request.getfixturevalue("make_spec")(**_place(request)))

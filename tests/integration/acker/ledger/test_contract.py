@@ -66,7 +66,9 @@ def test_registering_twice_changes_nothing(ledger, feed):
     assert not feed.read(NOW)
 
 
-@pytest.mark.parametrize(("owner", "ack_val"), [(2, A), (1, B), (1, 0)], ids=["other owner", "other value", "zero"])
+@pytest.mark.parametrize(
+    ("owner", "ack_val"), [(2, A), (1, B), (1, 0)], ids=["other owner", "other value", "zero"]
+)
 def test_a_root_that_is_taken_collides_and_the_pending_entry_stays(ledger, feed, owner, ack_val):
     ledger.register(1, [ROOT], [A])
     assert ledger.register(owner, [OTHER, ROOT], [C, ack_val]) == [ROOT]
@@ -107,14 +109,19 @@ def test_the_same_work_in_another_order_is_the_same_work(ledger):
     ledger.register(1, [ROOT, OTHER, THIRD], [A, B, C])
     failures = [failure(ROOT, "once"), failure(THIRD)]
     ledger.apply(token(), updates({OTHER: C}), failures)
-    shuffled = Updates(roots=np.array([OTHER, OTHER], np.uint64), xors=np.array([C ^ A, A], np.uint64))
+    shuffled = Updates(
+        roots=np.array([OTHER, OTHER], np.uint64), xors=np.array([C ^ A, A], np.uint64)
+    )
     assert ledger.apply(token(), shuffled, failures[::-1]).applied is Applied.REPEATED
 
 
 def test_another_reason_for_the_same_failure_is_the_same_work(ledger):
     ledger.register(1, [ROOT, OTHER], [A, B])
     ledger.apply(token(), updates({OTHER: C}), [failure(ROOT, "<object at 0x7f01>")])
-    assert ledger.apply(token(), updates({OTHER: C}), [failure(ROOT, "<object at 0x7f02>")]).applied is Applied.REPEATED
+    assert (
+        ledger.apply(token(), updates({OTHER: C}), [failure(ROOT, "<object at 0x7f02>")]).applied
+        is Applied.REPEATED
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +136,9 @@ def test_another_reason_for_the_same_failure_is_the_same_work(ledger):
 def test_other_work_under_the_same_token_fails_all_its_roots(ledger, feed, again, failures):
     ledger.register(1, [ROOT, OTHER], [A, B])
     ledger.apply(token(), updates({ROOT: C, OTHER: 0}))
-    assert ledger.apply(token(), updates(again), failures) == Reply(applied=Applied.CONFLICTING, failed=2)
+    assert ledger.apply(token(), updates(again), failures) == Reply(
+        applied=Applied.CONFLICTING, failed=2
+    )
     assert said(feed.read(NOW)) == {"failed": sorted([(ROOT, *OTHER_WORK), (OTHER, *OTHER_WORK)])}
     assert ledger.pending() == 0
 
@@ -150,13 +159,17 @@ def test_another_token_is_other_work_altogether(ledger, feed, other):
 
 def test_a_failed_root_is_failed_at_once_with_its_reason(ledger, feed):
     ledger.register(1, [ROOT, OTHER], [A, B])
-    assert ledger.apply(token(), updates({OTHER: B}), [failure(ROOT)]) == Reply(applied=Applied.FRESH, completed=1, failed=1)
+    assert ledger.apply(token(), updates({OTHER: B}), [failure(ROOT)]) == Reply(
+        applied=Applied.FRESH, completed=1, failed=1
+    )
     assert said(feed.read(NOW)) == {"acked": [OTHER], "failed": [(ROOT, "bolt", 7, "boom")]}
 
 
 def test_failing_wins_over_updating_and_the_first_reason_counts(ledger, feed):
     ledger.register(1, [ROOT], [A])
-    reply = ledger.apply(token(), updates({ROOT: A}), [failure(ROOT, "first"), failure(ROOT, "second")])
+    reply = ledger.apply(
+        token(), updates({ROOT: A}), [failure(ROOT, "first"), failure(ROOT, "second")]
+    )
     assert reply == Reply(applied=Applied.FRESH, failed=1)
     assert said(feed.read(NOW)) == {"failed": [(ROOT, "bolt", 7, "first")]}
 
@@ -165,7 +178,9 @@ def test_what_comes_late_is_ignored_and_counted(ledger, feed):
     ledger.register(1, [ROOT], [A])
     ledger.fail([failure(ROOT)])
     feed.read(NOW)
-    assert ledger.apply(token(), updates({ROOT: A, OTHER: B}), [failure(THIRD)]) == Reply(applied=Applied.FRESH, late=3)
+    assert ledger.apply(token(), updates({ROOT: A, OTHER: B}), [failure(THIRD)]) == Reply(
+        applied=Applied.FRESH, late=3
+    )
     assert ledger.fail([failure(ROOT)]) == 0
     assert ledger.release([ROOT]) == 0
     ledger.reset_timeout([ROOT])
@@ -177,7 +192,12 @@ def test_work_that_names_no_root_does_nothing(ledger):
     for _ in range(2):
         assert ledger.apply(token(), updates()) == Reply(applied=Applied.FRESH)
     ledger.register(1, [], [])
-    assert (ledger.fail([]), ledger.release([]), ledger.forget([]), ledger.reset_timeout([])) == (0, 0, None, None)
+    assert (ledger.fail([]), ledger.release([]), ledger.forget([]), ledger.reset_timeout([])) == (
+        0,
+        0,
+        None,
+        None,
+    )
 
 
 def test_roots_are_released_without_blame(ledger, feed):
@@ -202,7 +222,9 @@ def test_resetting_a_timeout_reaches_the_owner_and_changes_nothing_else(ledger, 
     assert said(feed.read(NOW)) == {"acked": [ROOT]}
 
 
-@pytest.mark.parametrize("reason", ["", "naïve 漢字 🦅", "half a pair \ud83e", 'quotes " and \\ and \x00', "two\nlines"])
+@pytest.mark.parametrize(
+    "reason", ["", "naïve 漢字 🦅", "half a pair \ud83e", 'quotes " and \\ and \x00', "two\nlines"]
+)
 def test_reasons_arrive_as_they_are(ledger, feed, reason):
     ledger.register(1, [ROOT], [A])
     assert ledger.fail([Failure(root=ROOT, component="überbolt", task=12, reason=reason)]) == 1
@@ -218,7 +240,9 @@ def test_a_reason_keeps_its_first_500_characters(ledger, feed):
 def test_many_failures_keep_their_own_reasons(ledger, feed):
     roots = list(range(1, 2001))
     ledger.register(1, roots, [A] * len(roots))
-    failures = [failure(root, f"reason {root % 300}", f"bolt {root % 3}", root % 5) for root in roots]
+    failures = [
+        failure(root, f"reason {root % 300}", f"bolt {root % 3}", root % 5) for root in roots
+    ]
     assert ledger.apply(token(), updates(), failures).failed == 2000
     expected = [(root, f"bolt {root % 3}", root % 5, f"reason {root % 300}") for root in roots]
     assert said(feed.read(NOW)) == {"failed": expected}
@@ -280,7 +304,9 @@ def test_trees_of_a_whole_batch_complete_over_many_slices(ledger, feed):
     ledger.register(1, roots.tolist(), mix_array(roots).tolist())
     assert ledger.pending() == roots.size
     passed_on = mix_array(roots) ^ mix_array(roots + np.uint64(1))
-    assert ledger.apply(token(), Updates(roots=roots, xors=passed_on)) == Reply(applied=Applied.FRESH)
+    assert ledger.apply(token(), Updates(roots=roots, xors=passed_on)) == Reply(
+        applied=Applied.FRESH
+    )
     ends = Updates(roots=roots, xors=mix_array(roots + np.uint64(1)))
     assert ledger.apply(token(1), ends).completed == roots.size
     assert sorted(feed.read(NOW).acked) == roots.tolist()

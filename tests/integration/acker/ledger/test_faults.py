@@ -28,7 +28,8 @@ def proxy(redis_url):
 def flaky(proxy, make_spec):
     """A ledger whose replies the proxy may lose."""
     made = RedisLedger(make_spec(urls=(proxy.url,)))
-    # Every script once, or the lost reply would be the one that says that the server does not know it yet.
+    # Every script once, or the lost reply would be the one that says that the server does
+    # not know it yet.
     made.register(1, [ROOT, OTHER], [A, B])
     made.apply(token(9), updates({5: A}))
     made.release([5])
@@ -106,7 +107,12 @@ def test_what_is_said_of_a_root_is_said_once_though_the_reply_was_lost(flaky, pr
     getattr(flaky, call)([failure(ROOT)] if call == "fail" else [ROOT])
     assert proxy.lost == 1
     told = said(feed.read(NOW))
-    expected = {"fail": ["failed"], "release": ["released"], "reset_timeout": ["reset"], "forget": []}
+    expected = {
+        "fail": ["failed"],
+        "release": ["released"],
+        "reset_timeout": ["reset"],
+        "forget": [],
+    }
     assert list(told) == expected[call]
     assert {len(found) for found in told.values()} <= ({1, 2} if call == "reset_timeout" else {1})
     assert flaky.pending() == (2 if call == "reset_timeout" else 1)
@@ -192,7 +198,9 @@ def test_a_run_goes_on_on_a_server_that_restarted_empty(mortal, server):
     mortal.register(1, [OTHER], [B])
     assert mortal.apply(token(step=1, attempt=1), updates({OTHER: B ^ C})).applied is Applied.FRESH
     assert mortal.begin("run")
-    assert mortal.apply(token(step=1, attempt=1), updates({OTHER: B ^ C})).applied is Applied.REPEATED
+    assert (
+        mortal.apply(token(step=1, attempt=1), updates({OTHER: B ^ C})).applied is Applied.REPEATED
+    )
     assert mortal.apply(token(step=2, attempt=1), updates({OTHER: C})).completed == 1
 
 
@@ -237,7 +245,9 @@ def test_a_server_that_comes_back_with_an_old_snapshot_has_lost_what_came_after_
     mortal.register(1, [ROOT], [A])
     server.kill()
     server.start()
-    assert [feed.read(NOW).ledger_lost for feed in feeds] == [True, True], "the other owner's trees have lost updates too"
+    assert [feed.read(NOW).ledger_lost for feed in feeds] == [True, True], (
+        "the other owner's trees have lost updates too"
+    )
     assert not any(feed.read(NOW) for feed in feeds * 2)
     mortal.register(1, [ROOT], [A])
     mortal.apply(token(), updates({ROOT: A}))
@@ -324,7 +334,9 @@ def test_a_stream_that_counts_from_below_after_a_loss_is_read_from_its_start(mor
     feed.close()
 
 
-def test_a_stream_that_counts_from_both_sides_of_the_old_position_is_read_whole_and_once(mortal, server):
+def test_a_stream_that_counts_from_both_sides_of_the_old_position_is_read_whole_and_once(
+    mortal, server
+):
     feed = mortal.feed(1)
     stream = feed._servers[0].shards[0].feed
     with connect(server.url) as client:
@@ -379,7 +391,9 @@ def test_a_stalled_server_does_not_hang_a_call(server):
     client.close()
 
 
-def test_one_server_of_several_that_is_away_does_not_silence_the_others(server, redis_url, make_spec):
+def test_one_server_of_several_that_is_away_does_not_silence_the_others(
+    server, redis_url, make_spec
+):
     ledger = RedisLedger(make_spec(urls=(redis_url, server.url), shards=2))
     feed = ledger.feed(1)
     acked: list[int] = []
@@ -470,7 +484,9 @@ def test_a_new_connection_is_made_when_the_primary_became_a_replica(server, redi
 @pytest.mark.parametrize("password", ["wr0ng", "x://y:wr0ng"])
 def test_a_wrong_password_is_refused_without_being_said(server, make_spec, password):
     _, _, where = server.url.rpartition("@")
-    ledger = RedisLedger(make_spec(urls=(f"redis://:{password.replace('/', '%2F').replace(':', '%3A')}@{where}",)))
+    ledger = RedisLedger(
+        make_spec(urls=(f"redis://:{password.replace('/', '%2F').replace(':', '%3A')}@{where}",))
+    )
     with pytest.raises(LedgerRefusedError, match="password") as caught:
         ledger.register(1, [ROOT], [A])
     assert isinstance(caught.value.__cause__, redis.exceptions.AuthenticationError)

@@ -55,7 +55,15 @@ def fill(ledger, client):
     ledger.register(1, [ROOT, OTHER, 3], [A, B, 0])
     ledger.apply(token(), updates({ROOT: A}))
     kinds = keys_of(client, ledger)
-    assert {name.partition(":")[0] for name in kinds} == {"mark", "reader", "registered", "feed", "b", "tokens", "n"}
+    assert {name.partition(":")[0] for name in kinds} == {
+        "mark",
+        "reader",
+        "registered",
+        "feed",
+        "b",
+        "tokens",
+        "n",
+    }
     return kinds
 
 
@@ -71,7 +79,9 @@ def test_every_key_expires_a_few_timeouts_later_but_the_steps_never_do(client, o
 def test_what_dead_spouts_leave_behind_is_gone_without_a_sweeper(client, open_one):
     ledger = open_one(message_timeout=timedelta(milliseconds=500))
     fill(ledger, client)
-    wait_until(lambda: all(name == "tokens" or _of_readers(name) for name in keys_of(client, ledger)))
+    wait_until(
+        lambda: all(name == "tokens" or _of_readers(name) for name in keys_of(client, ledger))
+    )
 
 
 def _of_readers(name: str) -> bool:
@@ -203,7 +213,9 @@ def test_all_keys_of_a_call_lie_in_one_slot_and_shards_in_several(open_one, monk
     assert len(set().union(*calls)) == 4
 
 
-def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_stores(open_one, redis_url, monkeypatch):
+def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_stores(
+    open_one, redis_url, monkeypatch
+):
     trips: list[int] = []
     send = Pool.exchange
 
@@ -238,12 +250,26 @@ def test_roots_spread_evenly_over_the_shards(open_one, client):
 
 @pytest.fixture
 def cluster_url(tmp_path):
-    """One server in cluster mode with all slots: it refuses scripts that touch a key outside their KEYS' slot."""
+    """One server in cluster mode with all slots: it refuses scripts that touch a key outside
+    their KEYS' slot.
+    """
     port = free_port()
     bus_port = free_port()
-    arguments = ["--port", port, "--cluster-port", bus_port, "--bind", "127.0.0.1", "--dir", tmp_path, "--save", ""]
+    arguments = [
+        "--port",
+        port,
+        "--cluster-port",
+        bus_port,
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        tmp_path,
+        "--save",
+        "",
+    ]
     server = subprocess.Popen(
-        ["redis-server", *map(str, arguments), "--cluster-enabled", "yes", "--loglevel", "warning"], stdout=subprocess.DEVNULL
+        ["redis-server", *map(str, arguments), "--cluster-enabled", "yes", "--loglevel", "warning"],
+        stdout=subprocess.DEVNULL,
     )
     try:
         with connect(f"redis://127.0.0.1:{port}/0") as client:
@@ -264,7 +290,9 @@ def _answers(client) -> bool:
 
 
 def test_the_scripts_keep_to_a_clusters_rules(cluster_url):
-    spec = LedgerSpec(topology="t", urls=(cluster_url,), shards=3, owners=3, message_timeout=timedelta(seconds=30))
+    spec = LedgerSpec(
+        topology="t", urls=(cluster_url,), shards=3, owners=3, message_timeout=timedelta(seconds=30)
+    )
     ledger = RedisLedger(spec)
     everything(ledger)
     assert ledger.pending() == 0

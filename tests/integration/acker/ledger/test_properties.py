@@ -1,7 +1,9 @@
-"""Random topologies, random faults: the ledger against an expectation made of sets, and Redis against memory.
+"""Random topologies, random faults: the ledger against an expectation made of sets, and
+Redis against memory.
 
-For every run that can be made up: a root is acked only when every tuple of its tree that the ledger heard of has been
-processed; it has one outcome at most; and where the bolts are deterministic and everything arrived, none is left without.
+For every run that can be made up: a root is acked only when every tuple of its tree that the ledger
+heard of has been processed; it has one outcome at most; and where the bolts are deterministic and
+everything arrived, none is left without.
 """
 
 from __future__ import annotations
@@ -24,18 +26,26 @@ from tiercel.acker.ledger import Applied, LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.redis_ledger import RedisLedger
 
-UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+UNHURRIED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 SEEDS = st.integers(0, 2**32)
 
 
 def spec_of(url: str, shards: int) -> LedgerSpec:
     return LedgerSpec(
-        topology=f"property-{uuid.uuid4().hex}", urls=(url,), shards=shards, owners=1, message_timeout=timedelta(seconds=60)
+        topology=f"property-{uuid.uuid4().hex}",
+        urls=(url,),
+        shards=shards,
+        owners=1,
+        message_timeout=timedelta(seconds=60),
     )
 
 
 def deliveries(random: Random, expected: Expectation) -> list[Attempt]:
-    """In any order: what survives at least once, everything perhaps several times, what died perhaps never."""
+    """In any order: what survives at least once, everything perhaps several times, what
+    died perhaps never.
+    """
     calls: list[Attempt] = []
     for attempts in expected.run.attempts.values():
         for attempt in attempts[:-1]:
@@ -111,11 +121,15 @@ def test_redis_answers_as_memory_does(redis_url, seed, temper):
 
 @settings(UNHURRIED, max_examples=60)
 @given(seed=SEEDS, temper=st.sampled_from((0, 0.2, 0.8)))
-def test_in_several_shards_a_root_is_acked_if_and_only_if_its_tree_is_processed(redis_url, seed, temper):
+def test_in_several_shards_a_root_is_acked_if_and_only_if_its_tree_is_processed(
+    redis_url, seed, temper
+):
     random = Random(seed)
     run = make_run(random, roots=random.randint(1, 8), temper=temper)
     ledger = RedisLedger(spec_of(redis_url, 3))
-    expected = Expectation(run, shard_of=lambda root: int(shards_of(np.array([root], np.uint64), 3)[0]))
+    expected = Expectation(
+        run, shard_of=lambda root: int(shards_of(np.array([root], np.uint64), 3)[0])
+    )
     feed = begin(ledger, run)
     for attempt in deliveries(random, expected):
         ledger.apply(*attempt.arguments())
@@ -129,7 +143,9 @@ def test_in_several_shards_a_root_is_acked_if_and_only_if_its_tree_is_processed(
 
 @settings(UNHURRIED, max_examples=100)
 @given(seed=SEEDS, temper=st.sampled_from((0, 0.2, 0.8)))
-def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(redis_url, monkeypatch, seed, temper):
+def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(
+    redis_url, monkeypatch, seed, temper
+):
     monkeypatch.setattr(tiercel.acker.layout, "SLICE", 1)
     random = Random(seed)
     run = make_run(random, roots=random.randint(2, 6), temper=temper)
@@ -156,7 +172,10 @@ class Steps:
 
     def __init__(self, random: Random, temper: float, shards: int) -> None:
         self._shard_of = lambda root: int(shards_of(np.array([root], np.uint64), shards)[0])
-        runs = [make_run(random, roots=random.randint(1, 4), temper=temper, step=step) for step in range(3)]
+        runs = [
+            make_run(random, roots=random.randint(1, 4), temper=temper, step=step)
+            for step in range(3)
+        ]
         self.expected = [Expectation(run, self._shard_of) for run in runs]
         # The last step that a shard has heard of, by task and shard.
         self._last: dict[tuple[int, int], int] = {}
@@ -173,7 +192,9 @@ class Steps:
         return any(found > step for found in last.values())
 
     def calls(self, random: Random) -> list[Attempt]:
-        """Each step's calls after those of the step before, of which some come again at any later time."""
+        """Each step's calls after those of the step before, of which some come again
+        at any later time.
+        """
         calls: list[Attempt] = []
         for expected in self.expected:
             new = deliveries(random, expected)
@@ -194,14 +215,20 @@ def test_zombies_of_earlier_steps_change_nothing(redis_url, seed, temper, shards
     ledger = RedisLedger(spec) if shards else MemoryLedger(spec)
     feed = ledger.feed(1)
     for expected in steps.expected:
-        ledger.register(1, expected.run.roots, [expected.run.ack_val(root) for root in expected.run.roots])
+        ledger.register(
+            1, expected.run.roots, [expected.run.ack_val(root) for root in expected.run.roots]
+        )
     for attempt in steps.calls(random):
         stale = steps.deliver(attempt)
         assert (ledger.apply(*attempt.arguments()).applied is Applied.STALE) == stale
-    every = {root: outcome for expected in steps.expected for root, outcome in expected.outcomes.items()}
+    every = {
+        root: outcome for expected in steps.expected for root, outcome in expected.outcomes.items()
+    }
     assert outcomes_of(feed) == every
     if temper == 0:
-        assert every == {root: fate for expected in steps.expected for root, fate in expected.survivors().items()}
+        assert every == {
+            root: fate for expected in steps.expected for root, fate in expected.survivors().items()
+        }
     feed.close()
     ledger.close()
 
@@ -209,7 +236,12 @@ def test_zombies_of_earlier_steps_change_nothing(redis_url, seed, temper, shards
 RUNS = st.sampled_from("abc")
 TASKS = st.integers(0, 1)
 APPLY = st.tuples(
-    st.just("apply"), RUNS, TASKS, st.integers(0, 3), st.integers(0, 2), st.dictionaries(st.integers(1, 3), st.integers(0, 3))
+    st.just("apply"),
+    RUNS,
+    TASKS,
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.dictionaries(st.integers(1, 3), st.integers(0, 3)),
 )
 FENCE = st.tuples(st.just("fence"), RUNS, TASKS, st.integers(0, 2))
 BEGIN = st.tuples(st.just("begin"), RUNS)
@@ -229,7 +261,9 @@ def test_whatever_is_begun_fenced_and_applied_redis_answers_as_memory_does(redis
         for ledger in (memory, redis):
             if name == "apply":
                 run, task, step, attempt, xors = given_
-                replies.append(ledger.apply(token(task, step=step, attempt=attempt, run=run), updates(xors)))
+                replies.append(
+                    ledger.apply(token(task, step=step, attempt=attempt, run=run), updates(xors))
+                )
             else:
                 replies.append(getattr(ledger, name)(*given_))
         assert replies[0] == replies[1], (name, given_)

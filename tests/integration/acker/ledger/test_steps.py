@@ -1,4 +1,6 @@
-"""Steps in order: what is remembered of them, and what zombies of older steps, attempts and runs may do (nothing)."""
+"""Steps in order: what is remembered of them, and what zombies of older steps, attempts and runs
+may do (nothing).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_an_older_attempt_is_stale_once_a_newer_one_was_fenced(ledger, feed):
         assert ledger.apply(token(step=step, attempt=1), updates({ROOT: A})) == STALE
     assert ledger.pending() == 1
     assert ledger.apply(token(step=0, attempt=2), updates({ROOT: A})).completed == 1
-    assert ledger.apply(token(1, attempt=1), updates({ROOT: A})).applied is Applied.FRESH, "another task"
+    assert ledger.apply(token(1, attempt=1), updates({ROOT: A})).applied is Applied.FRESH, (
+        "another task"
+    )
 
 
 def test_an_older_attempt_is_stale_once_a_newer_one_was_applied(ledger):
@@ -67,9 +71,13 @@ def test_the_last_step_is_known_to_a_newer_attempt(ledger, feed):
     for _ in range(2):
         assert ledger.fence("run", 0, 2)
     assert ledger.apply(token(attempt=2), updates({ROOT: A ^ C})) == Reply(applied=Applied.REPEATED)
-    assert ledger.apply(token(attempt=3), updates({ROOT: A ^ B})) == Reply(applied=Applied.CONFLICTING, failed=1)
+    assert ledger.apply(token(attempt=3), updates({ROOT: A ^ B})) == Reply(
+        applied=Applied.CONFLICTING, failed=1
+    )
     assert ledger.apply(token(attempt=3), updates({ROOT: A ^ C})) == Reply(applied=Applied.REPEATED)
-    assert said(feed.read(NOW)) == {"failed": [(ROOT, "__acker", 0, "a repeated step did other work")]}
+    assert said(feed.read(NOW)) == {
+        "failed": [(ROOT, "__acker", 0, "a repeated step did other work")]
+    }
 
 
 def test_an_attempt_that_was_overtaken_is_told_when_it_fences(ledger):
@@ -128,9 +136,14 @@ def test_a_run_with_a_lower_number_is_over_though_it_never_began(ledger):
 
 def test_where_no_run_has_begun_each_has_steps_of_its_own(ledger):
     ledger.register(1, [ROOT], [A])
-    assert ledger.apply(token(step=4, attempt=4, run="a"), updates({ROOT: B})).applied is Applied.FRESH
+    assert (
+        ledger.apply(token(step=4, attempt=4, run="a"), updates({ROOT: B})).applied is Applied.FRESH
+    )
     assert ledger.apply(token(run="b"), updates({ROOT: C})).applied is Applied.FRESH
-    assert ledger.apply(token(step=4, attempt=4, run="a"), updates({ROOT: B})).applied is Applied.REPEATED
+    assert (
+        ledger.apply(token(step=4, attempt=4, run="a"), updates({ROOT: B})).applied
+        is Applied.REPEATED
+    )
     assert ledger.begin("b")
     assert ledger.apply(token(run="b"), updates({ROOT: C})).applied is Applied.REPEATED
     assert ledger.apply(token(step=5, attempt=4, run="a"), updates({ROOT: B})) == STALE
@@ -143,7 +156,10 @@ def test_prepared_calls_do_nothing_until_they_are_made(ledger, feed):
     assert total(perform_all(prepared)) == Reply(applied=Applied.FRESH, completed=2, failed=1)
     assert total(perform_all(prepared)) == Reply(applied=Applied.REPEATED)
     assert total(perform_all(ledger.applying(token(), updates()))) == Reply(applied=Applied.FRESH)
-    assert said(feed.read(NOW)) == {"acked": sorted([ROOT, OTHER]), "failed": [(THIRD, "bolt", 7, "boom")]}
+    assert said(feed.read(NOW)) == {
+        "acked": sorted([ROOT, OTHER]),
+        "failed": [(THIRD, "bolt", 7, "boom")],
+    }
 
 
 def test_a_reply_is_stale_if_a_part_is():
@@ -172,7 +188,9 @@ def pass_hours(redis_url: str, ledger: RedisLedger) -> None:
     with connect(redis_url) as client:
         for key in client.keys(prefix + "*"):
             name = key.decode().removeprefix(prefix)
-            if client.pttl(key) != -1 and not name.startswith(("b:", "feed:", "mark", "reader:", "registered:")):
+            if client.pttl(key) != -1 and not name.startswith(
+                ("b:", "feed:", "mark", "reader:", "registered:")
+            ):
                 client.delete(key)
 
 
@@ -189,7 +207,9 @@ def test_a_step_is_known_hours_later(open_redis, redis_url):
     feed.close()
 
 
-def test_repeats_that_differ_never_ack_a_tree_that_is_not_done_however_late_they_come(open_redis, redis_url):
+def test_repeats_that_differ_never_ack_a_tree_that_is_not_done_however_late_they_come(
+    open_redis, redis_url
+):
     ledger = open_redis()
     ledger.register(1, [ROOT], [A])
     verdicts = []
@@ -205,14 +225,22 @@ def test_repeats_that_differ_never_ack_a_tree_that_is_not_done_however_late_they
 
 def test_each_shard_remembers_the_steps_that_named_its_roots(open_redis):
     ledger = open_redis(shards=2)
-    shard = dict(zip(ROOTS, shards_of(canonical(updates(dict.fromkeys(ROOTS, 0))).roots, 2).tolist(), strict=True))
+    shard = dict(
+        zip(
+            ROOTS,
+            shards_of(canonical(updates(dict.fromkeys(ROOTS, 0))).roots, 2).tolist(),
+            strict=True,
+        )
+    )
     here = next(root for root in ROOTS if shard[root] == 0)
     there = next(root for root in ROOTS if shard[root] == 1)
     ledger.register(1, [here, there], [A, B])
     ledger.apply(token(step=1), updates({here: C, there: C}))
     ledger.apply(token(step=2), updates({here: C}))
     assert ledger.apply(token(step=1), updates({here: C, there: C})) == STALE, "and repeated there"
-    assert ledger.apply(token(step=1), updates({there: C})) == Reply(applied=Applied.CONFLICTING, failed=1)
+    assert ledger.apply(token(step=1), updates({there: C})) == Reply(
+        applied=Applied.CONFLICTING, failed=1
+    )
     assert ledger.apply(token(step=2), updates({here: C})).applied is Applied.REPEATED
     ledger.fence("run", 0, 1)
     for root in (here, there):
@@ -245,7 +273,10 @@ def test_what_a_dead_attempt_left_undone_of_a_big_step_is_done_once(open_redis, 
     assert total(perform_all(again)).applied is Applied.FRESH
     assert total(perform_all(again)).applied is Applied.REPEATED
     assert total(perform_all(prepared)) == STALE
-    assert ledger.apply(token(step=2, attempt=2), updates(dict.fromkeys(ROOTS, A ^ B ^ C))).completed == 8
+    assert (
+        ledger.apply(token(step=2, attempt=2), updates(dict.fromkeys(ROOTS, A ^ B ^ C))).completed
+        == 8
+    )
     assert sorted(feed.read(NOW).acked) == ROOTS
     feed.close()
 

@@ -1,4 +1,6 @@
-"""The acker's answers, sequence by sequence, beside Storm's (see docs and Storm's ``Acker.java``)."""
+"""The acker's answers, sequence by sequence, beside Storm's (see docs and Storm's
+``Acker.java``).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ STORM = {
     ),
     "chain, child's ack first": ([init, ack(B, RUN_B), ack(A ^ B, RUN_A)], ACK, 0),
     "parent run twice with other children: Storm is stuck": (
-        [init, ack(A ^ B, RUN_A), ack(A ^ C, RUN_A), ack(B, RUN_B), ack(C, RUN_AGAIN)], OTHER_WORK, 0
+        [init, ack(A ^ B, RUN_A), ack(A ^ C, RUN_A), ack(B, RUN_B), ack(C, RUN_AGAIN)],
+        OTHER_WORK,
+        0,
     ),
     "init, fail, ack": ([init, fail, ack(A, RUN_A)], FAIL, 0),
     "init, fail, fail": ([init, fail, fail], FAIL, 0),

@@ -18,7 +18,9 @@ Runs = Callable[[int], StateStore]
 
 @pytest.fixture
 def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
-    """``make_spec(shards=…, urls=…)``: a topology with a name of its own on the session's server."""
+    """``make_spec(shards=…, urls=…)``: a topology with a name of its own on the
+    session's server.
+    """
 
     def make(**changed) -> LedgerSpec:
         settings = {
@@ -33,9 +35,14 @@ def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
     return make
 
 
-@pytest.fixture(params=["memory", "redis", "redis in three shards", "redis cluster in three shards"])
+@pytest.fixture(
+    params=["memory", "redis", "redis in three shards", "redis cluster in three shards"]
+)
 def run(request) -> Iterator[Runs]:
-    """``run(epoch)``: the store as a run of that epoch sees it; all of one test see the same entries."""
+    """``run(epoch)``: the store as a run of that epoch sees it.
+
+    All of one test see the same entries.
+    """
     made: list[StateStore] = []
     if request.param == "memory":
         first = MemoryStateStore()
@@ -43,8 +50,14 @@ def run(request) -> Iterator[Runs]:
         def make(epoch: int) -> StateStore:
             return MemoryStateStore(epoch, beneath=first)
     else:
-        where = {"urls": (request.getfixturevalue("clustered_redis").url,)} if "cluster" in request.param else {}
-        spec = request.getfixturevalue("make_spec")(shards=3 if "three" in request.param else 1, **where)
+        where = (
+            {"urls": (request.getfixturevalue("clustered_redis").url,)}
+            if "cluster" in request.param
+            else {}
+        )
+        spec = request.getfixturevalue("make_spec")(
+            shards=3 if "three" in request.param else 1, **where
+        )
 
         def make(epoch: int) -> StateStore:
             made.append(RedisStateStore(spec, epoch))

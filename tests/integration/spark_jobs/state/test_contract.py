@@ -39,12 +39,18 @@ def commit(store, step, writes, *, task=0, digest="d"):
 def test_what_is_committed_is_there_for_the_next_step(store):
     turn = begin(store, "count", 0, 0)
     assert turn.read([A, B]) == [None, None]
-    assert commit_turn(turn, Writes(puts={A: b"1", C: b'"x"'}, increments={B: -5}), "d") is Applied.FRESH
+    assert (
+        commit_turn(turn, Writes(puts={A: b"1", C: b'"x"'}, increments={B: -5}), "d")
+        is Applied.FRESH
+    )
     turn = begin(store, "count", 0, 1)
     assert turn.sealed is None
     assert turn.read([C, A, b'"no"', B]) == [b'"x"', b"1", None, b"-5"]
     assert sorted(turn.scan()) == sorted([(A, b"1"), (B, b"-5"), (C, b'"x"')])
-    assert commit_turn(turn, Writes(puts={A: b"2"}, deletes=[C, b'"no"'], increments={B: 7}), "d") is Applied.FRESH
+    assert (
+        commit_turn(turn, Writes(puts={A: b"2"}, deletes=[C, b'"no"'], increments={B: 7}), "d")
+        is Applied.FRESH
+    )
     assert now(store) == {A: b"2", B: b"2"}
 
 
@@ -114,14 +120,18 @@ def test_components_have_states_of_their_own(store):
     assert now(store, "other") == {}
 
 
-@pytest.mark.parametrize("value", [b"", b"\x00\xff", b"-", b"=", b"x" * 100_000], ids=["empty", "binary", "-", "=", "long"])
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"\x00\xff", b"-", b"=", b"x" * 100_000],
+    ids=["empty", "binary", "-", "=", "long"],
+)
 def test_values_are_what_was_put_also_after_they_were_taken_back(store, value):
     commit(store, 0, put(a=value))
     commit(store, 1, put(a=b"other"), digest="first")
     assert begin(store, "count", 0, 1).read([A]) == [value]
 
 
-# -- attempts at one step ------------------------------------------------------------------------------------------------------
+# -- attempts at one step --------------------------------------------------------------------------
 
 
 def test_an_attempt_that_never_committed_leaves_nothing(store):
@@ -133,7 +143,12 @@ def test_an_attempt_that_never_committed_leaves_nothing(store):
 
 def test_a_later_attempt_reads_what_was_there_before_the_first_one_committed(store):
     commit(store, 0, Writes(puts={A: b"old", C: b"7"}, increments={B: 3}))
-    commit(store, 1, Writes(puts={A: b"new", b'"fresh"': b"1"}, deletes=[C], increments={B: 4, b'"zero"': 5}), digest="d1")
+    commit(
+        store,
+        1,
+        Writes(puts={A: b"new", b'"fresh"': b"1"}, deletes=[C], increments={B: 4, b'"zero"': 5}),
+        digest="d1",
+    )
     turn = begin(store, "count", 0, 1)
     assert turn.sealed == "d1"
     assert turn.read([A, B, C, b'"fresh"', b'"zero"']) == [b"old", b"3", b"7", None, None]
@@ -175,7 +190,7 @@ def test_an_earlier_attempt_that_is_still_alive_is_refused(store):
     assert now(store) == {A: b"1"}
 
 
-# -- order of steps and runs ---------------------------------------------------------------------------------------------------
+# -- order of steps and runs -----------------------------------------------------------------------
 
 
 def test_an_older_step_is_refused_as_soon_as_a_later_one_began(store):
@@ -218,7 +233,7 @@ def test_epochs_are_compared_as_numbers_and_not_as_text(run):
         begin(run(999), "count", 0, 2000)
 
 
-# -- several tasks -------------------------------------------------------------------------------------------------------------
+# -- several tasks ---------------------------------------------------------------------------------
 
 
 def test_increments_of_several_tasks_all_count_whoever_repeats(store):
@@ -238,19 +253,25 @@ def test_an_increment_that_another_task_has_put_something_over_has_nothing_to_ta
 
 
 @pytest.mark.parametrize("found", [b'"text"', b"1.5", b"", b"%d" % LIMIT])
-def test_an_increment_of_what_is_no_number_any_more_is_an_error_and_nothing_of_it_stays(store, found):
+def test_an_increment_of_what_is_no_number_any_more_is_an_error_and_nothing_of_it_stays(
+    store, found
+):
     commit(store, 0, put(b=found))
     commit(store, 0, put(a=b"1"), task=1)
     turn = begin(store, "count", 0, 1)
     with pytest.raises(BadStateError, match="64 bits"):
-        commit_turn(turn, Writes(increments={A: 1, b'"new"': 2, B: 3, C: 4}, puts={b'"c"': b"1"}), "d")
+        commit_turn(
+            turn, Writes(increments={A: 1, b'"new"': 2, B: 3, C: 4}, puts={b'"c"': b"1"}), "d"
+        )
     turn = begin(store, "count", 0, 1)
     assert now(store) == {A: b"1", B: found}
     assert commit_turn(turn, add(a=1), "d") is Applied.FRESH
     assert now(store) == {A: b"2", B: found}
 
 
-@pytest.mark.parametrize(("start", "by"), [(0, LIMIT), (-LIMIT - 1, LIMIT), (LIMIT, -LIMIT), (2**53, 1), (-1, -(2**62))])
+@pytest.mark.parametrize(
+    ("start", "by"), [(0, LIMIT), (-LIMIT - 1, LIMIT), (LIMIT, -LIMIT), (2**53, 1), (-1, -(2**62))]
+)
 def test_all_64_bits_count_and_are_taken_back(store, start, by):
     commit(store, 0, put(a=b"%d" % start))
     commit(store, 1, add(a=by))
@@ -258,7 +279,7 @@ def test_all_64_bits_count_and_are_taken_back(store, start, by):
     assert begin(store, "count", 0, 1).read([A]) == [b"%d" % start]
 
 
-# -- size ----------------------------------------------------------------------------------------------------------------------
+# -- size ------------------------------------------------------------------------------------------
 
 
 def test_ten_thousand_writes_of_every_kind_are_one_commit(store):
@@ -277,7 +298,9 @@ def test_ten_thousand_writes_of_every_kind_are_one_commit(store):
         is Applied.FRESH
     )
     after = now(store)
-    assert after == {b"%d" % n: b"new" for n in range(5000)} | {b"%d" % n: b"%d" % n for n in range(10_000, 16_000)}
+    assert after == {b"%d" % n: b"new" for n in range(5000)} | {
+        b"%d" % n: b"%d" % n for n in range(10_000, 16_000)
+    }
     turn = begin(store, "count", 0, 1)
     fields = [b"%d" % n for n in range(16_000)]
     assert dict(zip(fields, turn.read(fields), strict=True)) == dict.fromkeys(fields) | before.puts

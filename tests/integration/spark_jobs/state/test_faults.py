@@ -61,7 +61,8 @@ def small_slices(monkeypatch):
 @pytest.mark.parametrize("lost", ["begin", "read", "commit"])
 def test_a_call_whose_reply_was_lost_takes_effect_once(proxy, make_spec, opened, lost):
     store = opened(spec=make_spec(urls=(proxy.url,)))
-    # Every script once, or the lost reply would be the one that says that the server does not know it yet.
+    # Every script once, or the lost reply would be the one that says that the server does
+    # not know it yet.
     commit_turn(begin(store, "count", 0, 0), adding(1), "d")
     if lost == "begin":
         proxy.lose_next()
@@ -79,10 +80,16 @@ def test_a_call_whose_reply_was_lost_takes_effect_once(proxy, make_spec, opened,
 @pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.parametrize("calls", range(1, 4))
 @pytest.mark.usefixtures("small_slices")
-def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(make_spec, opened, shards, calls):
+def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(
+    make_spec, opened, shards, calls
+):
     store = opened(spec=make_spec(shards=shards))
     commit_turn(begin(store, "count", 0, 0), Writes(puts=dict.fromkeys(FIELDS, b"1")), "d")
-    break_off(begin(store, "count", 0, 1), Writes(deletes=FIELDS[:4], increments=dict.fromkeys(FIELDS[4:], 1)), calls)
+    break_off(
+        begin(store, "count", 0, 1),
+        Writes(deletes=FIELDS[:4], increments=dict.fromkeys(FIELDS[4:], 1)),
+        calls,
+    )
     assert set(now(store).values()) != {b"1"} or len(now(store)) < 12
     turn = begin(store, "count", 0, 1)
     assert now(store) == dict.fromkeys(FIELDS, b"1")
@@ -95,7 +102,9 @@ def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(mak
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("calls", range(1, 4))
 @pytest.mark.usefixtures("small_slices")
-def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half_done(make_spec, opened, shards, calls):
+def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half_done(
+    make_spec, opened, shards, calls
+):
     spec = make_spec(shards=shards)
     store = opened(1, spec)
     commit_turn(begin(store, "count", 0, 1), adding(1), "d")
@@ -170,7 +179,9 @@ def test_another_number_of_shards_is_refused_with_what_to_do(make_spec, opened):
     commit_turn(begin(opened(1, spec), "count", 0, 0), adding(1), "d")
     store = opened(2, make_spec(topology=spec.topology, shards=2))
     for task in (0, 1):
-        with pytest.raises(StateLayoutError, match="written with ackers=1, now it is 2: set ackers=1 again"):
+        with pytest.raises(
+            StateLayoutError, match="written with ackers=1, now it is 2: set ackers=1 again"
+        ):
             begin(store, "count", task, 0)
     connect(spec.urls[0]).delete(StateKeys(spec.topology, 0, "count").entries)
     assert commit_turn(begin(store, "count", 0, 0), adding(1), "d") is Applied.FRESH
@@ -187,7 +198,9 @@ def test_several_servers_hold_a_share_each(redis_url, server, make_spec, opened)
         assert 0 < client.hlen(theirs) < 12
 
 
-def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_step_is_repeated(server, make_spec, opened):
+def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_step_is_repeated(
+    server, make_spec, opened
+):
     store = opened(spec=make_spec(urls=(server.url,)))
     commit_turn(begin(store, "count", 0, 0), adding(1), "d")
     turn = begin(store, "count", 0, 1)
@@ -217,7 +230,9 @@ def test_a_server_that_forgot_begins_with_nothing(server, make_spec, opened):
     assert set(now(store).values()) == {b"1"}
 
 
-def test_a_server_out_of_memory_is_waited_for_and_leaves_everything_as_it_was(server, make_spec, opened):
+def test_a_server_out_of_memory_is_waited_for_and_leaves_everything_as_it_was(
+    server, make_spec, opened
+):
     store = opened(spec=make_spec(urls=(server.url,)))
     commit_turn(begin(store, "count", 0, 0), adding(1), "d")
     turn = begin(store, "count", 0, 1)

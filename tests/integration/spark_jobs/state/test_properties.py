@@ -1,4 +1,6 @@
-"""Random steps, random faults: the entries are those of a plain dict to which each step was applied once."""
+"""Random steps, random faults: the entries are those of a plain dict to which each step
+was applied once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
-UNHURRIED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+UNHURRIED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 TASKS = 2
 SHARED = "counted by all"
 # More than a Lua number holds, and so little that no sum of them leaves 64 bits.
@@ -57,7 +61,9 @@ def handle(random: Random, state: Any, task: int) -> None:
         found = state.get(key)
         match random.randrange(6):
             case 0:
-                state.put(key, random.choice([None, True, 1.5, "text", b"\x00", [found], {"was": found}]))
+                state.put(
+                    key, random.choice([None, True, 1.5, "text", b"\x00", [found], {"was": found}])
+                )
             case 1:
                 state.delete(key)
             case 2:
@@ -69,7 +75,12 @@ def handle(random: Random, state: Any, task: int) -> None:
                 state.increment(SHARED, random.choice([1, 2, LARGE]))
                 state.increment(SHARED, -LARGE if random.random() < 0.3 else 1)
             case 5:
-                state.put(key, sorted(map(repr, dict(pair for pair in state.iterate() if pair[0] in KEYS[task]))))
+                state.put(
+                    key,
+                    sorted(
+                        map(repr, dict(pair for pair in state.iterate() if pair[0] in KEYS[task]))
+                    ),
+                )
 
 
 def work(seed: int, state: Any, task: int) -> None:
@@ -127,7 +138,9 @@ class World:
         while counts is None or self.random.random() < 0.3:
             # Mostly it does the same work again.
             seed = seed if self.random.random() < 0.7 else self.random.getrandbits(32)
-            before = PlainDict({key: value for key, value in self.expected.items() if key in KEYS[task]})
+            before = PlainDict(
+                {key: value for key, value in self.expected.items() if key in KEYS[task]}
+            )
             state = begun(self.store, "bolt", task, step, self.random.sample(KEYS[task], 2))
             assert {key: value for key, value in state.iterate() if key in KEYS[task]} == before
             work(seed, state, task)
@@ -187,7 +200,9 @@ def test_in_memory_each_step_counts_once(seed):
 @pytest.mark.parametrize("shards", [1, 3])
 @settings(UNHURRIED, max_examples=40)
 @given(seed=st.integers(0, 2**32))
-def test_in_redis_each_step_counts_once_also_where_commits_break_off(redis_url, monkeypatch, shards, seed):
+def test_in_redis_each_step_counts_once_also_where_commits_break_off(
+    redis_url, monkeypatch, shards, seed
+):
     monkeypatch.setattr(redis_shard, "SLICE", 2)
     spec = LedgerSpec(
         topology=f"state-{uuid.uuid4().hex}",

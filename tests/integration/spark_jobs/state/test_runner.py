@@ -23,7 +23,9 @@ LINES = [[f"the falcon {number % 5} and the tiercel"] for number in range(40)]
 
 
 class Count(StatefulBolt):
-    """Emits the running count, by get and put: an attempt that saw an earlier one's writes would emit other numbers."""
+    """Emits the running count, by get and put: an attempt that saw an earlier one's writes would
+    emit other numbers.
+    """
 
     output_fields = "word string, n long"
     # Words that fail, for as long as they stand here.
@@ -89,7 +91,8 @@ def test_a_step_that_is_repeated_after_all_was_done_counts_once_and_emits_the_sa
         roots = pump.feed(*LINES[start : start + 10])
         pump.work_at("split")
         for task in counting_tasks(pump):
-            # Sealed, written, and the acks are in the ledger; but the inbox has not forgotten its tuples.
+            # Sealed, written, and the acks are in the ledger; but the inbox has not
+            # forgotten its tuples.
             with killed_in(MemoryInbox, "_finish"):
                 pump.work(task)
         pump.take_over()
@@ -125,7 +128,9 @@ def test_a_process_that_dies_anywhere_around_its_state_counts_once(run, effects,
 
 @pytest.mark.parametrize("effects", range(16))
 def test_a_process_that_dies_anywhere_around_steps_that_follow_each_other_counts_once(run, effects):
-    """The first of them is finished with the begin of the second, whose tuples were taken with the first one's."""
+    """The first of them is finished with the begin of the second, whose tuples were taken with
+    the first one's.
+    """
     pump = Pump(word_count(Last(), counters=1), state=run(1))
     roots = fed(pump)
     [task] = counting_tasks(pump)
@@ -172,7 +177,9 @@ def test_a_state_is_not_written_where_the_step_could_not_be_sealed(run):
 
 
 def test_a_repeated_step_that_does_other_work_loses_nothing_of_what_was_acked(run):
-    """The first attempt has ended the trees: were the second's work to replace it, their words would never be counted."""
+    """The first attempt has ended the trees: were the second's work to replace it, their words
+    would never be counted.
+    """
     pump = Pump(word_count(Last()), state=run(1))
     roots = fed(pump, 10)
     for task in counting_tasks(pump):

@@ -1,4 +1,6 @@
-"""A whole step around a state where inboxes, state and ledger are in Redis: its round trips, and what is lost on the way."""
+"""A whole step around a state where inboxes, state and ledger are in Redis: its round trips, and
+what is lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Drop(BasicBolt):
 
 
 class Stage:
-    """A bolt, and one that ends its trees, on inboxes, states and a ledger on these servers, in this thread."""
+    """A bolt, and one that ends its trees, on inboxes, states and a ledger on these
+    servers, in this thread.
+    """
 
     def __init__(self, name: str, urls: tuple[str, ...], bolt: BasicBolt, ackers: int) -> None:
         builder = TopologyBuilder(name, Config(ackers=ackers))
@@ -94,7 +98,9 @@ class Stage:
         emission = self._emitter.take()
         assert self.ledger.register(1, emission.roots, emission.ack_vals) == []
         sender = Sender(task=1, attempt=1)
-        assert perform_all(self.inboxes.append(RUN, sender, self._number, emission.parcels)) == [Appended.DONE]
+        assert perform_all(self.inboxes.append(RUN, sender, self._number, emission.parcels)) == [
+            Appended.DONE
+        ]
 
     def busy(self) -> Attempt:
         """An attempt whose connections are open, and whose scripts the servers know."""
@@ -169,8 +175,12 @@ def trips(monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize(("ackers", "expected"), [(1, 4), (3, 5)])
-def test_a_step_with_a_state_is_four_round_trips_to_its_server(redis_url, stage, trips, ackers, expected):
-    """Finish and take; begin and read, and where there are several shards a second one; seal and write; append and apply."""
+def test_a_step_with_a_state_is_four_round_trips_to_its_server(
+    redis_url, stage, trips, ackers, expected
+):
+    """Finish and take; begin and read, and where there are several shards a second one; seal and
+    write; append and apply.
+    """
     on = stage(redis_url, ackers=ackers)
     attempt = on.busy()
     for word in ("one", "two", "two"):
@@ -216,7 +226,9 @@ def test_on_several_servers_each_step_counts_once(redis_url, redis, stage, acker
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_state_does_not_begin_where_another_attempt_has_the_inbox(redis_url, redis, stage, number):
+def test_a_state_does_not_begin_where_another_attempt_has_the_inbox(
+    redis_url, redis, stage, number
+):
     """That attempt repeats the step before, which a state that has gone on would refuse."""
     on = stage(*[redis_url, redis().url][:number], ackers=number)
     old = on.busy()
@@ -292,7 +304,9 @@ def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, 
     on, attempt = between_two_steps(stage, server)
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(LedgerUnavailableError, match=r"cannot begin with the state: .*maxmemory"):
+        with pytest.raises(
+            LedgerUnavailableError, match=r"cannot begin with the state: .*maxmemory"
+        ):
             attempt.turn()
         client.config_set("maxmemory", 0)
     assert on.attempt()._inbox.opened.sealed is None

@@ -25,7 +25,12 @@ def test_sentinels_their_service_and_two_logins_are_read():
     assert address.hosts == (("one", 26379), ("two", 26380), ("::1", 3))
     assert (address.service, address.login) == ("my master", (None, "p&q"))
     options = connect(url).connection_pool.connection_kwargs
-    assert [options[name] for name in ("username", "password", "db", "client_name")] == ["me", "p@ss", 4, "me"]
+    assert [options[name] for name in ("username", "password", "db", "client_name")] == [
+        "me",
+        "p@ss",
+        4,
+        "me",
+    ]
 
 
 def test_the_members_of_a_cluster_are_read():
@@ -45,16 +50,24 @@ def test_the_clients_of_one_hash_tag_share_their_connections():
 
 def test_hosts_do_not_split_a_list_of_urls():
     given = "redis://:a,b@one, redis+sentinel://x:1,y:2/name ,rediss://two,"
-    assert split_urls(given) == ["redis://:a,b@one", "redis+sentinel://x:1,y:2/name", "rediss://two"]
+    assert split_urls(given) == [
+        "redis://:a,b@one",
+        "redis+sentinel://x:1,y:2/name",
+        "rediss://two",
+    ]
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "redis+sentinel://:hush@one", "redis+sentinel://:hush@one/", "redis+sentinel://:hush@/name", "redis+sentinel://:hush@one,/n",
-        "redis+sentinel://:hush@one:port/name", "redis+sentinel://:hush@one/name/first", "redis+sentinel://:hush@one/name/0/1",
-        "redis+cluster://:hush@", "redis+cluster://:hush@one:0", "redis+cluster://:hush@one/name", "redis+cluster://:hush@[::1",
-        "redis+cluster://:hush@one/3", "redis+other://:hush@one", "redis+sentinel://one/name?colour=hush", "redis+cluster://:hush",
+        "redis+sentinel://:hush@one", "redis+sentinel://:hush@one/", "redis+sentinel://:hush@/name",
+        "redis+sentinel://:hush@one,/n",
+        "redis+sentinel://:hush@one:port/name", "redis+sentinel://:hush@one/name/first",
+        "redis+sentinel://:hush@one/name/0/1",
+        "redis+cluster://:hush@", "redis+cluster://:hush@one:0", "redis+cluster://:hush@one/name",
+        "redis+cluster://:hush@[::1",
+        "redis+cluster://:hush@one/3", "redis+other://:hush@one",
+        "redis+sentinel://one/name?colour=hush", "redis+cluster://:hush",
     ],
 )  # fmt: skip
 def test_a_bad_url_is_one_clear_line_without_the_password(url):

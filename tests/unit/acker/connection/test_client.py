@@ -13,14 +13,38 @@ from tiercel.acker.connection.errors import translated
 @pytest.mark.parametrize(
     ("error", "expected", "advice"),
     [
-        (exceptions.ConnectionError("Error 111 connecting to host:6379."), LedgerUnavailableError, "check that it runs"),
-        (exceptions.TimeoutError("Timeout reading from host:6379"), LedgerUnavailableError, "check that it runs"),
+        (
+            exceptions.ConnectionError("Error 111 connecting to host:6379."),
+            LedgerUnavailableError,
+            "check that it runs",
+        ),
+        (
+            exceptions.TimeoutError("Timeout reading from host:6379"),
+            LedgerUnavailableError,
+            "check that it runs",
+        ),
         (exceptions.BusyLoadingError("LOADING"), LedgerUnavailableError, "check that it runs"),
-        (exceptions.ResponseError("LOADING Redis is loading"), LedgerUnavailableError, "check that it runs"),
+        (
+            exceptions.ResponseError("LOADING Redis is loading"),
+            LedgerUnavailableError,
+            "check that it runs",
+        ),
         (exceptions.ClusterDownError("CLUSTERDOWN"), LedgerUnavailableError, "check that it runs"),
-        (exceptions.AuthenticationError("invalid username-password pair"), LedgerRefusedError, "password in its URL"),
-        (exceptions.NoPermissionError("NOPERM no permissions"), LedgerRefusedError, "what the user may do"),
-        (exceptions.OutOfMemoryError("OOM command not allowed"), LedgerUnavailableError, "maxmemory"),
+        (
+            exceptions.AuthenticationError("invalid username-password pair"),
+            LedgerRefusedError,
+            "password in its URL",
+        ),
+        (
+            exceptions.NoPermissionError("NOPERM no permissions"),
+            LedgerRefusedError,
+            "what the user may do",
+        ),
+        (
+            exceptions.OutOfMemoryError("OOM command not allowed"),
+            LedgerUnavailableError,
+            "maxmemory",
+        ),
         (exceptions.ReadOnlyError("READONLY"), LedgerUnavailableError, "primary"),
         (
             exceptions.ResponseError("MISCONF Redis cannot save to disk"),
@@ -45,7 +69,9 @@ def test_a_url_in_a_message_loses_its_credentials():
     assert "host:6379" in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["s3cret@host", "redis://:s3cret@host:s3cret/0", "http://:s3cret@host/", ""])
+@pytest.mark.parametrize(
+    "url", ["s3cret@host", "redis://:s3cret@host:s3cret/0", "http://:s3cret@host/", ""]
+)
 def test_a_malformed_url_is_refused_without_being_said(url):
     with pytest.raises(LedgerRefusedError, match="malformed") as caught:
         connect(url)
@@ -70,11 +96,15 @@ def test_servers_that_are_new_enough_are_taken(version):
 
 @pytest.mark.parametrize("version", ["6.2.14", "5.0.3"])
 def test_servers_that_are_too_old_are_not(version):
-    with pytest.raises(LedgerVersionError, match=rf"Redis {version} is too old: use Redis 7.0 or newer"):
+    with pytest.raises(
+        LedgerVersionError, match=rf"Redis {version} is too old: use Redis 7.0 or newer"
+    ):
         check_version(Server(version))
 
 
 def test_the_clients_of_a_process_share_their_connections():
-    first, second, other = (connect(url) for url in ("redis://one:1/0", "redis://one:1/0", "redis://two:1/0"))
+    first, second, other = (
+        connect(url) for url in ("redis://one:1/0", "redis://one:1/0", "redis://two:1/0")
+    )
     assert first.connection_pool is second.connection_pool
     assert first.connection_pool is not other.connection_pool

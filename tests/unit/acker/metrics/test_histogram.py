@@ -19,11 +19,15 @@ def test_a_percentile_is_within_five_percent(latencies, q):
 
 
 def test_names_are_stable_because_processes_of_several_versions_add_up():
-    assert [bucket_of(ms) for ms in (0.5, 1, 450, 30_000)] == [f"complete_ms_bucket:{i}" for i in (-8, 0, 64, 108)]
+    assert [bucket_of(ms) for ms in (0.5, 1, 450, 30_000)] == [
+        f"complete_ms_bucket:{i}" for i in (-8, 0, 64, 108)
+    ]
 
 
 def test_counters_of_several_tasks_add_up_and_others_are_ignored():
-    counts = Counter({bucket_of(10): 3, "acked": 1000}) + Counter({bucket_of(10): 1, bucket_of(1000): 1})
+    counts = Counter({bucket_of(10): 3, "acked": 1000}) + Counter(
+        {bucket_of(10): 1, bucket_of(1000): 1}
+    )
     assert percentile(counts, 0.5) == pytest.approx(10, rel=0.05)
     assert percentile(counts, 0.99) == pytest.approx(1000, rel=0.05)
 

@@ -15,12 +15,22 @@ from tiercel.queues.errors import AddressError
 def test_a_full_url_is_read():
     address = Address.parse("amqp://me:p%40ss@one:5673,two,[::1]:5674/my%2Fhost?heartbeat=7")
     assert address.hosts == (("one", 5673), ("two", 5672), ("::1", 5674))
-    assert (address.user, address.password, address.vhost, address.heartbeat_s) == ("me", "p@ss", "my/host", 7)
+    assert (address.user, address.password, address.vhost, address.heartbeat_s) == (
+        "me",
+        "p@ss",
+        "my/host",
+        7,
+    )
 
 
 def test_what_is_left_out_is_rabbitmqs_default():
     address = Address.parse("amqp://localhost")
-    assert (address.hosts, address.user, address.password, address.vhost) == ((("localhost", 5672),), "guest", "guest", "/")
+    assert (address.hosts, address.user, address.password, address.vhost) == (
+        (("localhost", 5672),),
+        "guest",
+        "guest",
+        "/",
+    )
     assert Address.parse("amqp://localhost/").vhost == "/"
     assert Address.parse("AMQPS://localhost").hosts == (("localhost", 5671),)
 
@@ -54,9 +64,12 @@ def test_a_ca_file_that_is_missing_is_named(tmp_path):
 @pytest.mark.parametrize(
     "url",
     [
-        "", "localhost", "http://localhost", "redis://me:hush@host", "amqp://", "amqp://me:hush@", "amqp://host:port",
-        "amqp://me:hush@host:0", "amqp://me:hush@host:70000", "amqp://me:hush@host,,", "amqp://me:hu/sh@host", "amqp://me:hu?sh@host",
-        "amqp://me:hu#sh@host", "amqp://me:hush", "amqp://me:hush@host?heartbeat=soon", "amqp://me:hush@host?heartbeat=99999",
+        "", "localhost", "http://localhost", "redis://me:hush@host", "amqp://", "amqp://me:hush@",
+        "amqp://host:port",
+        "amqp://me:hush@host:0", "amqp://me:hush@host:70000", "amqp://me:hush@host,,",
+        "amqp://me:hu/sh@host", "amqp://me:hu?sh@host",
+        "amqp://me:hu#sh@host", "amqp://me:hush", "amqp://me:hush@host?heartbeat=soon",
+        "amqp://me:hush@host?heartbeat=99999",
         "amqp://me:hush@host?colour=red", "amqp://me:hush@[::1", "hush@host",
     ],
 )  # fmt: skip

@@ -5,7 +5,10 @@ import ssl
 
 import pytest
 from pika import exceptions as amqp
-from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed, AMQPConnectorAMQPHandshakeError
+from pika.adapters.utils.connection_workflow import (
+    AMQPConnectionWorkflowFailed,
+    AMQPConnectorAMQPHandshakeError,
+)
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import backoff_s, translate
@@ -13,7 +16,9 @@ from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, Qu
 
 ADDRESS = Address.parse("amqp://me:hush@host/v")
 
-LOGIN = amqp.ConnectionClosedByBroker(403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.")
+LOGIN = amqp.ConnectionClosedByBroker(
+    403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."
+)
 VHOST = amqp.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found")
 SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
 
@@ -26,17 +31,37 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         (TimeoutError(), BrokerUnavailableError, "did not answer"),
         (amqp.StreamLostError("reset"), BrokerUnavailableError, "did not answer"),
         (SHUTDOWN, BrokerUnavailableError, "shutdown"),
-        (amqp.ChannelClosedByBroker(541, "INTERNAL_ERROR"), BrokerUnavailableError, "INTERNAL_ERROR"),
+        (
+            amqp.ChannelClosedByBroker(541, "INTERNAL_ERROR"),
+            BrokerUnavailableError,
+            "INTERNAL_ERROR",
+        ),
         (amqp.ConnectionBlockedTimeout(), BrokerUnavailableError, "alarm"),
         (amqp.ProbableAuthenticationError(repr(LOGIN)), BrokerRefusedError, "login of user 'me'"),
-        (amqp.ProbableAuthenticationError(repr(amqp.StreamLostError("x"))), BrokerUnavailableError, "did not answer"),
+        (
+            amqp.ProbableAuthenticationError(repr(amqp.StreamLostError("x"))),
+            BrokerUnavailableError,
+            "did not answer",
+        ),
         (amqp.ProbableAccessDeniedError(repr(VHOST)), BrokerRefusedError, "virtual host 'v'"),
         (amqp.ProbableAccessDeniedError(repr(SHUTDOWN)), BrokerUnavailableError, "shutdown"),
         (LOGIN, BrokerRefusedError, "login of user 'me'"),
         (VHOST, BrokerRefusedError, "virtual host 'v'"),
-        (amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefusedError, "permission"),
-        (amqp.ChannelClosedByBroker(404, "NOT_FOUND - no queue 'q'"), QueueMissingError, "no queue 'q'"),
-        (amqp.ChannelClosedByBroker(406, "PRECONDITION_FAILED - x"), BrokerRefusedError, "PRECONDITION_FAILED"),
+        (
+            amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"),
+            BrokerRefusedError,
+            "permission",
+        ),
+        (
+            amqp.ChannelClosedByBroker(404, "NOT_FOUND - no queue 'q'"),
+            QueueMissingError,
+            "no queue 'q'",
+        ),
+        (
+            amqp.ChannelClosedByBroker(406, "PRECONDITION_FAILED - x"),
+            BrokerRefusedError,
+            "PRECONDITION_FAILED",
+        ),
         (amqp.IncompatibleProtocolError("x"), BrokerUnavailableError, "check the port"),
         (amqp.ProtocolSyntaxError("x"), BrokerRefusedError, "check the port"),
         (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "check the port"),
@@ -45,7 +70,9 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
     ],
 )
 def test_each_error_says_what_to_do(error, kind, says):
-    wrapped = amqp.AMQPConnectionError(AMQPConnectionWorkflowFailed([AMQPConnectorAMQPHandshakeError(error)]))
+    wrapped = amqp.AMQPConnectionError(
+        AMQPConnectionWorkflowFailed([AMQPConnectorAMQPHandshakeError(error)])
+    )
     for raised in (error, wrapped):
         translated = translate(raised, ADDRESS)
         assert type(translated) is kind

@@ -24,9 +24,14 @@ def frame(wire, body_size=5):
 
 @pytest.fixture
 def arrive():
-    """``arrive(bytes)`` gives them to a connection, as its socket does; returns the frames that it made of them."""
+    """``arrive(bytes)`` gives them to a connection, as its socket does.
+
+    Returns the frames that it made of them.
+    """
     loop = IOLoop()
-    connection = Connection(URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False)
+    connection = Connection(
+        URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False
+    )
     frames = []
     connection._process_frame = frames.append
 
@@ -65,7 +70,9 @@ def test_other_frames_are_still_pikas(arrive):
         arrive(frame(properties(b""))[:-1] + b"x")
 
 
-@pytest.mark.parametrize("wire", [b"", b"\x20", b"\x20\x00\xff\xff\xff\xff", b"\xff\xff" * 9, b"\x80\x00\x09a"])
+@pytest.mark.parametrize(
+    "wire", [b"", b"\x20", b"\x20\x00\xff\xff\xff\xff", b"\xff\xff" * 9, b"\x80\x00\x09a"]
+)
 def test_properties_that_are_none_say_so(wire):
     found = read_properties(wire)
     assert found.headers is None or "not AMQP" in found.headers.unreadable
@@ -83,7 +90,9 @@ def test_no_bytes_whatever_raise(wire):
         optional={
             "content_type": st.text(max_size=20),
             "content_encoding": st.text(max_size=20),
-            "headers": st.dictionaries(st.text(max_size=9), st.none() | st.integers(0, 9) | st.text(max_size=9)),
+            "headers": st.dictionaries(
+                st.text(max_size=9), st.none() | st.integers(0, 9) | st.text(max_size=9)
+            ),
             "delivery_mode": st.integers(1, 2),
             "priority": st.integers(0, 9),
             "correlation_id": st.text(max_size=20),
@@ -102,7 +111,9 @@ def test_all_properties_are_read_as_pika_reads_them_and_written_as_they_came(sai
 
 def test_properties_with_plain_headers_are_written_by_pika():
     assert Properties(headers={"a": "b"}).encode() == BasicProperties(headers={"a": "b"}).encode()
-    assert b"".join(Properties(headers=Headers()).encode()) == b"".join(BasicProperties(headers={}).encode())
+    assert b"".join(Properties(headers=Headers()).encode()) == b"".join(
+        BasicProperties(headers={}).encode()
+    )
 
 
 def delivered(body, wire=b"\x00\x00", number=7, redelivered=False, key="q", channel=3):
@@ -114,16 +125,28 @@ def delivered(body, wire=b"\x00\x00", number=7, redelivered=False, key="q", chan
 
 @pytest.fixture
 def consume():
-    """``consume(pieces)`` gives them to a connection with a channel; returns what its consumer is told."""
+    """``consume(pieces)`` gives them to a connection with a channel.
+
+    Returns what its consumer is told.
+    """
     loop = IOLoop()
-    connection = Connection(URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False)
+    connection = Connection(
+        URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False
+    )
     channel = Channel(connection, 3, lambda *_: None)
     channel._add_callbacks()
     channel._set_state(channel.OPEN)
     connection._channels[3] = channel
     told = []
     channel._consumers["ctag.1"] = lambda _, method, properties, body: told.append(
-        (method.delivery_tag, method.redelivered, method.exchange, method.routing_key, properties.headers, body)
+        (
+            method.delivery_tag,
+            method.redelivered,
+            method.exchange,
+            method.routing_key,
+            properties.headers,
+            body,
+        )
     )
 
     def feed(pieces):
@@ -145,7 +168,9 @@ def test_messages_are_the_same_whether_they_come_whole_or_in_pieces(consume, odd
     told, frames = consume(data[at : at + step] for at in range(0, len(data), step))
     assert [(number, again, body) for number, again, _, _, _, body in told] == sent
     assert {(exchange, key) for _, _, exchange, key, _, _ in told} == {("", "ö")}
-    assert all(headers is None if odd is None else headers.wire == ODD[odd] for *_, headers, _ in told)
+    assert all(
+        headers is None if odd is None else headers.wire == ODD[odd] for *_, headers, _ in told
+    )
     assert frames == 3 * len(sent) - 1
 
 
@@ -155,8 +180,14 @@ def test_a_whole_message_is_one_frame(arrive):
 
 
 def test_a_message_for_no_channel_and_a_key_that_is_no_text_are_pikas(consume, arrive):
-    assert consume([delivered(b"hello", channel=3).replace(b"\x03\x00\x00\x00", b"\x04\x00\x00\x00")]) == ([], 1)
-    assert [each.NAME for each in arrive(delivered(b"hello").replace(b"\x01q", b"\x01\xff"))] == ["METHOD", "Header", "Body"]
+    assert consume(
+        [delivered(b"hello", channel=3).replace(b"\x03\x00\x00\x00", b"\x04\x00\x00\x00")]
+    ) == ([], 1)
+    assert [each.NAME for each in arrive(delivered(b"hello").replace(b"\x01q", b"\x01\xff"))] == [
+        "METHOD",
+        "Header",
+        "Body",
+    ]
 
 
 def test_a_body_in_two_frames_is_pikas(consume):

@@ -50,7 +50,11 @@ def test_what_is_nested_deeper_than_the_limit_is_measured(depth):
     value = Headers(entry(b"deep", nested(depth)))["deep"]
     for _ in range(min(depth, DEEPEST) - 1):
         (value,) = value
-    assert value == ([] if depth <= DEEPEST else [f"({5 * (depth - DEEPEST) - 5} bytes nested more than {DEEPEST} deep)"])
+    assert value == (
+        []
+        if depth <= DEEPEST
+        else [f"({5 * (depth - DEEPEST) - 5} bytes nested more than {DEEPEST} deep)"]
+    )
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -76,7 +80,11 @@ def test_a_copy_has_the_same_bytes(odd):
         (ODD["cut off"], "byte 2 is cut off", {}),
         (b"\x05a", "byte 6 is cut off", {}),
         (entry(b"n", b"l\x00"), "cut off", {}),
-        (entry(b"a", array(b"Z")), "", {"a": "(unreadable: the value at byte 7 is of the unknown type 0x5a)"}),
+        (
+            entry(b"a", array(b"Z")),
+            "",
+            {"a": "(unreadable: the value at byte 7 is of the unknown type 0x5a)"},
+        ),
         (
             entry(b"a", table(b"\xff")) + COUNT,
             "",
@@ -115,7 +123,11 @@ def test_what_pika_cannot_write_becomes_text():
 
 
 def test_a_full_frame_of_tiny_headers_is_read_in_a_moment():
-    for wire in (ODD["many names"], entry(b"a", array(*[b"V"] * 120_000)), entry(b"a", nested(26_000))):
+    for wire in (
+        ODD["many names"],
+        entry(b"a", array(*[b"V"] * 120_000)),
+        entry(b"a", nested(26_000)),
+    ):
         begun = time.process_time()
         assert len(repr(dict(Headers(wire)))) > 100
         assert time.process_time() - begun < 2
@@ -134,8 +146,15 @@ def test_no_bytes_whatever_raise(wire):
     st.dictionaries(
         st.text(max_size=20),
         st.recursive(
-            st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=20) | st.binary(max_size=20),
-            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+            st.none()
+            | st.booleans()
+            | st.integers(-(2**63), 2**63 - 1)
+            | st.text(max_size=20)
+            | st.binary(max_size=20),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
         ),
     )
 )

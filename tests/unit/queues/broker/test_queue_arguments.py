@@ -25,12 +25,19 @@ PLAIN = {
     "x-overflow": "reject-publish",
     "x-delivery-limit": 1_000_000,
 }
-DELAYED = {**PLAIN, "x-delayed-retry-type": "failed", "x-delayed-retry-min": 1000, "x-delayed-retry-max": 8000}
+DELAYED = {
+    **PLAIN,
+    "x-delayed-retry-type": "failed",
+    "x-delayed-retry-min": 1000,
+    "x-delayed-retry-max": 8000,
+}
 FREE = BrokerLimit(returns=1_000_000)
 
 
 class Broker:
-    """Refuses to declare what is there with other arguments, in RabbitMQ's words, and notes what was declared."""
+    """Refuses to declare what is there with other arguments, in RabbitMQ's words, and notes
+    what was declared.
+    """
 
     def __init__(self, version, code=406, **existing):
         self._impl = SimpleNamespace(server_properties={"product": "RabbitMQ", "version": version})
@@ -56,7 +63,8 @@ class Broker:
     def _refusal(self, name, there, arguments):
         # In the order in which RabbitMQ compares them: the limit is the last.
         names = sorted(
-            there.keys() | arguments.keys(), key=lambda each: (each == "x-delivery-limit", each != "x-queue-type", each)
+            there.keys() | arguments.keys(),
+            key=lambda each: (each == "x-delivery-limit", each != "x-queue-type", each),
         )
         wrong = next(each for each in names if there.get(each) != arguments.get(each))
         received, current = (self._said(each.get(wrong)) for each in (arguments, there))
@@ -68,32 +76,44 @@ class Broker:
     @staticmethod
     def _said(value):
         kind = {str: "longstr", int: "signedint", bool: "bool"}.get(type(value))
-        return "none" if value is None else f"the value '{str(value).lower() if kind == 'bool' else value}' of type '{kind}'"
+        return (
+            "none"
+            if value is None
+            else f"the value '{str(value).lower() if kind == 'bool' else value}' of type '{kind}'"
+        )
 
 
 @pytest.mark.parametrize("version", ["3.10.0", "3.13.7", "4.2.9"])
 def test_before_4_3_we_hold_failed_messages_back_ourselves(version):
     broker = Broker(version)
     queue = WorkQueue(name="q", delivery_limit=5, retry=POLICY)
-    assert declare_work_queue(broker, ADDRESS, queue) == Declared(ours=True, delays_retries=False, limit=FREE)
+    assert declare_work_queue(broker, ADDRESS, queue) == Declared(
+        ours=True, delays_retries=False, limit=FREE
+    )
     assert broker.declared["q"] == PLAIN
 
 
 def test_from_4_3_on_the_broker_does():
     broker = Broker("4.3.1")
     queue = WorkQueue(name="q", delivery_limit=5, retry=POLICY)
-    assert declare_work_queue(broker, ADDRESS, queue) == Declared(ours=True, delays_retries=True, limit=FREE)
+    assert declare_work_queue(broker, ADDRESS, queue) == Declared(
+        ours=True, delays_retries=True, limit=FREE
+    )
     assert broker.declared["q"] == DELAYED
 
 
 def test_without_a_wait_there_is_nothing_to_delay():
     broker = Broker("4.3.1")
-    assert not declare_work_queue(broker, ADDRESS, WorkQueue(name="q", delivery_limit=5, retry=NO_WAIT)).delays_retries
+    assert not declare_work_queue(
+        broker, ADDRESS, WorkQueue(name="q", delivery_limit=5, retry=NO_WAIT)
+    ).delays_retries
     assert broker.declared["q"] == PLAIN
 
 
 @pytest.mark.parametrize(("arguments", "delays"), [(PLAIN, False), (DELAYED, True)])
-def test_a_queue_of_an_older_tiercel_is_still_ours_and_its_limit_is_named(caplog, arguments, delays):
+def test_a_queue_of_an_older_tiercel_is_still_ours_and_its_limit_is_named(
+    caplog, arguments, delays
+):
     broker = Broker("4.3.1", q={**arguments, "x-delivery-limit": 20})
     with caplog.at_level(logging.WARNING):
         declared = declare_work_queue(broker, ADDRESS, WorkQueue(name="q", retry=POLICY))
@@ -118,7 +138,11 @@ def test_a_queue_with_other_waits_is_used_without_a_word(caplog):
             {"x-delivery-limit": 5, "x-max-length": 7, "x-single-active-consumer": True},
             BrokerLimit(returns=5, deletes=True),
         ),
-        ("3.10.0", {"x-delivery-limit": 5, "x-dead-letter-exchange": "it's"}, BrokerLimit(returns=5)),
+        (
+            "3.10.0",
+            {"x-delivery-limit": 5, "x-dead-letter-exchange": "it's"},
+            BrokerLimit(returns=5),
+        ),
         ("4.0.0", {}, BrokerLimit(returns=20, deletes=True)),
         ("4.0.0", {"x-delivery-limit": -1}, BrokerLimit()),
     ],
@@ -138,13 +162,18 @@ def test_a_classic_queue_has_no_limit():
 @pytest.mark.parametrize("declare", [True, False])
 def test_a_queue_that_deletes_whatever_comes_back_is_refused(declare):
     broker = Broker("3.10.0", q={"x-queue-type": "quorum", "x-delivery-limit": 0})
-    with pytest.raises(BrokerRefusedError, match="declare the queue with a higher limit or a dead-letter exchange"):
+    with pytest.raises(
+        BrokerRefusedError, match="declare the queue with a higher limit or a dead-letter exchange"
+    ):
         declare_work_queue(broker, ADDRESS, WorkQueue(name="q", declare=declare))
 
 
 def test_what_cannot_be_read_is_taken_for_the_worst_that_this_version_makes_by_itself():
     name = "q" * 220
-    for version, limit in (("3.10.0", BrokerLimit()), ("4.0.0", BrokerLimit(returns=20, deletes=True))):
+    for version, limit in (
+        ("3.10.0", BrokerLimit()),
+        ("4.0.0", BrokerLimit(returns=20, deletes=True)),
+    ):
         broker = Broker(version, **{name: {"x-queue-type": "quorum", "x-delivery-limit": 5}})
         assert declare_work_queue(broker, ADDRESS, WorkQueue(name=name)).limit == limit
 
@@ -157,7 +186,10 @@ def test_a_missing_permission_is_no_foreign_queue():
 
 def test_who_may_not_configure_may_still_consume():
     broker = Broker("3.10.0", code=403, q={})
-    assert declare_work_queue(broker, ADDRESS, WorkQueue(name="q", declare=False)).limit == BrokerLimit()
+    assert (
+        declare_work_queue(broker, ADDRESS, WorkQueue(name="q", declare=False)).limit
+        == BrokerLimit()
+    )
 
 
 def test_reading_the_arguments_of_a_queue_that_was_just_deleted_leaves_none_behind():

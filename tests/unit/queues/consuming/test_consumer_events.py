@@ -1,4 +1,6 @@
-"""A consumer in any order of events: it subscribes again, and its counts of what it holds are right."""
+"""A consumer in any order of events: it subscribes again, and its counts of what it
+holds are right.
+"""
 
 from datetime import timedelta
 
@@ -100,7 +102,9 @@ def test_the_prefetch_follows_what_is_expected_and_what_is_in_hand_is_emitted_in
     bench.consumer.expect(20)
     bench.put(*[b"x"] * 10_000)
     bench.settle_down()
-    assert 40 <= bench.intake.count <= 40 + 16, "the first 16 were asked for before their size was known"
+    assert 40 <= bench.intake.count <= 40 + 16, (
+        "the first 16 were asked for before their size was known"
+    )
     bench.consumer.expect(1_000)
     bench.settle_down()
     assert 2_000 <= bench.intake.count <= 4_000
@@ -245,7 +249,9 @@ def test_a_message_that_waits_too_long_for_its_turn_comes_again_as_a_young_one()
     (waited,) = bench.consumer.get(1)
     assert (waited.body, waited.arrived_s, waited.delivery_count) == (b"waits", 301, 1)
     bench.consumer.release(slow.epoch, slow.tag)
-    assert slow.tag not in bench.channel.unacked, "an old one is given back where it would have been handed out again"
+    assert slow.tag not in bench.channel.unacked, (
+        "an old one is given back where it would have been handed out again"
+    )
 
 
 def test_a_message_that_cannot_be_copied_stays_in_its_queue_and_harms_no_other():
@@ -262,11 +268,13 @@ def test_a_message_that_cannot_be_copied_stays_in_its_queue_and_harms_no_other()
     assert [message.body for message in bench.queue] == [b"odd"]
 
 
-# -- whose failures they are ------------------------------------------------------------------------------------------------
+# -- whose failures they are -----------------------------------------------------------------------
 
 
 def failed_until_dead(bench, most=200):
-    """Fail everything that comes; returns how often the one message was handed out before it was buried."""
+    """Fail everything that comes; returns how often the one message was handed out
+    before it was buried.
+    """
     for times in range(1, most):
         bench.settle_down()
         (delivery,) = bench.consumer.get(1)
@@ -282,7 +290,9 @@ def test_a_message_that_always_fails_is_dead_after_its_limit():
     bench = Bench()
     bench.put(b"poison")
     assert failed_until_dead(bench) == QUEUE.delivery_limit + 1
-    assert bench.dead_letter_writer.dead == [(b"poison", "delivered 21 times, failed at last: boom")]
+    assert bench.dead_letter_writer.dead == [
+        (b"poison", "delivered 21 times, failed at last: boom")
+    ]
     assert not bench.consumer._failures, "it is forgotten"
 
 
@@ -372,7 +382,10 @@ def test_a_queue_that_would_delete_a_message_never_gets_it_back_for_the_last_tim
     bench.dead_letter_writer.answer(taken=False)
     bench.link.run_timers()
     bench.dead_letter_writer.answer(taken=True)
-    assert bench.dead_letter_writer.dead[1] == (b"unlucky", "came back 5 times: the next time its queue would delete it")
+    assert bench.dead_letter_writer.dead[1] == (
+        b"unlucky",
+        "came back 5 times: the next time its queue would delete it",
+    )
     assert not bench.queue
     assert not bench.channel.unacked
 
@@ -383,11 +396,14 @@ def test_what_rabbitmq_would_dead_letter_without_a_reason_gets_one():
     assert failed_until_dead(bench) == 6
 
 
-# -- any order --------------------------------------------------------------------------------------------------------------
+# -- any order -------------------------------------------------------------------------------------
 
 
 class Life:
-    """A consumer, and everything that can happen to it; each event has a number to make something of."""
+    """A consumer, and everything that can happen to it.
+
+    Each event has a number to make something of.
+    """
 
     def __init__(self, prefetch, bytes_held, *, deletes):
         queue = WorkQueue(name="q", delivery_limit=2, retry=RetryPolicy(first=timedelta(seconds=1)))
@@ -495,7 +511,9 @@ class Life:
     def must_hold_what_the_broker_waits_for(self):
         unacked = self.bench.channel.unacked
         if not self.bench.channel.is_open and not self.is_lost:
-            assert self.bench.intake.count <= len(unacked), "the last of them may have come too late to be noticed"
+            assert self.bench.intake.count <= len(unacked), (
+                "the last of them may have come too late to be noticed"
+            )
             return
         epoch = self.bench.consumer._epoch
         withheld = set() if epoch is None else set(epoch._book._finished)
@@ -530,12 +548,16 @@ EVENTS = [name for name in vars(Life) if not name.startswith(("_", "must_"))]
 
 @settings(max_examples=200)
 @given(
-    steps=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 40)), min_size=60, max_size=60),
+    steps=st.lists(
+        st.tuples(st.sampled_from(EVENTS), st.integers(0, 40)), min_size=60, max_size=60
+    ),
     prefetch=st.integers(1, 30),
     bytes_held=st.integers(20, 300),
     deletes=st.booleans(),
 )
-def test_in_any_order_of_events_it_holds_what_it_says_and_takes_messages_again(steps, prefetch, bytes_held, deletes):
+def test_in_any_order_of_events_it_holds_what_it_says_and_takes_messages_again(
+    steps, prefetch, bytes_held, deletes
+):
     life = Life(prefetch, bytes_held, deletes=deletes)
     for event, number in steps:
         getattr(life, event)(number)

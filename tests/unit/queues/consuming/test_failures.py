@@ -57,7 +57,9 @@ def test_it_forgets_what_is_settled_and_what_is_oldest():
     assert book.failed(b"c", properties(), 9) == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from("fs"), st.integers(0, 3), st.integers(0, 30)), max_size=100))
+@given(
+    st.lists(st.tuples(st.sampled_from("fs"), st.integers(0, 3), st.integers(0, 30)), max_size=100)
+)
 def test_whatever_happens_no_entry_is_without_copies(steps):
     book = FailureBook(most=3)
     for what, body, count in steps:

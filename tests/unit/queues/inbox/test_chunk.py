@@ -20,7 +20,8 @@ from tiercel.spark_jobs.bolts.tuples import tuples_of
 
 ROUTE = Route(component="s", stream="default", source_task=1, target_task=2)
 EVERY_TYPE = Schema.parse(
-    "a string, b binary, c boolean, d byte, e short, f int, g long, h float, i double, j date, k timestamp,"
+    "a string, b binary, c boolean, d byte, e short, f int, g long, h float, i "
+    "double, j date, k timestamp,"
     " l timestamp_ntz, m decimal(10,2), n array<string>, o array<array<long>>, p array<boolean>"
 )
 WHEN = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - a timestamp_ntz
@@ -43,7 +44,9 @@ def written(rows, *counts: int, schema: Schema = EVERY_TYPE) -> bytes:
 
 
 def ipc(*columns, names=("a", "__roots", "__edges"), head=HEAD, **options) -> bytes:
-    batch = pa.RecordBatch.from_arrays(list(columns), names=list(names)).replace_schema_metadata(head)
+    batch = pa.RecordBatch.from_arrays(list(columns), names=list(names)).replace_schema_metadata(
+        head
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_batch(batch)
@@ -96,14 +99,20 @@ TORN = {
     "a route that is no text": ipc(pa.array([1]), IDS, IDS, head={b"tiercel": b"1\n2\n\xff\nw"}),
     "the heading alone": ipc(pa.array([1]), IDS, IDS)[:300],
     "an offset beyond the bytes": patched(offsets(0, 8, 8, 12), offsets(0, 40_000, 8, 12)),
-    "an offset far beyond the bytes": patched(offsets(0, 8, 8, 12), offsets(0, 2_000_000_000, 8, 12)),
+    "an offset far beyond the bytes": patched(
+        offsets(0, 8, 8, 12), offsets(0, 2_000_000_000, 8, 12)
+    ),
     "offsets that go back": patched(offsets(0, 8, 8, 12), offsets(0, 8, 4, 12)),
     "an offset before the bytes": patched(offsets(0, 8, 8, 12), offsets(-8, 8, 8, 12)),
-    "a text that is none": written([["MARK"]], 1, schema=Schema.parse("a string")).replace(b"MARK", b"\xff\xff\xff\xff"),
+    "a text that is none": written([["MARK"]], 1, schema=Schema.parse("a string")).replace(
+        b"MARK", b"\xff\xff\xff\xff"
+    ),
     "values without bytes": ipc(pa.nulls(1), IDS, IDS),
     "one text for many": ipc(pa.array(["x" * 100], pa.string_view()), IDS, IDS),
     "a dictionary": ipc(pa.array(["x"]).dictionary_encode(), IDS, IDS),
-    "the year 300,000": ipc(pa.array([[None, 2**63 - 1]]).cast(pa.list_(pa.timestamp("us"))), IDS, IDS),
+    "the year 300,000": ipc(
+        pa.array([[None, 2**63 - 1]]).cast(pa.list_(pa.timestamp("us"))), IDS, IDS
+    ),
     "a day before the year 1": ipc(pa.array([-800_000], pa.int32()).cast(pa.date32()), IDS, IDS),
     "a decimal with 100 zeros": ipc(pa.array([None], pa.decimal128(5, -100)), IDS, IDS),
     "a time zone of its own": ipc(pa.array([1], pa.timestamp("us", tz="Mars/Olympus")), IDS, IDS),
@@ -156,12 +165,17 @@ def test_every_cut_is_refused():
 
 def test_whatever_byte_is_changed_it_is_read_safely_or_refused():
     drawn = random.Random(11)
-    payloads = [written([ROW, ROW], 1, 2), written([["MARK"], [None]], 0, 1, schema=Schema.parse("a string"))]
+    payloads = [
+        written([ROW, ROW], 1, 2),
+        written([["MARK"], [None]], 0, 1, schema=Schema.parse("a string")),
+    ]
     refused = 0
     for _ in range(4_000):
         changed = bytearray(drawn.choice(payloads))
         for _ in range(drawn.choice((1, 1, 1, 2, 8))):
-            changed[drawn.randrange(len(changed))] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256)))
+            changed[drawn.randrange(len(changed))] = drawn.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256))
+            )
         try:
             found = decode(bytes(changed))
         except BadChunkError:

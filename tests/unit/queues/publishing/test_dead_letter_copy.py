@@ -20,14 +20,23 @@ def test_it_is_persistent_and_says_why_and_where_from():
 
 
 def test_it_keeps_what_the_sender_said():
-    original = BasicProperties(content_type="a/b", message_id="7", headers={"trace": "t"}, correlation_id="c", priority=3)
+    original = BasicProperties(
+        content_type="a/b", message_id="7", headers={"trace": "t"}, correlation_id="c", priority=3
+    )
     copy = dead_letter_properties(original, "q", "r")
-    assert (copy.content_type, copy.message_id, copy.correlation_id, copy.priority) == ("a/b", "7", "c", 3)
+    assert (copy.content_type, copy.message_id, copy.correlation_id, copy.priority) == (
+        "a/b",
+        "7",
+        "c",
+        3,
+    )
     assert copy.headers["trace"] == "t"
 
 
 def test_it_does_not_expire_go_elsewhere_or_claim_another_user():
-    original = BasicProperties(expiration="1", user_id="somebody", headers={"CC": ["elsewhere"], "x-delivery-count": 9})
+    original = BasicProperties(
+        expiration="1", user_id="somebody", headers={"CC": ["elsewhere"], "x-delivery-count": 9}
+    )
     copy = dead_letter_properties(original, "q", "r")
     assert copy.expiration is None
     assert copy.user_id is None
@@ -44,18 +53,32 @@ def test_whatever_headers_the_sender_wrote_travel_byte_for_byte_or_are_said_to_b
     if "left out" not in copy.headers[REASON] and "liar" not in odd:
         assert copy.headers.wire.startswith(ODD[odd])
     else:
-        assert odd in ("type unknown", "cut off", "as large as a frame", "counts of a liar", "deaths of a liar")
+        assert odd in (
+            "type unknown",
+            "cut off",
+            "as large as a frame",
+            "counts of a liar",
+            "deaths of a liar",
+        )
 
 
 def test_headers_too_large_for_a_frame_beside_the_reason_are_left_out_and_it_says_so():
     original = read_properties(properties(ODD["as large as a frame"]))
     copy = dead_letter_properties(original, "q", "r")
-    assert copy.headers[REASON] == "r; 1 headers of 131,027 bytes left out: too large with the reason"
+    assert (
+        copy.headers[REASON] == "r; 1 headers of 131,027 bytes left out: too large with the reason"
+    )
     assert copy.headers["x-tiercel-queue"] == "q"
 
 
 def test_headers_that_pika_made_travel_too():
-    headers = {"f": 1.5, "d": Decimal("1.5"), "at": datetime(2024, 1, 1, tzinfo=UTC), "n": None, "b": b"x"}
+    headers = {
+        "f": 1.5,
+        "d": Decimal("1.5"),
+        "at": datetime(2024, 1, 1, tzinfo=UTC),
+        "n": None,
+        "b": b"x",
+    }
     copy = dead_letter_properties(BasicProperties(headers=headers), "q", "r")
     assert copy.headers == headers | {"f": "1.5", REASON: "r", "x-tiercel-queue": "q"}
     assert copy.encode()

@@ -14,12 +14,22 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.pump import Pump, Source, killed_after
-from tiercel import ArrowBolt, ArrowCollector, BasicBolt, Bolt, Topology, TopologyBuilder, TopologyError
+from tiercel import (
+    ArrowBolt,
+    ArrowCollector,
+    BasicBolt,
+    Bolt,
+    Topology,
+    TopologyBuilder,
+    TopologyError,
+)
 from tiercel.testing import FeederSpout, LocalCluster, complete_topology
 
 
 class Calls(ArrowBolt):
-    """Does with its batch what a test's function does, and remembers the words that it was called with."""
+    """Does with its batch what a test's function does, and remembers the words that it
+    was called with.
+    """
 
     output_streams = {  # noqa: RUF012 - as users write it
         "default": "word string",
@@ -53,7 +63,9 @@ def _from_nothing() -> None:
     Sink.seen.clear()
 
 
-def topology(bolt: Any, *, parallelism: int = 1, stream: str = "default", fields: str = "word string") -> Topology:
+def topology(
+    bolt: Any, *, parallelism: int = 1, stream: str = "default", fields: str = "word string"
+) -> Topology:
     builder = TopologyBuilder("arrow")
     builder.set_spout("spout", Source(fields))
     builder.set_bolt("bolt", bolt, parallelism).shuffle_grouping("spout")
@@ -86,7 +98,7 @@ def raise_for(*bad: str):
     return check
 
 
-# -- what it is given --------------------------------------------------------------------------------------------------------
+# -- what it is given ------------------------------------------------------------------------------
 
 
 class Sources(ArrowBolt):
@@ -94,10 +106,22 @@ class Sources(ArrowBolt):
 
     def execute(self, batch, collector):
         source = (collector.source_component, collector.source_stream)
-        self.seen.append((source, batch.schema.names, list(zip(collector.source_tasks.to_pylist(), *batch, strict=True))))
+        self.seen.append(
+            (
+                source,
+                batch.schema.names,
+                list(zip(collector.source_tasks.to_pylist(), *batch, strict=True)),
+            )
+        )
 
     def flush(self, collector):
-        self.seen.append(((collector.source_component, collector.source_stream), [], collector.source_tasks.to_pylist()))
+        self.seen.append(
+            (
+                (collector.source_component, collector.source_stream),
+                [],
+                collector.source_tasks.to_pylist(),
+            )
+        )
 
 
 class Fork(BasicBolt):
@@ -117,13 +141,17 @@ def test_it_is_called_once_per_stream_of_each_component_and_told_the_origin_of_t
     builder.set_spout("spout", Source())
     builder.set_bolt("fork", Fork(), parallelism=3).shuffle_grouping("spout")
     declarer = builder.set_bolt("bolt", Sources())
-    declarer.shuffle_grouping("spout").shuffle_grouping("fork", "words").shuffle_grouping("fork", "lengths")
+    declarer.shuffle_grouping("spout").shuffle_grouping("fork", "words").shuffle_grouping(
+        "fork", "lengths"
+    )
     pump = Pump(builder.build())
     roots = pump.feed(*(["abc"] for _ in range(20)))
     pump.run()
     called = {source: (names, rows) for source, names, rows in Sources.seen}
     assert len(Sources.seen) == len(called) == 4
-    assert [source for source, _, _ in Sources.seen] == sorted(called, key=lambda source: (source == ("", ""), source))
+    assert [source for source, _, _ in Sources.seen] == sorted(
+        called, key=lambda source: (source == ("", ""), source)
+    )
     names, rows = called["fork", "words"]
     assert names == ["word"]
     assert len(rows) == 20
@@ -157,7 +185,7 @@ def test_a_hundred_thousand_words_of_one_message_are_one_tree() -> None:
     assert pump.metrics.totals()["bolt"][2]["transferred"] == 100_000
 
 
-# -- what fails --------------------------------------------------------------------------------------------------------------
+# -- what fails ------------------------------------------------------------------------------------
 
 
 def test_one_bad_row_fails_alone_and_its_neighbours_are_tried_again_by_halves() -> None:
@@ -165,7 +193,9 @@ def test_one_bad_row_fails_alone_and_its_neighbours_are_tried_again_by_halves() 
     pump, roots = run(Calls(emit_all, raise_for("w400")), *words)
     assert pump.failed == {roots["w400"]: "bolt: ValueError: w400 is bad"}
     assert len(pump.acked) == 999
-    assert Counter(word for (word,) in Sink.seen) == Counter({word: 1 for word in words if word != "w400"})
+    assert Counter(word for (word,) in Sink.seen) == Counter(
+        {word: 1 for word in words if word != "w400"}
+    )
     assert len(Calls.seen) <= 1 + 2 * 10
     assert [error.message for error in pump.metrics.errors()] == ["ValueError: w400 is bad"]
     assert pump.metrics.totals()["bolt"][2]["executed"] == 1000
@@ -196,14 +226,18 @@ def test_what_fails_by_number_fails_and_the_others_are_acked() -> None:
 
 
 @pytest.mark.parametrize("order", ["emit first", "fail first"])
-def test_what_is_anchored_to_a_good_row_goes_and_what_is_anchored_to_failed_rows_alone_stays(order: str) -> None:
+def test_what_is_anchored_to_a_good_row_goes_and_what_is_anchored_to_failed_rows_alone_stays(
+    order: str,
+) -> None:
     def emit(batch, collector):
         collector.emit({"word": ["ab", "bc", "b"]}, [[0, 1], [1, 2], [1, 1]])
 
     def fail(batch, collector):
         collector.fail([1, 2], "bad")
 
-    pump, roots = run(Calls(*((emit, fail) if order == "emit first" else (fail, emit))), "a", "b", "c")
+    pump, roots = run(
+        Calls(*((emit, fail) if order == "emit first" else (fail, emit))), "a", "b", "c"
+    )
     assert Sink.seen == [("ab",)]
     assert pump.acked == [roots["a"]]
     assert pump.failed.keys() == {roots["b"], roots["c"]}
@@ -220,47 +254,93 @@ def test_a_row_is_not_acked_before_what_is_anchored_to_it_and_to_a_failed_row() 
 
 
 def test_a_folded_row_that_fails_fails_all_of_its_messages() -> None:
-    pump, roots = run(Calls(lambda batch, collector: collector.emit({"word": ["refused", "c"]}, [[0, 1, 0], [2]])), *"abc")
+    pump, roots = run(
+        Calls(
+            lambda batch, collector: collector.emit({"word": ["refused", "c"]}, [[0, 1, 0], [2]])
+        ),
+        *"abc",
+    )
     assert pump.failed == {roots[word]: "sink: ValueError: refused" for word in "ab"}
     assert pump.acked == [roots["c"]]
 
 
 def test_rows_in_no_tree_are_said_to_be_and_fail_nobody() -> None:
-    pump, roots = run(Calls(lambda batch, collector: collector.emit({"word": ["refused", "x"]}, None)), "a")
+    pump, roots = run(
+        Calls(lambda batch, collector: collector.emit({"word": ["refused", "x"]}, None)), "a"
+    )
     assert pump.acked == [roots["a"]]
     assert sorted(Sink.seen) == [("refused",), ("x",)]
 
 
 def test_rows_in_no_tree_are_spread_too() -> None:
-    pump, _ = run(Calls(lambda batch, collector: collector.emit({"word": ["x"] * 10_000}, None)), "a")
-    assert all(4_800 <= counts["executed"] <= 5_200 for counts in pump.metrics.totals()["sink"].values())
+    pump, _ = run(
+        Calls(lambda batch, collector: collector.emit({"word": ["x"] * 10_000}, None)), "a"
+    )
+    assert all(
+        4_800 <= counts["executed"] <= 5_200 for counts in pump.metrics.totals()["sink"].values()
+    )
 
 
 @pytest.mark.parametrize(
     ("do", "reason"),
     [
-        (lambda b, c: c.emit(b, [0], "late"), "UnknownStreamError: 'bolt' emits on stream 'late'; its streams are"),
-        (lambda b, c: c.emit(b, [0], "named"), "DirectStreamError: 'bolt' emits on stream 'named', which is direct"),
-        (lambda b, c: c.emit_direct(3, b, [0]), "DirectStreamError: 'bolt' emits directly on stream 'default', which is not"),
-        (lambda b, c: c.emit({"n": [1]}, [0]), "BadValuesError: 'bolt', stream 'default': the columns are n; give one for"),
-        (lambda b, c: c.emit({"word": [1]}, [0]), "BadValuesError: 'bolt', stream 'default': field 'word' is a string, the"),
-        (lambda b, c: c.emit(["x"], [0]), "BadValuesError: 'bolt', stream 'default': give a RecordBatch"),
+        (
+            lambda b, c: c.emit(b, [0], "late"),
+            "UnknownStreamError: 'bolt' emits on stream 'late'; its streams are",
+        ),
+        (
+            lambda b, c: c.emit(b, [0], "named"),
+            "DirectStreamError: 'bolt' emits on stream 'named', which is direct",
+        ),
+        (
+            lambda b, c: c.emit_direct(3, b, [0]),
+            "DirectStreamError: 'bolt' emits directly on stream 'default', which is not",
+        ),
+        (
+            lambda b, c: c.emit({"n": [1]}, [0]),
+            "BadValuesError: 'bolt', stream 'default': the columns are n; give one for",
+        ),
+        (
+            lambda b, c: c.emit({"word": [1]}, [0]),
+            "BadValuesError: 'bolt', stream 'default': field 'word' is a string, the",
+        ),
+        (
+            lambda b, c: c.emit(["x"], [0]),
+            "BadValuesError: 'bolt', stream 'default': give a RecordBatch",
+        ),
         (
             lambda b, c: c.emit(b, [1]),
-            "BadAnchorsError: 'bolt', stream 'default': there is no input row 1: its rows are 0 to 0",
+            (
+                "BadAnchorsError: 'bolt', stream 'default': there is no input row 1: its "
+                "rows are 0 to 0"
+            ),
         ),
-        (lambda b, c: c.emit(b, []), "BadAnchorsError: 'bolt', stream 'default': there are 1 output rows and anchors for 0"),
-        (lambda b, c: c.emit(b), "TypeError: ArrowCollector.emit() missing 1 required positional argument: 'anchors'"),
+        (
+            lambda b, c: c.emit(b, []),
+            "BadAnchorsError: 'bolt', stream 'default': there are 1 output rows and anchors for 0",
+        ),
+        (
+            lambda b, c: c.emit(b),
+            "TypeError: ArrowCollector.emit() missing 1 required positional argument: 'anchors'",
+        ),
         (lambda b, c: c.fail([1]), "BadAnchorsError: 'bolt' fails rows: there is no input row 1"),
-        (lambda b, c: c.fail(pc.equal(b["word"], "bad")), "BadAnchorsError: 'bolt' fails rows: a mask names no rows"),
-        (lambda b, c: c.emit_direct([3, 3], {"n": [1]}, [0], "named"), "BadValuesError: 'bolt' emits directly to [3, 3]"),
+        (
+            lambda b, c: c.fail(pc.equal(b["word"], "bad")),
+            "BadAnchorsError: 'bolt' fails rows: a mask names no rows",
+        ),
+        (
+            lambda b, c: c.emit_direct([3, 3], {"n": [1]}, [0], "named"),
+            "BadValuesError: 'bolt' emits directly to [3, 3]",
+        ),
         (
             lambda b, c: c.emit_direct(9, {"n": [1]}, [0], "named"),
             "DirectStreamError: 'bolt' emits directly to task 9; the tasks",
         ),
     ],
 )
-def test_a_mistake_fails_its_row_with_a_line_that_names_the_bolt_and_the_others_go_on(do: Any, reason: str) -> None:
+def test_a_mistake_fails_its_row_with_a_line_that_names_the_bolt_and_the_others_go_on(
+    do: Any, reason: str
+) -> None:
     def for_bad(batch, collector):
         emit_all(batch, collector)
         if batch["word"].to_pylist() == ["bad"]:
@@ -293,7 +373,9 @@ def test_a_collector_is_of_no_use_after_its_call() -> None:
     second = pump.feed(["b"])
     pump.run()
     assert pump.acked == first
-    assert pump.failed[second[0]].startswith("bolt: AlreadySettledError: 'bolt' uses the collector of a call that has ended")
+    assert pump.failed[second[0]].startswith(
+        "bolt: AlreadySettledError: 'bolt' uses the collector of a call that has ended"
+    )
 
 
 class Flushing(Calls):
@@ -337,7 +419,10 @@ def test_what_a_flush_could_not_do_fails_every_row_and_the_next_step_has_a_fresh
 
 def test_there_is_no_row_to_anchor_to_in_flush() -> None:
     pump, roots = run(Flushing(lambda _, collector: collector.emit({"word": ["x"]}, [0])), "a")
-    reason = "flush: BadAnchorsError: 'bolt', stream 'default': there is no input row 0: there are no rows here"
+    reason = (
+        "flush: BadAnchorsError: 'bolt', stream 'default': there is no input row 0: "
+        "there are no rows here"
+    )
     assert pump.failed == {roots["a"]: f"bolt: {reason}"}
 
 
@@ -367,7 +452,7 @@ def test_a_bolt_whose_code_would_never_run_is_refused() -> None:
         topology(Lazy())
 
 
-# -- what leaves -------------------------------------------------------------------------------------------------------------
+# -- what leaves -----------------------------------------------------------------------------------
 
 
 def test_a_numpy_array_may_be_used_again() -> None:
@@ -387,7 +472,8 @@ def test_a_numpy_array_may_be_used_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "first", "second"), [(3, [0, 1, 2], []), ([3, 4, 3], [0, 2], [1]), (np.array([4] * 3), [], [0, 1, 2])]
+    ("tasks", "first", "second"),
+    [(3, [0, 1, 2], []), ([3, 4, 3], [0, 2], [1]), (np.array([4] * 3), [], [0, 1, 2])],
 )
 def test_rows_may_be_sent_to_tasks_by_name(tasks: Any, first: list[int], second: list[int]) -> None:
     class Tasks(BasicBolt):
@@ -419,7 +505,9 @@ class Concatenate(ArrowBolt):
     output_fields = "word string"
 
     def execute(self, batch, collector):
-        collector.emit({"word": ["".join(batch["word"].to_pylist())]}, [list(range(batch.num_rows))])
+        collector.emit(
+            {"word": ["".join(batch["word"].to_pylist())]}, [list(range(batch.num_rows))]
+        )
 
 
 @pytest.mark.parametrize("effects", [1, 2, 3], ids=["sealed", "appended", "acked"])
@@ -453,7 +541,9 @@ class Totals(ArrowBolt):
     def execute(self, batch, collector):
         words = batch["word"].to_pylist()
         self.counts.update(words)
-        collector.emit({"word": words, "n": [self.counts[word] for word in words]}, np.arange(len(words)))
+        collector.emit(
+            {"word": words, "n": [self.counts[word] for word in words]}, np.arange(len(words))
+        )
 
 
 def test_its_attributes_go_with_it_to_another_process() -> None:
@@ -465,7 +555,7 @@ def test_its_attributes_go_with_it_to_another_process() -> None:
     assert sorted(Sink.seen) == [("a", 1), ("a", 2), ("a", 3)]
 
 
-# -- among other bolts -------------------------------------------------------------------------------------------------------
+# -- among other bolts -----------------------------------------------------------------------------
 
 
 class Split(ArrowBolt):
@@ -541,9 +631,19 @@ def mixed(spout: Any) -> Topology:
 
 def test_bolts_of_all_kinds_work_in_one_topology() -> None:
     lines = ["to be or not 2 be", "", "be 4 to"]
-    emitted = complete_topology(mixed(Source("line string")), mock_sources={"lines": [[line] for line in lines]})
+    emitted = complete_topology(
+        mixed(Source("line string")), mock_sources={"lines": [[line] for line in lines]}
+    )
     assert len(emitted["split"]) == 10
-    assert sorted(word for (word,) in emitted["letters"]) == ["be", "be", "be", "not", "or", "to", "to"]
+    assert sorted(word for (word,) in emitted["letters"]) == [
+        "be",
+        "be",
+        "be",
+        "not",
+        "or",
+        "to",
+        "to",
+    ]
     counted: Counter[str] = Counter()
     for word, count in emitted["tally"]:
         counted[word] += count

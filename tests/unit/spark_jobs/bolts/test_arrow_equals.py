@@ -1,4 +1,6 @@
-"""An ArrowBolt does to its batch what bolts that do the same tuple by tuple do: the same copies, edges, tasks and outcomes."""
+"""An ArrowBolt does to its batch what bolts that do the same tuple by tuple do: the same copies,
+edges, tasks and outcomes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from tiercel.queues.inbox.chunk import Chunk
 
 
 class ExplodeTuple(BasicBolt):
-    """Each word as often as it says, some on a second stream too; fails or raises where it says so."""
+    """Each word as often as it says, some on a second stream too.
+
+    Fails or raises where it says so.
+    """
 
     output_streams = {"default": "word string, copy long", "seen": "word string"}  # noqa: RUF012 - as users write it
 
@@ -41,7 +46,9 @@ class ExplodeBatch(ArrowBolt):
         collector.fail(pc.indices_nonzero(pc.equal(batch["action"], "fail")), RuntimeError("fail"))
         copies = batch["copies"].to_numpy()
         parents = np.repeat(np.arange(batch.num_rows), copies)
-        collector.emit({"word": batch["word"].take(pa.array(parents)), "copy": number_runs(copies)}, parents)
+        collector.emit(
+            {"word": batch["word"].take(pa.array(parents)), "copy": number_runs(copies)}, parents
+        )
         kept = pc.indices_nonzero(pc.not_equal(batch["word"], "b"))
         collector.emit(batch.select(["word"]).take(kept), kept, stream="seen")
 
@@ -77,8 +84,12 @@ class FoldBatch(ArrowBolt):
 
     def execute(self, batch, collector):
         table = pa.table(batch).append_column("row", [np.arange(batch.num_rows)])
-        folded = table.group_by("word").aggregate([("copies", "sum"), ("row", "list")]).sort_by("word")
-        collector.emit({"word": folded["word"], "total": folded["copies_sum"]}, anchors=folded["row_list"])
+        folded = (
+            table.group_by("word").aggregate([("copies", "sum"), ("row", "list")]).sort_by("word")
+        )
+        collector.emit(
+            {"word": folded["word"], "total": folded["copies_sum"]}, anchors=folded["row_list"]
+        )
         for action in ("fail", "raise"):
             collector.fail(pc.indices_nonzero(pc.equal(batch["action"], action)), action)
 
@@ -120,7 +131,9 @@ def topology(bolt: Any, groupings: tuple[str, str], between: bool) -> Topology:
         builder.set_spout(spout, Source(Pass.output_fields))
     sources = ["one", "two"]
     if between:
-        builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("one").shuffle_grouping("two")
+        builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("one").shuffle_grouping(
+            "two"
+        )
         sources = ["pass"]
     declarer = builder.set_bolt("bolt", bolt, parallelism=2)
     for source in sources:
@@ -138,7 +151,9 @@ def content(chunks: Iterable[Chunk]) -> dict[Any, list]:
         lineage = chunk.lineage
         for number, values in enumerate(chunk.values.to_pylist()):
             pairs = slice(lineage.offsets[number], lineage.offsets[number + 1])
-            tree = sorted(zip(lineage.roots[pairs].tolist(), lineage.edges[pairs].tolist(), strict=True))
+            tree = sorted(
+                zip(lineage.roots[pairs].tolist(), lineage.edges[pairs].tolist(), strict=True)
+            )
             found.setdefault(chunk.route, []).append((tuple(values.values()), tree))
     return {key: sorted(tuples) for key, tuples in sorted(found.items(), key=str)}
 
@@ -153,7 +168,9 @@ INPUT = st.lists(
     ),
     max_size=20,
 )
-GROUPINGS = st.sampled_from(["shuffle", "fields", "partial_key", "all", "global", "none", "local_or_shuffle"])
+GROUPINGS = st.sampled_from(
+    ["shuffle", "fields", "partial_key", "all", "global", "none", "local_or_shuffle"]
+)
 
 
 def same(pumps: list[Pump], rows: Iterable[tuple]) -> None:
@@ -166,7 +183,9 @@ def same(pumps: list[Pump], rows: Iterable[tuple]) -> None:
     for at, bolt in enumerate(bolts):
         for pump in pumps:
             pump.work_at(bolt)
-        waiting = [[chunk for later in bolts[at + 1 :] for chunk in pump.chunks(later)] for pump in pumps]
+        waiting = [
+            [chunk for later in bolts[at + 1 :] for chunk in pump.chunks(later)] for pump in pumps
+        ]
         assert content(waiting[0]) == content(waiting[1]), f"after {bolt}"
     for pump in pumps:
         pump.run()
@@ -189,10 +208,22 @@ def same(pumps: list[Pump], rows: Iterable[tuple]) -> None:
 
 @given(INPUT, st.tuples(GROUPINGS, GROUPINGS))
 def test_filter_and_explode_equal_those_of_a_basic_bolt(rows, groupings) -> None:
-    same([Pump(topology(bolt, groupings, between=False)) for bolt in (ExplodeTuple(), ExplodeBatch())], rows)
+    same(
+        [
+            Pump(topology(bolt, groupings, between=False))
+            for bolt in (ExplodeTuple(), ExplodeBatch())
+        ],
+        rows,
+    )
 
 
 @given(INPUT, GROUPINGS)
 def test_a_fold_equals_that_of_a_bolt(rows, grouping) -> None:
     tracked = [(word, copies, action, spout, True) for word, copies, action, spout, _ in rows]
-    same([Pump(topology(bolt, (grouping, ""), between=True)) for bolt in (FoldTuples(), FoldBatch())], tracked)
+    same(
+        [
+            Pump(topology(bolt, (grouping, ""), between=True))
+            for bolt in (FoldTuples(), FoldBatch())
+        ],
+        tracked,
+    )

@@ -40,10 +40,14 @@ RAISING = [
     (unreadable, "UnreadableError: its message cannot be read"),
     (many_lines, "ValueError: first"),
 ]
-raising = pytest.mark.parametrize(("raises", "reason"), RAISING, ids=[raises.__name__ for raises, _ in RAISING])
+raising = pytest.mark.parametrize(
+    ("raises", "reason"), RAISING, ids=[raises.__name__ for raises, _ in RAISING]
+)
 
 
-def topology(bolt: Bolt | BasicBolt, *, then: BasicBolt | None = None, fields: str = "word string") -> Topology:
+def topology(
+    bolt: Bolt | BasicBolt, *, then: BasicBolt | None = None, fields: str = "word string"
+) -> Topology:
     builder = TopologyBuilder("code")
     builder.set_spout("spout", Source(fields))
     builder.set_bolt("bolt", bolt).shuffle_grouping("spout")
@@ -88,7 +92,9 @@ class CallingByHand(Bolt):
 
 @raising
 @pytest.mark.parametrize("kind", [Calling, CallingByHand])
-def test_what_execute_raises_fails_its_tuple_and_no_other(kind: Any, raises: Any, reason: str) -> None:
+def test_what_execute_raises_fails_its_tuple_and_no_other(
+    kind: Any, raises: Any, reason: str
+) -> None:
     pump = Pump(topology(kind(raises)))
     good, bad, fine = pump.feed(["good"], ["bad"], ["fine"])
     pump.run()
@@ -99,7 +105,9 @@ def test_what_execute_raises_fails_its_tuple_and_no_other(kind: Any, raises: Any
 
 @raising
 @pytest.mark.parametrize("step", ["prepare", "flush"])
-def test_what_prepare_and_flush_raise_fails_the_tuples_of_the_step(step: str, raises: Any, reason: str) -> None:
+def test_what_prepare_and_flush_raise_fails_the_tuples_of_the_step(
+    step: str, raises: Any, reason: str
+) -> None:
     pump = Pump(topology(Calling(raises, step)))
     roots = pump.feed(["a"], ["b"])
     pump.run()
@@ -144,7 +152,16 @@ class Failing(Bolt):
         ("\n", "failed by the bolt"),
         (404, "404"),
     ],
-    ids=["an error", "an unreadable error", "lines", "a long text", "nothing", "None", "an empty line", "a number"],
+    ids=[
+        "an error",
+        "an unreadable error",
+        "lines",
+        "a long text",
+        "nothing",
+        "None",
+        "an empty line",
+        "a number",
+    ],
 )
 def test_a_bolt_may_give_any_reason_and_one_line_of_it_is_kept(given: Any, reason: str) -> None:
     pump = Pump(topology(Failing(given)))
@@ -350,7 +367,11 @@ class WaitingFlush(BasicBolt):
         pass
 
 
-@pytest.mark.parametrize(("bolt", "method"), [(Yielding(), "execute"), (Waiting(), "execute"), (WaitingFlush(), "flush")])
+@pytest.mark.parametrize(
+    ("bolt", "method"), [(Yielding(), "execute"), (Waiting(), "execute"), (WaitingFlush(), "flush")]
+)
 def test_a_bolt_whose_code_would_never_run_is_refused(bolt: Any, method: str) -> None:
-    with pytest.raises(TopologyError, match=rf"'bolt': {method} .* would never run: write a plain method"):
+    with pytest.raises(
+        TopologyError, match=rf"'bolt': {method} .* would never run: write a plain method"
+    ):
         topology(bolt)

@@ -1,4 +1,6 @@
-"""A bolt that works longer than the message timeout keeps its message by resetting that: the spout hears of it meanwhile."""
+"""A bolt that works longer than the message timeout keeps its message by resetting that: the spout
+hears of it meanwhile.
+"""
 
 from datetime import timedelta
 

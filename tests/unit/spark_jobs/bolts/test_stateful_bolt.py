@@ -11,7 +11,14 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tests.support.states import begin, begun, state_of
-from tiercel import BasicBolt, Config, LedgerUnavailableError, StatefulBolt, Topology, TopologyBuilder
+from tiercel import (
+    BasicBolt,
+    Config,
+    LedgerUnavailableError,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+)
 from tiercel.examples.word_count import SplitSentence, WordCount
 from tiercel.spark_jobs.errors import BadStateError
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
@@ -20,7 +27,13 @@ from tiercel.spark_jobs.state.store import Writes
 from tiercel.testing import FeederSpout, LocalCluster
 
 
-def stateful(bolt: BasicBolt, fields: str = "word string, n long", *, by: tuple[str, ...] = ("word",), parallelism: int = 3):
+def stateful(
+    bolt: BasicBolt,
+    fields: str = "word string, n long",
+    *,
+    by: tuple[str, ...] = ("word",),
+    parallelism: int = 3,
+):
     builder = TopologyBuilder("stateful")
     builder.set_spout("spout", Source(fields))
     declared = builder.set_bolt("bolt", bolt, parallelism)
@@ -63,18 +76,38 @@ def test_word_count_counts_from_step_to_step():
             if number % 10 == 0:
                 cluster.settle()
         cluster.settle()
-        assert cluster.state("count") == Counter(word for sentence in sentences for word in sentence.split())
+        assert cluster.state("count") == Counter(
+            word for sentence in sentences for word in sentence.split()
+        )
         assert sorted(cluster.acked("sentences")) == list(range(100))
 
 
 def test_everything_that_a_state_does():
     cluster, answers = scripted(
-        "answer(state.get('k')); answer(state.get('k', 7)); state.put('k', [1, {'a': b'x'}]); answer(state.get('k'))",
-        "found = state.get('k'); found.append(2); answer(state.get('k')); state.put('k', found); found.append(3)",
-        "answer(state.get('k')); state.delete('k'); state.delete('no'); answer(state.get('k', 'gone'))",
-        "answer(state.get('k', 'gone')); answer(state.increment(('n', 1))); answer(state.increment(('n', 1), -5))",
-        "answer(state.increment(('n', 1), by=10)); state.delete(('n', 1)); answer(state.increment(('n', 1)))",
-        "state.put('none', None); answer(state.get('none', 'default')); state.put(1, True); state.put(b'1', 1.5)",
+        (
+            "answer(state.get('k')); answer(state.get('k', 7)); state.put('k', [1, {'a': "
+            "b'x'}]); answer(state.get('k'))"
+        ),
+        (
+            "found = state.get('k'); found.append(2); answer(state.get('k')); "
+            "state.put('k', found); found.append(3)"
+        ),
+        (
+            "answer(state.get('k')); state.delete('k'); state.delete('no'); "
+            "answer(state.get('k', 'gone'))"
+        ),
+        (
+            "answer(state.get('k', 'gone')); answer(state.increment(('n', 1))); "
+            "answer(state.increment(('n', 1), -5))"
+        ),
+        (
+            "answer(state.increment(('n', 1), by=10)); state.delete(('n', 1)); "
+            "answer(state.increment(('n', 1)))"
+        ),
+        (
+            "state.put('none', None); answer(state.get('none', 'default')); state.put(1, "
+            "True); state.put(b'1', 1.5)"
+        ),
         "answer(sorted(map(repr, state.iterate())))",
     )
     value = "[1, {'a': b'x'}]"
@@ -94,11 +127,16 @@ def test_everything_that_a_state_does():
 def test_entries_may_change_while_they_are_iterated_over():
     cluster, answers = scripted(
         "[state.put(n, n) for n in range(6)]",
-        "for key, n in state.iterate(): answer(key); state.delete(key); state.delete(5 - n); state.put('new', -100)",
+        (
+            "for key, n in state.iterate(): answer(key); state.delete(key); "
+            "state.delete(5 - n); state.put('new', -100)"
+        ),
     )
     assert cluster.failed("spout") == []
     numbers = sorted(int(answer) for answer in answers if answer != "'new'")
-    assert len(numbers) == 3, "what was deleted before its turn came nevertheless, or something came twice"
+    assert len(numbers) == 3, (
+        "what was deleted before its turn came nevertheless, or something came twice"
+    )
     assert {min(n, 5 - n) for n in numbers} == {0, 1, 2}
     assert cluster.state("bolt") == {"new": -100}
 
@@ -108,16 +146,24 @@ def test_entries_may_change_while_they_are_iterated_over():
     [
         ("state.put('k', {1, 2})", r"\{1, 2\} cannot be put into a state \(it holds a set\)"),
         ("state.get(None)", "None cannot be a key of a state"),
-        ("state.put('k', 'text'); state.increment('k')", "'k' cannot be incremented: its value is 'text', not an int"),
+        (
+            "state.put('k', 'text'); state.increment('k')",
+            "'k' cannot be incremented: its value is 'text', not an int",
+        ),
         ("state.put('k', True); state.increment('k')", "its value is True, not an int"),
         ("state.increment('k', 1.5)", "a state is incremented by an int, not by 1.5"),
-        ("state.put('k', 2**63 - 1); state.increment('k')", "the number would need more than 64 bits"),
+        (
+            "state.put('k', 2**63 - 1); state.increment('k')",
+            "the number would need more than 64 bits",
+        ),
         ("state.increment('k', -2**63)", "the number would need more than 64 bits"),
         ("state.put('k', 1); raise KeyError('on purpose')", "KeyError: 'on purpose'"),
     ],
 )
 def test_a_tuple_that_fails_says_why_and_leaves_nothing(script, reason):
-    cluster, answers = scripted("state.put('before', 1)", f"state.put('x', 1); state.delete('before'); {script}")
+    cluster, answers = scripted(
+        "state.put('before', 1)", f"state.put('x', 1); state.delete('before'); {script}"
+    )
     [found] = cluster.fail_reasons("spout")
     assert re.search(reason, found)
     assert cluster.state("bolt") == {"before": 1}
@@ -210,7 +256,7 @@ def test_the_state_does_not_travel_with_its_bolt():
     assert pump.snapshots() == [], "a bolt without attributes of its own was pickled"
 
 
-# -- reading in bulk -----------------------------------------------------------------------------------------------------------
+# -- reading in bulk -------------------------------------------------------------------------------
 
 
 class Watched(MemoryStateStore):
@@ -271,14 +317,19 @@ def test_the_keys_of_a_fields_grouping_are_read_in_one_go():
 
 
 def test_other_keys_are_read_when_they_are_used_and_once():
-    assert reads_of(stateful(Sums(), by=(), parallelism=1), ["a", 1], ["b", 2], ["a", 3]) == [["a"], ["b"]]
+    assert reads_of(stateful(Sums(), by=(), parallelism=1), ["a", 1], ["b", 2], ["a", 3]) == [
+        ["a"],
+        ["b"],
+    ]
 
 
 def test_a_bolt_may_say_which_keys_to_read_and_a_mistake_there_costs_only_time():
     rows = [["a", 1], ["bad", 1], ["b", 1], ["a", 2]]
     reads = reads_of(stateful(Asking(), parallelism=1), *rows)
     assert reads[0] == ["a", "b"]
-    assert sorted(map(repr, reads[1:])) == sorted(map(repr, [[("other", "a")], ["bad"], [("other", "bad")], [("other", "b")]]))
+    assert sorted(map(repr, reads[1:])) == sorted(
+        map(repr, [[("other", "a")], ["bad"], [("other", "bad")], [("other", "b")]])
+    )
 
 
 class OnTick(Asking):
@@ -348,7 +399,7 @@ def test_a_server_that_does_not_answer_is_asked_once_and_then_the_step_is_repeat
     assert turn.calls == 1
 
 
-# -- who owns what ------------------------------------------------------------------------------------------------------------
+# -- who owns what ---------------------------------------------------------------------------------
 
 
 class Owners(StatefulBolt):
@@ -380,7 +431,10 @@ def test_iterating_gives_each_key_once_at_the_task_that_a_fields_grouping_sends_
         # With the second half missing: what was written with another parallelism counts too.
         pump.feed(*rows[: 50 if epoch == 1 else 25])
         pump.run()
-        states = [state_of(begin(store, "bolt", index, 1000), index, parallelism) for index in range(parallelism)]
+        states = [
+            state_of(begin(store, "bolt", index, 1000), index, parallelism)
+            for index in range(parallelism)
+        ]
         shares = [dict(state.iterate()) for state in states]
         assert all(shares)
         assert sorted(map(repr, itertools.chain(*shares))) == sorted(map(repr, entries(pump)))

@@ -32,7 +32,11 @@ from tiercel.spark_jobs.errors import BadAnchorsError
 )
 def test_one_row_number_for_each_output_row(anchors: Any) -> None:
     given = read_anchors(anchors, 3, 3)
-    assert (given.counts.tolist(), given.rows.tolist(), given.single) == ([1, 1, 1], [2, 0, 2], True)
+    assert (given.counts.tolist(), given.rows.tolist(), given.single) == (
+        [1, 1, 1],
+        [2, 0, 2],
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,9 @@ def test_no_tree_is_said_with_none() -> None:
     assert (given.counts.tolist(), given.rows.tolist()) == ([0, 0], [])
 
 
-@pytest.mark.parametrize("nothing", [[], np.zeros(0, np.int64), pa.array([], pa.list_(pa.int64())), None])
+@pytest.mark.parametrize(
+    "nothing", [[], np.zeros(0, np.int64), pa.array([], pa.list_(pa.int64())), None]
+)
 def test_no_output_rows_need_no_anchors(nothing: Any) -> None:
     given = read_anchors(nothing, 0, 3)
     assert (given.counts.tolist(), given.rows.tolist()) == ([], [])
@@ -72,7 +78,13 @@ def test_no_output_rows_need_no_anchors(nothing: Any) -> None:
 @pytest.mark.parametrize(
     ("anchors", "message"),
     [
-        ([0], "there are 2 output rows and anchors for 1: give one row number for each output row, a list of row numbers"),
+        (
+            [0],
+            (
+                "there are 2 output rows and anchors for 1: give one row number for each "
+                "output row, a list of row numbers"
+            ),
+        ),
         ([], "there are 2 output rows and anchors for 0"),
         ([0, 3], "there is no input row 3: its rows are 0 to 2"),
         ([-1, 0], "there is no input row -1"),
@@ -85,10 +97,16 @@ def test_no_output_rows_need_no_anchors(nothing: Any) -> None:
         ([[None], [None]], "a list of anchors holds null"),
         (
             [[0], []],
-            "output row 1 has an empty list of anchors: emit rows that are in no tree by themselves, with anchors=None",
+            (
+                "output row 1 has an empty list of anchors: emit rows that are in no tree by "
+                "themselves, with anchors=None"
+            ),
         ),
         ([[], []], "output row 0 has an empty list of anchors"),
-        ([True, False], r"a mask names no rows: give their numbers, pyarrow.compute.indices_nonzero\(mask\)"),
+        (
+            [True, False],
+            r"a mask names no rows: give their numbers, pyarrow.compute.indices_nonzero\(mask\)",
+        ),
         ([0.0, 1.0], "rows are named by whole numbers, not by double"),
         (pd.Series([0, None]), "by whole numbers, not by double|null for an anchor"),
         (["0", "1"], "rows are named by whole numbers, not by string"),
@@ -109,7 +127,8 @@ def test_where_there_are_no_rows_there_is_nothing_to_anchor_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"), [(1, [1]), (np.int64(1), [1]), ([2, 0], [2, 0]), ([], []), (np.array([1, 1]), [1, 1])]
+    ("rows", "expected"),
+    [(1, [1]), (np.int64(1), [1]), ([2, 0], [2, 0]), ([], []), (np.array([1, 1]), [1, 1])],
 )
 def test_rows_are_named_one_or_many(rows: Any, expected: list[int]) -> None:
     assert read_rows(rows, 3).tolist() == expected

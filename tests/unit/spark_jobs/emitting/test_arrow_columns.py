@@ -31,7 +31,10 @@ NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
         {"word": ["a", None], "n": np.array([1, 2], np.int8)},
         {"word": pa.array(["a", None], pa.large_string()), "n": pa.array([1, 2], pa.uint64())},
         {"word": pa.array(["a", None], pa.string_view()), "n": [1, 2]},
-        {"word": pa.array(["a", None]).dictionary_encode(), "n": pa.array([1, 2]).dictionary_encode()},
+        {
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "n": pa.array([1, 2]).dictionary_encode(),
+        },
         pd.DataFrame({"word": ["a", None], "n": [1, 2]}),
         pd.DataFrame({"word": pd.Categorical(["a", None]), "n": np.array([1, 2], np.int16)}),
         pa.record_batch({"word": ["x", "a", None], "n": [0, 1, 2]}).slice(1),
@@ -50,7 +53,10 @@ def test_no_rows_are_columns_too() -> None:
 
 def test_columns_of_the_right_types_are_not_copied() -> None:
     batch = SCHEMA.batch([["a", 1]])
-    assert conform(batch, SCHEMA).column("n").buffers()[1].address == batch.column("n").buffers()[1].address
+    assert (
+        conform(batch, SCHEMA).column("n").buffers()[1].address
+        == batch.column("n").buffers()[1].address
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,19 +67,31 @@ def test_columns_of_the_right_types_are_not_copied() -> None:
         ("x decimal(9,2)", pa.array([Decimal("1.5")]), [Decimal("1.50")]),
         ("x timestamp", pa.array([NOON], pa.timestamp("ns", "Europe/Berlin")), [NOON]),
         ("x timestamp", pa.array([NOON.replace(tzinfo=None)]), [NOON]),
-        ("x timestamp_ntz", pa.array([NOON], pa.timestamp("s", "UTC")), [NOON.replace(tzinfo=None)]),
+        (
+            "x timestamp_ntz",
+            pa.array([NOON], pa.timestamp("s", "UTC")),
+            [NOON.replace(tzinfo=None)],
+        ),
         ("x date", pa.array([NOON.date()], pa.date64()), [NOON.date()]),
         ("x binary", pa.array([b"ab"], pa.binary(2)), None),
-        ("x array<string>", pa.array([["a"], None, []], pa.large_list(pa.large_string())), [["a"], None, []]),
+        (
+            "x array<string>",
+            pa.array([["a"], None, []], pa.large_list(pa.large_string())),
+            [["a"], None, []],
+        ),
         ("x array<long>", pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], [3, 4]]),
         ("x array<array<int>>", pa.array([[[1]], [[None], None]]), [[[1]], [[None], None]]),
         ("x array<string>", pa.array([None, None]), [None, None]),
         ("x array<string>", pa.array([[None], []]), [[None], []]),
     ],
 )
-def test_a_column_of_the_same_kind_is_cast(ddl: str, given: pa.Array, expected: list | None) -> None:
+def test_a_column_of_the_same_kind_is_cast(
+    ddl: str, given: pa.Array, expected: list | None
+) -> None:
     if expected is None:
-        with pytest.raises(BadValuesError, match=r"field 'x' is a binary, the column is fixed_size_binary\[2\]"):
+        with pytest.raises(
+            BadValuesError, match=r"field 'x' is a binary, the column is fixed_size_binary\[2\]"
+        ):
             conform({"x": given}, Schema.parse(ddl))
     else:
         assert conform({"x": given}, Schema.parse(ddl)).column("x").to_pylist() == expected
@@ -92,22 +110,46 @@ def test_a_column_of_the_same_kind_is_cast(ddl: str, given: pa.Array, expected: 
         ("x timestamp", [NOON.date()], r"field 'x' is a timestamp, the column is date32\[day\]"),
         ("x array<long>", [1], "field 'x' is a array<long>, the column is int64"),
         ("x array<long>", [["a"]], "field 'x' is a array<long>, the column is list"),
-        ("x array<long>", pa.array([[1]], pa.list_view(pa.int64())), "field 'x' is a array<long>, the column is list_view"),
-        ("x int", [1 << 31], "field 'x' is a int, the column is int64: Integer value 2147483648 not in range"),
+        (
+            "x array<long>",
+            pa.array([[1]], pa.list_view(pa.int64())),
+            "field 'x' is a array<long>, the column is list_view",
+        ),
+        (
+            "x int",
+            [1 << 31],
+            "field 'x' is a int, the column is int64: Integer value 2147483648 not in range",
+        ),
         (
             "x long",
             pa.array([1 << 63], pa.uint64()),
             "field 'x' is a long, the column is uint64: Integer value 9223372036854775808",
         ),
-        ("x double", [(1 << 60) + 1], "field 'x' is a double, the column is int64: Integer value 1152921504606846977"),
-        ("x timestamp", pa.array([1], pa.timestamp("ns")), r"the column is timestamp\[ns\]: .* would lose data"),
+        (
+            "x double",
+            [(1 << 60) + 1],
+            "field 'x' is a double, the column is int64: Integer value 1152921504606846977",
+        ),
+        (
+            "x timestamp",
+            pa.array([1], pa.timestamp("ns")),
+            r"the column is timestamp\[ns\]: .* would lose data",
+        ),
         (
             "x timestamp",
             pa.array([1 << 62], pa.timestamp("us")),
             "field 'x' is a timestamp, and a value is not within the years",
         ),
-        ("x date", pa.array([1 << 30], pa.date32()), "field 'x' is a date, and a value is not within the years 1 to 9999"),
-        ("x array<date>", pa.array([[1 << 30]], pa.list_(pa.date32())), "and a value is not within the years"),
+        (
+            "x date",
+            pa.array([1 << 30], pa.date32()),
+            "field 'x' is a date, and a value is not within the years 1 to 9999",
+        ),
+        (
+            "x array<date>",
+            pa.array([[1 << 30]], pa.list_(pa.date32())),
+            "and a value is not within the years",
+        ),
     ],
 )
 def test_a_column_that_would_change_is_refused(ddl: str, given: Any, message: str) -> None:
@@ -122,11 +164,20 @@ def test_a_column_that_would_change_is_refused(ddl: str, given: Any, message: st
         ({}, "the columns are none; give one"),
         ({"word": ["a"], "n": [1], "more": [1]}, "the columns are word, n, more; give one"),
         ({"word": ["a"], "N": [1]}, "the columns are word, N; give one"),
-        (pa.table([["a"], [1], [2]], names=["word", "n", "n"]), "the columns are word, n, n; give one"),
-        (pd.DataFrame({"word": ["a"], "n": [1]}, index=["i"]), "the columns are word, n, __index_level_0__; give one"),
+        (
+            pa.table([["a"], [1], [2]], names=["word", "n", "n"]),
+            "the columns are word, n, n; give one",
+        ),
+        (
+            pd.DataFrame({"word": ["a"], "n": [1]}, index=["i"]),
+            "the columns are word, n, __index_level_0__; give one",
+        ),
         (
             {"word": ["a", "b"], "n": [1]},
-            r"these are no columns for \(word string, n long\): .*expected length 2 but got length 1",
+            (
+                r"these are no columns for \(word string, n long\): .*expected length 2 but "
+                r"got length 1"
+            ),
         ),
         ({"word": [["a"], 3], "n": [1, 2]}, "these are no columns"),
         ({"word": "a", "n": 1}, "these are no columns"),
@@ -142,6 +193,8 @@ def test_what_is_no_columns_of_the_stream_is_refused_in_one_line(data: Any, mess
 
 
 def test_text_that_is_none_is_refused_before_a_receiver_stumbles_over_it() -> None:
-    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
     with pytest.raises(BadValuesError, match=r"the columns are damaged: .*UTF8"):
         conform({"word": broken, "n": [1]}, SCHEMA)

@@ -1,4 +1,6 @@
-"""The collectors' rules: each broken one is an error that names the component, fails the tuple, and lets the worker go on."""
+"""The collectors' rules: each broken one is an error that names the component, fails the tuple, and
+lets the worker go on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from tiercel.spark_jobs.errors import (
 
 
 class Splitter(Bolt):
-    output_streams = {"default": "word string, n long", "named": "word string", "alone": "word string"}  # noqa: RUF012 - as users write it
+    output_streams = {  # noqa: RUF012 - as users write it
+        "default": "word string, n long",
+        "named": "word string",
+        "alone": "word string",
+    }
     direct_streams = frozenset({"named"})
 
 
@@ -39,9 +45,14 @@ def record() -> Record:
     builder = TopologyBuilder("rules")
     builder.set_spout("source", Source())
     builder.set_bolt("split", Splitter()).shuffle_grouping("source")
-    builder.set_bolt("sink", Sink(), parallelism=2).all_grouping("split").direct_grouping("split", stream="named")
+    builder.set_bolt("sink", Sink(), parallelism=2).all_grouping("split").direct_grouping(
+        "split", stream="named"
+    )
     made = Record("split", Outputs(builder.build(), 2))
-    made.tuples = [Tuple((word, number), ORIGIN, number, number + 5, made) for number, word in enumerate(("a", "b", "c"))]
+    made.tuples = [
+        Tuple((word, number), ORIGIN, number, number + 5, made)
+        for number, word in enumerate(("a", "b", "c"))
+    ]
     return made
 
 
@@ -76,10 +87,18 @@ def test_a_list_that_the_bolt_uses_again_is_not_the_tuple(make: Callable) -> Non
 
 
 @pytest.mark.parametrize("make", [by_hand, basic])
-@pytest.mark.parametrize("values", [["x"], [], ["x", 1, 2], "xy", b"xy", {"x": 1, "n": 2}, {"x", 1}, None, 3, iter(["x", 1])])
-def test_the_wrong_number_of_values_is_an_error_that_names_the_fields(make: Callable, values: object) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [["x"], [], ["x", 1, 2], "xy", b"xy", {"x": 1, "n": 2}, {"x", 1}, None, 3, iter(["x", 1])],
+)
+def test_the_wrong_number_of_values_is_an_error_that_names_the_fields(
+    make: Callable, values: object
+) -> None:
     collector, made = make()
-    with pytest.raises(BadValuesError, match=r"'split' emits .* give a list with one value .* \(word string, n long\)"):
+    with pytest.raises(
+        BadValuesError,
+        match=r"'split' emits .* give a list with one value .* \(word string, n long\)",
+    ):
         collector.emit(values)
     assert made.emitted == 0
 
@@ -87,7 +106,10 @@ def test_the_wrong_number_of_values_is_an_error_that_names_the_fields(make: Call
 @pytest.mark.parametrize("make", [by_hand, basic])
 def test_an_unknown_stream_is_an_error_that_names_the_known_ones(make: Callable) -> None:
     collector, made = make()
-    with pytest.raises(UnknownStreamError, match="'split' emits on stream 'late'; its streams are default, named, alone"):
+    with pytest.raises(
+        UnknownStreamError,
+        match="'split' emits on stream 'late'; its streams are default, named, alone",
+    ):
         collector.emit(["x", 1], stream="late")
     with pytest.raises(UnknownStreamError):
         collector.emit_direct(3, ["x", 1], stream="late")
@@ -97,12 +119,18 @@ def test_an_unknown_stream_is_an_error_that_names_the_known_ones(make: Callable)
 @pytest.mark.parametrize("make", [by_hand, basic])
 def test_a_direct_stream_takes_emit_direct_only_and_to_its_listeners_only(make: Callable) -> None:
     collector, made = make()
-    with pytest.raises(DirectStreamError, match="'split' emits on stream 'named', which is direct: use emit_direct"):
+    with pytest.raises(
+        DirectStreamError, match="'split' emits on stream 'named', which is direct: use emit_direct"
+    ):
         collector.emit(["x"], stream="named")
-    with pytest.raises(DirectStreamError, match="'split' emits directly on stream 'default', which is not direct"):
+    with pytest.raises(
+        DirectStreamError, match="'split' emits directly on stream 'default', which is not direct"
+    ):
         collector.emit_direct(3, ["x", 1])
     for stranger in (2, 99, "sink", [3]):
-        with pytest.raises(DirectStreamError, match="the tasks that receive stream 'named' are 3, 4"):
+        with pytest.raises(
+            DirectStreamError, match="the tasks that receive stream 'named' are 3, 4"
+        ):
             collector.emit_direct(stranger, ["x"], stream="named")
     assert made.emitted == 0
     collector.emit_direct(4, ["x"], stream="named")
@@ -132,19 +160,29 @@ def test_a_foreign_tuple_is_an_error(call: str, kind: str) -> None:
     collector, _ = by_hand()
     stranger = record().tuples[0] if kind == "another task's" else "tuple"
     calls = {"emit": lambda: collector.emit(["x", 1], [stranger])}
-    with pytest.raises(ForeignTupleError, match=r"'split' .* (this task does not hold|is no tuple)"):
+    with pytest.raises(
+        ForeignTupleError, match=r"'split' .* (this task does not hold|is no tuple)"
+    ):
         calls.get(call, lambda: getattr(collector, call)(stranger))()
 
 
 def test_every_rule_is_a_tuple_error() -> None:
-    for error in (AlreadySettledError, BadValuesError, DirectStreamError, ForeignTupleError, UnknownStreamError):
+    for error in (
+        AlreadySettledError,
+        BadValuesError,
+        DirectStreamError,
+        ForeignTupleError,
+        UnknownStreamError,
+    ):
         assert issubclass(error, TupleError)
 
 
 def test_a_basic_bolt_cannot_emit_where_there_is_no_tuple() -> None:
     collector, _ = basic()
     collector.current = None
-    with pytest.raises(TupleError, match="'split' emits in flush, where there is no tuple to anchor to: use a Bolt"):
+    with pytest.raises(
+        TupleError, match="'split' emits in flush, where there is no tuple to anchor to: use a Bolt"
+    ):
         collector.emit(["x", 1])
     with pytest.raises(TupleError, match="use a Bolt"):
         collector.emit_direct(3, ["x"], stream="named")

@@ -51,7 +51,9 @@ def test_the_ack_val_of_a_root_is_the_xor_of_the_edges_of_its_copies() -> None:
     assert made.emit(["b", 2], 78, "default") == [2, 3, 4]
     emission = made.take()
     assert emission.roots == [77, 78]
-    assert emission.ack_vals == [reduce(xor, (edge(seed(root, 0), 0, task) for task in (2, 3, 4))) for root in (77, 78)]
+    assert emission.ack_vals == [
+        reduce(xor, (edge(seed(root, 0), 0, task) for task in (2, 3, 4))) for root in (77, 78)
+    ]
     chunks = chunks_of(emission)
     assert [chunk.route.target_task for chunk in chunks] == [2, 3, 4]
     assert all(chunk.values.to_pydict() == {"word": ["a", "b"], "n": [1, 2]} for chunk in chunks)
@@ -78,7 +80,9 @@ def test_a_tuple_without_a_root_is_in_no_tree() -> None:
     assert [chunk.lineage.offsets.tolist() for chunk in chunks_of(emission)] == [[0, 0, 1]] * 3
 
 
-@pytest.mark.parametrize("values", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
+@pytest.mark.parametrize(
+    "values", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]]
+)
 def test_values_that_do_not_fit_are_refused_and_nothing_is_recorded(values: list) -> None:
     made = emitter()
     with pytest.raises(BadValuesError, match="'source'"):
@@ -87,7 +91,9 @@ def test_values_that_do_not_fit_are_refused_and_nothing_is_recorded(values: list
 
 
 def test_an_unknown_stream_is_refused() -> None:
-    with pytest.raises(UnknownStreamError, match="'source' emits on stream 'late'; its streams are default"):
+    with pytest.raises(
+        UnknownStreamError, match="'source' emits on stream 'late'; its streams are default"
+    ):
         emitter().emit(["a", 1], 77, "late")
 
 
@@ -127,7 +133,9 @@ def every_way() -> SpoutEmitter:
     return SpoutEmitter(builder.build(), "source", 1)
 
 
-rows = st.lists(st.tuples(st.text(max_size=3) | st.none(), st.integers(-3, 3) | st.none()), max_size=20)
+rows = st.lists(
+    st.tuples(st.text(max_size=3) | st.none(), st.integers(-3, 3) | st.none()), max_size=20
+)
 
 
 @given(st.lists(st.tuples(st.booleans(), rows), max_size=4), st.booleans())
@@ -137,7 +145,10 @@ def test_many_tuples_at_once_are_what_each_would_have_been(calls: list, tracked:
     roots = iter(range(10**18, 0, -1))
     for whole, given_rows in calls:
         mine = [next(roots) for _ in given_rows] if tracked else None
-        copies = [len(apart.emit(row, root, "default")) for row, root in zip(given_rows, mine or [None] * 20, strict=False)]
+        copies = [
+            len(apart.emit(row, root, "default"))
+            for row, root in zip(given_rows, mine or [None] * 20, strict=False)
+        ]
         if whole:
             assert together.emit_all(given_rows, mine, "default") == sum(copies)
         else:
@@ -157,7 +168,9 @@ class Aside(Source):
 
 
 def test_a_spout_shuffles_each_stream_in_turn() -> None:
-    """By chance, the busiest of four tasks would have a tenth more than its share of 600 tuples, and work longer by that."""
+    """By chance, the busiest of four tasks would have a tenth more than its share of 600 tuples,
+    and work longer by that.
+    """
     builder = TopologyBuilder("emission")
     builder.set_spout("source", Aside())
     for bolt, stream in ("near", "default"), ("far", "aside"):
@@ -175,7 +188,11 @@ def sent_by(emission) -> list:
     """Return what its chunks hold, in one order: tuples that came one by one follow those
     that came together.
     """
-    return [(parcel.target, sum(parcel.tuples), sent(decode(one))) for parcel in emission.parcels for one in parcel.chunks]
+    return [
+        (parcel.target, sum(parcel.tuples), sent(decode(one)))
+        for parcel in emission.parcels
+        for one in parcel.chunks
+    ]
 
 
 def sent(chunk) -> tuple:
@@ -186,7 +203,9 @@ def sent(chunk) -> tuple:
     return chunk.route, sorted(tuples, key=lambda one: one[0])
 
 
-@pytest.mark.parametrize("bad", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]])
+@pytest.mark.parametrize(
+    "bad", [["a"], ["a", 1, 2], "ab", ["a", "one"], [3, 1], ["a", 1 << 63], ["\ud800", 1]]
+)
 def test_one_bad_tuple_among_many_refuses_all_of_them(bad: list) -> None:
     made = emitter()
     with pytest.raises(BadValuesError, match="'source'"):
@@ -233,20 +252,46 @@ def test_a_direct_emission_goes_to_the_named_task_alone_and_into_its_tree() -> N
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (lambda made: made.emit(["a", []], 7, "named"), DirectStreamError, "stream 'named', which is direct: use emit_direct"),
+        (
+            lambda made: made.emit(["a", []], 7, "named"),
+            DirectStreamError,
+            "stream 'named', which is direct: use emit_direct",
+        ),
         (
             lambda made: made.emit_direct(2, ["a"], 7, "default"),
             DirectStreamError,
             "which is not direct: use emit, or",
         ),
-        (lambda made: made.emit_direct(2, ["a", []], 7, "named"), DirectStreamError, "that receive stream 'named' are 3, 4, 5"),
-        (lambda made: made.emit_direct("chosen", ["a", []], 7, "named"), DirectStreamError, "emits directly to task 'chosen'"),
-        (lambda made: made.emit_direct(3, ["a"], 7, "named"), BadValuesError, "give a list with one value for each of"),
-        (lambda made: made.emit_direct(3, ["a", [1]], 7, "named"), BadValuesError, "'source', stream 'named'"),
-        (lambda made: made.emit_direct(3, ["a"], 7, "late"), UnknownStreamError, "its streams are named, default"),
+        (
+            lambda made: made.emit_direct(2, ["a", []], 7, "named"),
+            DirectStreamError,
+            "that receive stream 'named' are 3, 4, 5",
+        ),
+        (
+            lambda made: made.emit_direct("chosen", ["a", []], 7, "named"),
+            DirectStreamError,
+            "emits directly to task 'chosen'",
+        ),
+        (
+            lambda made: made.emit_direct(3, ["a"], 7, "named"),
+            BadValuesError,
+            "give a list with one value for each of",
+        ),
+        (
+            lambda made: made.emit_direct(3, ["a", [1]], 7, "named"),
+            BadValuesError,
+            "'source', stream 'named'",
+        ),
+        (
+            lambda made: made.emit_direct(3, ["a"], 7, "late"),
+            UnknownStreamError,
+            "its streams are named, default",
+        ),
     ],
 )
-def test_a_direct_emission_that_breaks_a_rule_is_refused_and_nothing_is_recorded(call, error, said) -> None:
+def test_a_direct_emission_that_breaks_a_rule_is_refused_and_nothing_is_recorded(
+    call, error, said
+) -> None:
     made = naming()
     with pytest.raises(error, match=said):
         call(made)

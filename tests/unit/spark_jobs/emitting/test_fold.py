@@ -36,7 +36,9 @@ def tuples_of(lineage: Lineage) -> list[dict[int, int]]:
     """Each tuple as {root: edge}; no root stands twice."""
     found = []
     for start, end in zip(lineage.offsets[:-1], lineage.offsets[1:], strict=True):
-        pairs = list(zip(lineage.roots[start:end].tolist(), lineage.edges[start:end].tolist(), strict=True))
+        pairs = list(
+            zip(lineage.roots[start:end].tolist(), lineage.edges[start:end].tolist(), strict=True)
+        )
         assert len(dict(pairs)) == len(pairs)
         found.append(dict(pairs))
     return found
@@ -100,7 +102,9 @@ def folded_children(lineage: Lineage, emissions) -> dict[int, Lineage]:
             Anchors(
                 counts=np.array([len(entry) for entry in entries], np.int64),
                 rows=np.array([row for entry in entries for row, _ in entry], np.int64),
-                positions=np.array([position for entry in entries for _, position in entry], np.uint64),
+                positions=np.array(
+                    [position for entry in entries for _, position in entry], np.uint64
+                ),
             ),
             target,
         )
@@ -127,7 +131,9 @@ def test_children_and_updates_are_those_of_a_naive_loop(work) -> None:
             for root, id_ in one.items():
                 xors[root] ^= id_
     updates = fold(lineage, np.array(acked, np.int64), list(children.values()))
-    assert list(zip(updates.roots.tolist(), updates.xors.tolist(), strict=True)) == sorted(xors.items())
+    assert list(zip(updates.roots.tolist(), updates.xors.tolist(), strict=True)) == sorted(
+        xors.items()
+    )
     assert updates.roots.dtype == updates.xors.dtype == np.uint64
 
 
@@ -141,18 +147,26 @@ def test_lineages_are_joined_in_order(parts) -> None:
 def test_some_tuples_keep_their_lineage(tuples, data) -> None:
     rows = data.draw(st.lists(st.integers(0, len(tuples) - 1)))
     lineage = merge_roots(lineage_of(tuples))
-    assert tuples_of(select(lineage, np.array(rows, np.int64))) == [naive_merge(tuples[row]) for row in rows]
-    assert [roots_of(lineage, row) for row in range(len(tuples))] == [sorted(naive_merge(pairs)) for pairs in tuples]
+    assert tuples_of(select(lineage, np.array(rows, np.int64))) == [
+        naive_merge(tuples[row]) for row in rows
+    ]
+    assert [roots_of(lineage, row) for row in range(len(tuples))] == [
+        sorted(naive_merge(pairs)) for pairs in tuples
+    ]
 
 
 @given(TUPLES)
 def test_a_tuple_s_identity_does_not_depend_on_the_order_of_its_roots(tuples) -> None:
-    forward, backward = (merge_roots(lineage_of([pairs[::step] for pairs in tuples])) for step in (1, -1))
+    forward, backward = (
+        merge_roots(lineage_of([pairs[::step] for pairs in tuples])) for step in (1, -1)
+    )
     assert row_seeds(forward).tolist() == row_seeds(backward).tolist()
 
 
 def test_what_is_anchored_to_a_join_stays_in_its_tree() -> None:
-    """Two branches of one root joined: an edge put into that root twice would cancel itself out of the ack-val."""
+    """Two branches of one root joined: an edge put into that root twice would cancel itself
+    out of the ack-val.
+    """
     branches = lineage_of([[(7, 11)], [(7, 12)]])
     both = Anchors(counts=np.array([2]), rows=np.array([0, 1]), positions=np.zeros(2, np.uint64))
     join = child_lineage(branches, row_seeds(branches), both, 5)

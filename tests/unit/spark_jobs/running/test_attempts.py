@@ -1,4 +1,6 @@
-"""Attempts at bolt tasks that die, are taken over, or wait: what they repeat, and what counts once."""
+"""Attempts at bolt tasks that die, are taken over, or wait: what they repeat, and
+what counts once.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def words_in(cluster: InboxCluster, task: int) -> list[str]:
 
 
 @pytest.mark.parametrize("effects", range(6))
-def test_a_process_that_dies_anywhere_in_its_commit_is_repeated_and_counts_once(effects: int) -> None:
+def test_a_process_that_dies_anywhere_in_its_commit_is_repeated_and_counts_once(
+    effects: int,
+) -> None:
     cluster = InboxCluster(topology())
     roots = cluster.emit([["a b"], ["c"], ["d e f"]])
     with killed_after(effects):
@@ -169,7 +173,9 @@ def test_a_chunk_of_another_version_of_the_topology_gives_its_messages_back(capl
     other = Chunk(
         route=Route(component="spout", stream="default", source_task=1, target_task=FIRST),
         values=Schema.parse("amount long").batch([[5]]),
-        lineage=Lineage(offsets=chunk.lineage.offsets, roots=chunk.lineage.roots, edges=chunk.lineage.edges),
+        lineage=Lineage(
+            offsets=chunk.lineage.offsets, roots=chunk.lineage.roots, edges=chunk.lineage.edges
+        ),
     )
     garbage = Parcel(target=FIRST, chunks=[encode(other), b"no chunk"], tuples=[1, 1])
     for effect in cluster.inboxes.append(RUN, Sender(task=99, attempt=1), 1, [garbage]):
@@ -207,7 +213,10 @@ def test_untracked_tuples_need_no_ledger() -> None:
         lineage=Lineage(offsets=np.zeros(2, np.int32), roots=none, edges=none),
     )
     [effect] = cluster.inboxes.append(
-        RUN, Sender(task=1, attempt=1), 1, [Parcel(target=FIRST, chunks=[encode(chunk)], tuples=[1])]
+        RUN,
+        Sender(task=1, attempt=1),
+        1,
+        [Parcel(target=FIRST, chunks=[encode(chunk)], tuples=[1])],
     )
     effect.perform()
     cluster.work({FIRST: cluster.attempt(FIRST)})
@@ -215,4 +224,6 @@ def test_untracked_tuples_need_no_ledger() -> None:
 
 
 def test_a_setting_of_the_topology_reaches_the_bolt() -> None:
-    assert topology(Ticked(), tick_tuple_freq_secs=10.0).config_of("first") == Config(tick_tuple_freq_secs=10.0)
+    assert topology(Ticked(), tick_tuple_freq_secs=10.0).config_of("first") == Config(
+        tick_tuple_freq_secs=10.0
+    )

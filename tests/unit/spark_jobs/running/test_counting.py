@@ -1,4 +1,6 @@
-"""Counts are told by the clock: added up in between, and kept while the metrics cannot be reached."""
+"""Counts are told by the clock: added up in between, and kept while the metrics
+cannot be reached.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_an_error_is_cut_to_a_length_that_a_monitor_can_show(pump: Pump) -> None
     assert (error.component, error.task, len(error.message)) == ("bolt", 2, 500)
 
 
-def test_errors_are_kept_while_the_metrics_are_away(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_kept_while_the_metrics_are_away(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pump.feed(["bad"])
     pump.send()
     pump.work()

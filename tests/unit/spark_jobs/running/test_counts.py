@@ -45,7 +45,9 @@ def test_each_bolt_counts_what_came_over_each_edge():
     builder = TopologyBuilder("edges")
     builder.set_spout("words", Source())
     builder.set_bolt("split", Split()).shuffle_grouping("words")
-    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("split").shuffle_grouping("split", stream="odd: ones")
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("split").shuffle_grouping(
+        "split", stream="odd: ones"
+    )
     pump = Pump(builder.build())
     pump.feed(["a"], ["b"])
     pump.run()
@@ -179,7 +181,9 @@ def test_a_bolt_that_works_all_the_time_is_seen_to_while_its_tuple_lasts():
     pump.counting.flush()
     counts = pump.metrics.totals()["long"][2]
     assert (counts["executed"], counts["steps"]) == (1, 1)
-    assert counts["execute_ns"] / 1e9 == pytest.approx(Long.took_s[0], abs=0.1), "no part of it was counted twice"
+    assert counts["execute_ns"] / 1e9 == pytest.approx(Long.took_s[0], abs=0.1), (
+        "no part of it was counted twice"
+    )
 
 
 def test_a_bolt_that_is_busy_all_the_time_has_a_capacity_near_1():

@@ -1,4 +1,6 @@
-"""Bolts on a cycle, as in Storm: what goes round ends by itself, and no task waits for room that only it could make."""
+"""Bolts on a cycle, as in Storm: what goes round ends by itself, and no task waits for room that
+only it could make.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def loop(spout: Source | FeederSpout) -> Topology:
     """A bolt that subscribes to itself."""
     builder = TopologyBuilder("loop")
     builder.set_spout("s", spout)
-    builder.set_bolt("twice", Twice(), parallelism=2).shuffle_grouping("s").shuffle_grouping("twice")
+    builder.set_bolt("twice", Twice(), parallelism=2).shuffle_grouping("s").shuffle_grouping(
+        "twice"
+    )
     return builder.build()
 
 
@@ -102,14 +106,22 @@ def test_a_bolt_may_subscribe_to_itself() -> None:
         assert len(cluster.read_tuples("twice")) == 2**11 - 2
 
 
-def test_a_cycle_that_never_ends_is_a_clear_error_of_the_kit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_that_never_ends_is_a_clear_error_of_the_kit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory_engine, "_MOST_STEPS", 50)
-    with LocalCluster(circle(numbers(1_000))) as cluster, pytest.raises(LocalClusterError, match="still go round after 50"):
+    with (
+        LocalCluster(circle(numbers(1_000))) as cluster,
+        pytest.raises(LocalClusterError, match="still go round after 50"),
+    ):
         cluster.settle()
 
 
 def test_what_goes_round_never_waits_for_room() -> None:
-    """The inboxes take one tuple. A task that waited would wait for ever: one thread runs them all."""
+    """The inboxes take one tuple.
+
+    A task that waited would wait for ever: one thread runs them all.
+    """
     pump = Pump(circle(Source("n long")), inboxes=MemoryInboxes(Bounds(tuples=1, bytes=1)))
     roots = []
     for _ in range(3):

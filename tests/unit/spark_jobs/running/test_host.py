@@ -1,4 +1,6 @@
-"""One process with several bolt tasks: its end, a task that is lost, a bolt that hangs while its neighbours go on."""
+"""One process with several bolt tasks: its end, a task that is lost, a bolt that hangs while its
+neighbours go on.
+"""
 
 from __future__ import annotations
 
@@ -87,19 +89,28 @@ def test_all_its_tasks_work_at_once_and_it_ends_when_it_is_told(cluster: InboxCl
     process = Process(cluster)
     assert acked(cluster, cluster.emit([[f"w{number}"] for number in range(100)]))
     seen = cluster.inboxes.figures(cluster.bolt_tasks)
-    wait_until(lambda: all(one.seen_s is not None for one in cluster.inboxes.figures(cluster.bolt_tasks).values()), 10)
+    wait_until(
+        lambda: all(
+            one.seen_s is not None for one in cluster.inboxes.figures(cluster.bolt_tasks).values()
+        ),
+        10,
+    )
     assert {one.attempts for one in seen.values()} == {1}
     assert process.end() is None
     assert sum(task["executed"] for task in cluster.metrics.totals()["bolt"].values()) == 100
 
 
-def test_when_the_run_is_over_it_ends_by_itself_and_that_is_no_failure(cluster: InboxCluster) -> None:
+def test_when_the_run_is_over_it_ends_by_itself_and_that_is_no_failure(
+    cluster: InboxCluster,
+) -> None:
     process = Process(cluster)
     cluster.inboxes.adopt("another", cluster.bolt_tasks)
     assert process.ended() is None
 
 
-def test_a_task_that_another_process_takes_over_ends_this_one_with_its_name(cluster: InboxCluster) -> None:
+def test_a_task_that_another_process_takes_over_ends_this_one_with_its_name(
+    cluster: InboxCluster,
+) -> None:
     process = Process(cluster)
     assert acked(cluster, cluster.emit([["a"], ["b"], ["c"], ["d"]]))
     cluster.attempt(3)
@@ -108,7 +119,9 @@ def test_a_task_that_another_process_takes_over_ends_this_one_with_its_name(clus
     assert "bolt tasks ended: 3: " in str(error)
 
 
-def test_while_redis_is_away_it_waits_and_goes_on_afterwards(cluster: InboxCluster, monkeypatch) -> None:
+def test_while_redis_is_away_it_waits_and_goes_on_afterwards(
+    cluster: InboxCluster, monkeypatch
+) -> None:
     process = Process(cluster)
     asked = threading.Event()
 
@@ -123,7 +136,9 @@ def test_while_redis_is_away_it_waits_and_goes_on_afterwards(cluster: InboxClust
     assert process.end() is None
 
 
-def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leaves_it_out(cluster: InboxCluster) -> None:
+def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leaves_it_out(
+    cluster: InboxCluster,
+) -> None:
     process = Process(cluster, timedelta(seconds=0.5))
     [sleeper] = cluster.emit([["sleeper"]])
     assert Sleeps.inside.wait(10)
@@ -138,7 +153,8 @@ def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leav
     assert outcomes.failed[0].task == hanging
     done = set(outcomes.acked)
     assert done, "the neighbours waited for it"
-    # Its thread is gone with the process: a newer attempt has the inbox, and the old one changes nothing more.
+    # Its thread is gone with the process: a newer attempt has the inbox, and the old one
+    # changes nothing more.
     cluster.around = replace(cluster.around, suspicion=Suspicion(RUN, cluster.book, cluster.ledger))
     successor = Process(cluster)
     rest = [root for root in neighbours if root not in done]

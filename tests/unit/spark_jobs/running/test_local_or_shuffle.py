@@ -41,8 +41,12 @@ class Telling(BasicBolt):
         Telling.had[tup.source_task, self.task] += 1
 
 
-def routes(middle: BasicBolt | ArrowBolt, hosts: Sequence[Sequence[int]]) -> Counter[tuple[int, int]]:
-    """(source, target) of each tuple; the spout is task 1, the middle's tasks are 2 and 3, the end's are 4, 5 and 6."""
+def routes(
+    middle: BasicBolt | ArrowBolt, hosts: Sequence[Sequence[int]]
+) -> Counter[tuple[int, int]]:
+    """(source, target) of each tuple; the spout is task 1, the middle's tasks are 2 and 3, the
+    end's are 4, 5 and 6.
+    """
     builder = TopologyBuilder("local")
     builder.set_spout("s", Source("n long"))
     builder.set_bolt("middle", middle, parallelism=2).local_or_shuffle_grouping("s")
@@ -70,8 +74,12 @@ def test_tuples_stay_in_the_process_that_emits_them(middle: BasicBolt | ArrowBol
 
 
 def test_without_a_task_in_the_same_process_it_is_a_shuffle(middle: BasicBolt | ArrowBolt) -> None:
-    assert set(routes(middle, [(2, 3), (4, 5, 6)])) == {(source, target) for source in (2, 3) for target in (4, 5, 6)}
+    assert set(routes(middle, [(2, 3), (4, 5, 6)])) == {
+        (source, target) for source in (2, 3) for target in (4, 5, 6)
+    }
 
 
 def test_a_kit_without_processes_shuffles(middle: BasicBolt | ArrowBolt) -> None:
-    assert set(routes(middle, ())) == {(source, target) for source in (2, 3) for target in (4, 5, 6)}
+    assert set(routes(middle, ())) == {
+        (source, target) for source in (2, 3) for target in (4, 5, 6)
+    }

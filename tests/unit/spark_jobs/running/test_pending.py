@@ -21,8 +21,12 @@ ROUTE = Route(component="spout", stream="default", source_task=1, target_task=2)
 def chunk_of(*numbers: int) -> Chunk:
     count = len(numbers)
     ids = np.array(numbers, np.uint64)
-    lineage = Lineage(offsets=np.arange(count + 1, dtype=np.int32), roots=ids + np.uint64(1000), edges=ids)
-    return Chunk(route=ROUTE, values=Schema.parse("n long").batch([[n] for n in numbers]), lineage=lineage)
+    lineage = Lineage(
+        offsets=np.arange(count + 1, dtype=np.int32), roots=ids + np.uint64(1000), edges=ids
+    )
+    return Chunk(
+        route=ROUTE, values=Schema.parse("n long").batch([[n] for n in numbers]), lineage=lineage
+    )
 
 
 def entry(position: int, *numbers: int) -> Entry:
@@ -65,7 +69,9 @@ def test_a_step_covers_whole_entries_and_all_done_rows_of_the_others() -> None:
     assert covered.tuples == 2
     second = one.first(1)
     covered = one.covering(second, step=2, ticks=0)
-    assert rows_in(covered.part["2-0"]).tolist() == [0, 1], "the bitmap has the rows of earlier steps too"
+    assert rows_in(covered.part["2-0"]).tolist() == [0, 1], (
+        "the bitmap has the rows of earlier steps too"
+    )
     one.remove(second)
     last = one.first(9)
     covered = one.covering(last, step=3, ticks=0)
@@ -133,8 +139,12 @@ def test_one_of_many_is_found_by_its_identity_and_taken_alone() -> None:
 
 
 @given(st.lists(st.integers(1, 20), max_size=8), st.data())
-def test_however_it_is_cut_each_tuple_is_covered_once(sizes: list[int], data: st.DataObject) -> None:
-    entries = [entry(at, *range(100 * at, 100 * at + size)) for at, size in enumerate(sizes, start=1)]
+def test_however_it_is_cut_each_tuple_is_covered_once(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    entries = [
+        entry(at, *range(100 * at, 100 * at + size)) for at, size in enumerate(sizes, start=1)
+    ]
     one = pending(*entries)
     seen: list[int] = []
     whole: list[str] = []
@@ -145,7 +155,9 @@ def test_however_it_is_cut_each_tuple_is_covered_once(sizes: list[int], data: st
         seen += numbers_in(shares)
         whole += one.covering(shares, step, 0).whole
         one.remove(shares)
-    assert seen == [n for at, size in enumerate(sizes, start=1) for n in range(100 * at, 100 * at + size)]
+    assert seen == [
+        n for at, size in enumerate(sizes, start=1) for n in range(100 * at, 100 * at + size)
+    ]
     assert whole == [each.position for each in entries]
     assert one.tuples == 0
 

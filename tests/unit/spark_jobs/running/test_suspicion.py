@@ -90,7 +90,9 @@ def homes(pump: Pump, *words: str) -> dict[str, int]:
 def words_of_both(pump: Pump) -> tuple[str, str]:
     """A word for each of the two tasks."""
     found = homes(pump, *(f"w{number}" for number in range(12)))
-    return next(word for word, task in found.items() if task == 2), next(w for w, task in found.items() if task == 3)
+    return next(word for word, task in found.items() if task == 2), next(
+        w for w, task in found.items() if task == 3
+    )
 
 
 def test_a_process_that_nothing_died_before_notes_nothing(pump: Pump) -> None:
@@ -108,7 +110,10 @@ def test_what_was_taken_is_noted_and_what_comes_later_is_not(pump: Pump) -> None
     reborn(pump)
     Deadly.kills.clear()
     pump.run()
-    assert [note.seed is not None for note in pump.book.notes if note is not None] == [True, False], "the tuple, the flush"
+    assert [note.seed is not None for note in pump.book.notes if note is not None] == [
+        True,
+        False,
+    ], "the tuple, the flush"
     pump.book.notes.clear()
     pump.feed([here], [here])
     pump.run()
@@ -116,7 +121,10 @@ def test_what_was_taken_is_noted_and_what_comes_later_is_not(pump: Pump) -> None
 
 
 def test_a_neighbour_that_dies_with_a_killer_is_tried_alone_and_not_blamed(pump: Pump) -> None:
-    """Both tasks execute when the process dies, time after time; the innocent one comes first, so that it could be blamed."""
+    """Both tasks execute when the process dies, time after time.
+
+    The innocent one comes first, so that it could be blamed.
+    """
     here, there = words_of_both(pump)
     roots = pump.feed([here], [there])
     pump.send()
@@ -153,7 +161,9 @@ def both_are_suspects(pump: Pump) -> None:
     Deadly.kills.clear()
 
 
-def test_suspects_of_two_tasks_are_never_executed_at_once(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspects_of_two_tasks_are_never_executed_at_once(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both_are_suspects(pump)
     inside: list[str] = []
     most: list[int] = []
@@ -176,7 +186,9 @@ def test_suspects_of_two_tasks_are_never_executed_at_once(pump: Pump, monkeypatc
     assert not pump.failed
 
 
-def test_slow_tuples_that_are_suspected_are_acked_one_by_one(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_tuples_that_are_suspected_are_acked_one_by_one(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, _ = words_of_both(pump)
     Deadly.kills.add(here)
     pump.feed(*([here] for _ in range(5)))
@@ -214,7 +226,9 @@ def test_another_attempt_in_the_same_process_is_not_another_death(pump: Pump) ->
     assert root not in pump.failed
 
 
-def test_a_tuple_that_kills_when_its_sealed_step_is_repeated_fails_with_that_step_and_no_other(pump: Pump) -> None:
+def test_a_tuple_that_kills_when_its_sealed_step_is_repeated_fails_with_that_step_and_no_other(
+    pump: Pump,
+) -> None:
     here, _ = words_of_both(pump)
     roots = pump.feed([here], [here])
     pump.send()
@@ -246,7 +260,9 @@ def test_positions_are_compared_as_numbers() -> None:
 def test_of_a_run_of_months_the_latest_suspects_are_kept() -> None:
     case = Case()
     for seed in range(300):
-        case = Case(doing=Suspect(component="bolt", task=2, seed=seed), suspects=case.suspects).after_death()
+        case = Case(
+            doing=Suspect(component="bolt", task=2, seed=seed), suspects=case.suspects
+        ).after_death()
     assert [each.seed for each in case.suspects] == list(range(200, 300))
 
 

@@ -69,7 +69,11 @@ def test_every_line_is_acked_and_every_word_counted_once() -> None:
         roots = cluster.emit([[line] for line in lines])
         assert sorted(collect_acked(cluster, len(roots))) == sorted(roots)
         assert Count.totals == Counter(word for line in lines for word in line.split())
-        wait_until(lambda: all(one.tuples == 0 for one in cluster.inboxes.figures(cluster.bolt_tasks).values()))
+        wait_until(
+            lambda: all(
+                one.tuples == 0 for one in cluster.inboxes.figures(cluster.bolt_tasks).values()
+            )
+        )
 
 
 def test_a_slow_tuple_delays_only_those_of_its_own_task() -> None:

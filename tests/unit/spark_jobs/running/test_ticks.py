@@ -56,8 +56,12 @@ def windowed(bolt=None, every=1.0, **config):
     builder = TopologyBuilder("windowed", Config(**config))
     builder.set_spout("words", Source())
     builder.set_bolt("pass", Pass()).shuffle_grouping("words")
-    builder.set_bolt("windows", bolt or Windows(), 2, {"tick_tuple_freq_secs": every}).shuffle_grouping("pass")
-    builder.set_bolt("told", Told(), config={"tick_tuple_freq_secs": None}).global_grouping("windows")
+    builder.set_bolt(
+        "windows", bolt or Windows(), 2, {"tick_tuple_freq_secs": every}
+    ).shuffle_grouping("pass")
+    builder.set_bolt("told", Told(), config={"tick_tuple_freq_secs": None}).global_grouping(
+        "windows"
+    )
     return builder.build()
 
 
@@ -175,7 +179,9 @@ def test_a_tick_says_what_it_is():
         output_fields = "component string, stream string, task long, rate double"
 
         def execute(self, tup, collector):
-            collector.emit([tup.source_component, tup.source_stream, tup.source_task, tup["rate_secs"]])
+            collector.emit(
+                [tup.source_component, tup.source_stream, tup.source_task, tup["rate_secs"]]
+            )
 
     pump = Pump(windowed(Describe(), every=5))
     pump.now = 5.0
@@ -204,7 +210,9 @@ def test_what_a_bolt_does_with_a_tick_concerns_no_message(call):
     pump.run()
     assert (pump.acked, pump.failed, pump.reset) == ([], {}, [])
     assert pump.ledger.pending() == (call != "raise")
-    assert [error.message for error in pump.metrics.errors()] == (["ValueError: no ticks, please"] if call == "raise" else [])
+    assert [error.message for error in pump.metrics.errors()] == (
+        ["ValueError: no ticks, please"] if call == "raise" else []
+    )
 
 
 @pytest.mark.parametrize("call", ["ack", "fail", "reset_timeout"])
@@ -228,7 +236,11 @@ def test_what_a_bolt_held_is_settled_on_a_tick_that_comes_alone(call):
     pump.run()
     pump.now = 1.0
     pump.run()
-    told = {"ack": sorted(pump.acked), "fail": sorted(pump.failed), "reset_timeout": sorted(pump.reset)}
+    told = {
+        "ack": sorted(pump.acked),
+        "fail": sorted(pump.failed),
+        "reset_timeout": sorted(pump.reset),
+    }
     assert told.pop(call) == sorted(roots)
     assert list(told.values()) == [[], []]
     assert pump.metrics.errors() == [], "a tick that is not acked is nobody's loss"
@@ -267,7 +279,8 @@ def test_a_bolt_over_batches_has_its_tick_by_itself_after_the_rows_of_the_step()
         pump.feed(*([word] for word in words))
         pump.now = float(second)
         pump.run()
-    # The first bolt passes words on before the task that has the tick looks at its clock: they are in time for it.
+    # The first bolt passes words on before the task that has the tick looks at its clock: they
+    # are in time for it.
     counts = [count for _, (count,) in Told.seen]
     assert [sum(counts[at : at + 2]) for at in (0, 2, 4)] == [3, 0, 1]
     assert len(pump.acked) == 4

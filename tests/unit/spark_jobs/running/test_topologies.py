@@ -1,4 +1,6 @@
-"""Whole topologies in plain Python, over the memory ledger: what is acked, what fails and why, what a retry does."""
+"""Whole topologies in plain Python, over the memory ledger: what is acked, what fails and why,
+what a retry does.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def chain(*bolts: Any, fields: str = "line string", parallelism: int = 2, **sett
     builder = TopologyBuilder("chain", Config(**settings))
     builder.set_spout("spout", Source(fields))
     for number, bolt in enumerate(bolts):
-        builder.set_bolt(f"b{number}", bolt, parallelism).shuffle_grouping(f"b{number - 1}" if number else "spout")
+        builder.set_bolt(f"b{number}", bolt, parallelism).shuffle_grouping(
+            f"b{number - 1}" if number else "spout"
+        )
     return builder.build()
 
 
@@ -101,7 +105,9 @@ def test_a_line_without_words_is_acked_by_the_first_bolt() -> None:
 
 
 class Join(Bolt):
-    """Emits one tuple for all that came in the step, anchored to all of them, and acks them: in ``flush``."""
+    """Emits one tuple for all that came in the step, anchored to all of them, and acks
+    them: in ``flush``.
+    """
 
     output_fields = "word string"
     times = 1
@@ -126,7 +132,9 @@ def diamond(join: Bolt, *below: Any) -> Topology:
     for side in ("left", "right"):
         builder.set_bolt(side, Pass(), parallelism=2).shuffle_grouping("spout")
     # The join also hears the spout itself.
-    builder.set_bolt("join", join).global_grouping("left").global_grouping("right").global_grouping("spout")
+    builder.set_bolt("join", join).global_grouping("left").global_grouping("right").global_grouping(
+        "spout"
+    )
     last = "join"
     for number, bolt in enumerate(below):
         builder.set_bolt(f"below{number}", bolt).shuffle_grouping(last)
@@ -134,7 +142,9 @@ def diamond(join: Bolt, *below: Any) -> Topology:
     return builder.build()
 
 
-@pytest.mark.parametrize("times", [1, 2, 3], ids=["each anchor once", "each anchor twice", "each anchor three times"])
+@pytest.mark.parametrize(
+    "times", [1, 2, 3], ids=["each anchor once", "each anchor twice", "each anchor three times"]
+)
 def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) -> None:
     join = Join()
     join.times = times
@@ -171,13 +181,17 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_others_go_on()
     pump.run()
     assert pump.failed == {bad: "b0: RuntimeError: no good"}
     assert sorted(pump.acked) == sorted([good, also_good])
-    assert Count.totals == {"good": 1, "fine": 1}, "what the failed tuple had emitted was not dropped"
+    assert Count.totals == {"good": 1, "fine": 1}, (
+        "what the failed tuple had emitted was not dropped"
+    )
     assert [error.message for error in pump.metrics.errors()] == ["RuntimeError: no good"]
     assert sum(task.get("failed", 0) for task in pump.metrics.totals()["b0"].values()) == 1
 
 
 class Repeating(BasicBolt):
-    """Says each word on a second stream too; a ``bad`` one fails after that, a ``wrong`` one has a value of a wrong type."""
+    """Says each word on a second stream too; a ``bad`` one fails after that, a ``wrong`` one has a
+    value of a wrong type.
+    """
 
     output_streams = {"default": "word string", "again": "word string"}  # noqa: RUF012 - as users write it
 
@@ -265,7 +279,11 @@ def test_a_flush_that_raises_leaves_nothing_to_count() -> None:
     pump.feed(["a"], ["b"])
     pump.run()
     counted = pump.metrics.totals()["b0"][2]
-    assert (counted["failed"], counted.get("emitted", 0), counted.get("transferred", 0)) == (2, 0, 0)
+    assert (counted["failed"], counted.get("emitted", 0), counted.get("transferred", 0)) == (
+        2,
+        0,
+        0,
+    )
 
 
 class Reporting(BasicBolt):

@@ -1,4 +1,6 @@
-"""Bolts that hold tuples over steps: joins and counts, whatever process they run in, however often they are retried."""
+"""Bolts that hold tuples over steps: joins and counts, whatever process they run in, however often
+they are retried.
+"""
 
 from __future__ import annotations
 
@@ -227,8 +229,24 @@ class Careless(Bolt):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("forgotten", ["1 tuples were neither acked nor failed nor kept in an attribute: their messages time out"]),
-        ("local", ["attribute 'lock' cannot be pickled (TypeError: cannot pickle '_thread.lock' object): make it in prepare"]),
+        (
+            "forgotten",
+            [
+                (
+                    "1 tuples were neither acked nor failed nor kept in an attribute: their "
+                    "messages time out"
+                )
+            ],
+        ),
+        (
+            "local",
+            [
+                (
+                    "attribute 'lock' cannot be pickled (TypeError: cannot pickle '_thread.lock' "
+                    "object): make it in prepare"
+                )
+            ],
+        ),
         ("deep", ["1 tuples were neither acked nor failed", "attribute 'deep' cannot be pickled"]),
     ],
 )
@@ -252,7 +270,9 @@ def test_a_collector_that_is_stored_stays_behind() -> None:
     pump = pumped(Storing())
     pump.feed(["a"])
     pump.run()
-    assert ["handed in and never stored" in error.message for error in pump.metrics.errors(10)] == [True]
+    assert ["handed in and never stored" in error.message for error in pump.metrics.errors(10)] == [
+        True
+    ]
     assert pump.ledger.pending() == 0
 
 
@@ -357,13 +377,19 @@ def test_what_a_stranger_wrote_is_passed_over_and_not_unpickled(caplog) -> None:
 def test_a_seal_is_for_one_purpose() -> None:
     sealed = seal(b"key", "task 1", b"content")
     assert unseal(b"key", "task 1", sealed) == b"content"
-    for key, purpose, content in [(b"yek", "task 1", sealed), (b"key", "task 2", sealed), (b"key", "task 1", sealed + b"x")]:
+    for key, purpose, content in [
+        (b"yek", "task 1", sealed),
+        (b"key", "task 2", sealed),
+        (b"key", "task 1", sealed + b"x"),
+    ]:
         with pytest.raises(BadSealError):
             unseal(key, purpose, content)
 
 
 class Mixed(Bolt):
-    """Holds tuples of two streams, tracked and not, and anchors one output to one of them several times."""
+    """Holds tuples of two streams, tracked and not, and anchors one output to one of
+    them several times.
+    """
 
     output_fields = "word string, n long"
 

@@ -1,4 +1,6 @@
-"""The file of Spark's classes: it is used where it is, replaced as a whole, and its absence changes nothing."""
+"""The file of Spark's classes: it is used where it is, replaced as a whole, and its absence
+changes nothing.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,13 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _part(options: tuple[str, ...]) -> Path:
-    return Path(next(option.partition("=")[2] for option in options if option.startswith("-XX:ArchiveClassesAtExit=")))
+    return Path(
+        next(
+            option.partition("=")[2]
+            for option in options
+            if option.startswith("-XX:ArchiveClassesAtExit=")
+        )
+    )
 
 
 def test_without_an_archive_java_is_told_nothing(beside: Path) -> None:
@@ -57,7 +65,9 @@ def test_an_error_leaves_no_half_archive(beside: Path) -> None:
     assert list(beside.iterdir()) == []
 
 
-def test_a_folder_that_java_could_not_be_told_of_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_java_could_not_be_told_of_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a folder").mkdir()
     monkeypatch.setattr(archive.pyspark, "__file__", str(tmp_path / "a folder" / "__init__.py"))
     with pytest.raises(SparkUnavailableError, match="without spaces"), writing_options():

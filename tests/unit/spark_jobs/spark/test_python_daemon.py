@@ -49,7 +49,8 @@ for _ in range(3):
     child = os.fork()
     if child == 0:
         square = numpy.ones((300, 300))
-        table = pyarrow.table({"x": numpy.arange(200_000), "y": [str(each) for each in range(200_000)]})
+        texts = [str(each) for each in range(200_000)]
+        table = pyarrow.table({"x": numpy.arange(200_000), "y": texts})
         table.sort_by("y").to_pandas()
         os._exit(0 if (square @ square)[0, 0] == 300 else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -60,23 +61,33 @@ def started(code: str, *folders: object) -> str:
     """Return the output of a Python process with these in front of its PYTHONPATH, and Spark's
     settings in its environment.
     """
-    settings = {key.removeprefix(PREFIX): value for key, value in EVERYWHERE.items() if key.startswith(PREFIX)}
+    settings = {
+        key.removeprefix(PREFIX): value
+        for key, value in EVERYWHERE.items()
+        if key.startswith(PREFIX)
+    }
     path = os.pathsep.join(map(str, [*folders, ROOT]))
     environment = {**os.environ, **settings, "PYTHONPATH": path}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
 
 
 def test_the_archives_go_where_this_python_has_their_package() -> None:
     unchanged = WHERE.replace("use_the_folder()\n", "")
-    assert ".zip" in started(unchanged, *ARCHIVES).splitlines()[0], "else there is nothing to do any more"
+    assert ".zip" in started(unchanged, *ARCHIVES).splitlines()[0], (
+        "else there is nothing to do any more"
+    )
     file, archives = started(WHERE, *ARCHIVES).splitlines()
     assert file == pyspark.__file__
     own = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
     assert archives.count(".zip") == archives.count(own), "py4j's is gone too"
 
 
-@pytest.mark.parametrize("folder", ["python/lib", "site/pyspark/python/lib"], ids=["Spark's own", "another Python's"])
+@pytest.mark.parametrize(
+    "folder", ["python/lib", "site/pyspark/python/lib"], ids=["Spark's own", "another Python's"]
+)
 def test_archives_of_other_installations_stay(tmp_path: Path, folder: str) -> None:
     lib = tmp_path / folder
     lib.mkdir(parents=True)
@@ -104,7 +115,13 @@ def test_spark_s_own_loop_runs_behind_it_until_spark_closes_its_input() -> None:
     command = [sys.executable, "-m", EVERYWHERE["spark.python.daemon.module"], "pyspark.worker"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_WORKER_FACTORY_SECRET": "secret"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     assert len(done.stdout) == 4, "nothing else may be on its standard output"
     assert done.stderr == b""

@@ -51,16 +51,35 @@ def in_archive(archive: Path, script: str, folder: Path) -> str:
     """Return the output of a Python that has the archive, third-party packages, and
     nothing else of ours.
     """
-    paths = f"import sys; sys.path[:] = [{str(archive)!r}] + [p for p in sys.path if p not in ('', {str(ROOT)!r})]\n"
-    done = subprocess.run([sys.executable, "-c", paths + script], cwd=folder, capture_output=True, text=True, check=False)
+    paths = (
+        f"import sys; sys.path[:] = [{str(archive)!r}] + [p for p in sys.path if p "
+        f"not in ('', {str(ROOT)!r})]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", paths + script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_what_lies_beside_a_users_module_travels_with_it(users_folder, tmp_path):
     pack_code("users_topology", tmp_path / "code.zip")
-    others = {name for name in names(tmp_path / "code.zip") if name.split("/")[0] != OURS and not name.endswith(".pyc")}
-    assert others == {"users_topology.py", "beside.py", "broken.py", "helpers/__init__.py", "helpers/words.txt"}
+    others = {
+        name
+        for name in names(tmp_path / "code.zip")
+        if name.split("/")[0] != OURS and not name.endswith(".pyc")
+    }
+    assert others == {
+        "users_topology.py",
+        "beside.py",
+        "broken.py",
+        "helpers/__init__.py",
+        "helpers/words.txt",
+    }
 
 
 def test_it_is_importable_from_another_working_directory_with_its_data(users_folder, tmp_path):
@@ -68,7 +87,8 @@ def test_it_is_importable_from_another_working_directory_with_its_data(users_fol
     script = """
 import users_topology, beside, helpers, importlib.resources, tiercel.spark_jobs.spark.run, tiercel.queues.inbox.redis_streams
 assert "code.zip" in tiercel.spark_jobs.spark.run.__file__, tiercel.spark_jobs.spark.run.__file__
-print(users_topology.VALUE, beside.VALUE, helpers.VALUE, importlib.resources.files("helpers").joinpath("words.txt").read_text())
+words = importlib.resources.files("helpers").joinpath("words.txt").read_text()
+print(users_topology.VALUE, beside.VALUE, helpers.VALUE, words)
 """
     assert in_archive(tmp_path / "code.zip", script, tmp_path) == "1 2 3 one two"
 
@@ -80,7 +100,11 @@ def test_everything_of_ours_that_runs_in_a_task_travels_lua_scripts_too(users_fo
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".lua"):
                 assert f"{OURS}/{path.relative_to(ROOT).as_posix()}" in there
-    assert {name.split("/")[1] for name in there if name.startswith(f"{OURS}/") and "." not in name.split("/")[1]} == set(PARTS)
+    assert {
+        name.split("/")[1]
+        for name in there
+        if name.startswith(f"{OURS}/") and "." not in name.split("/")[1]
+    } == set(PARTS)
 
 
 def test_an_example_travels_with_its_neighbours(tmp_path):
@@ -111,7 +135,10 @@ def test_byte_code_is_taken_along_and_used(users_folder, tmp_path):
     py_compile.compile(str(users_folder / "users_topology.py"))
     pack_code("users_topology", tmp_path / "code.zip")
     assert "users_topology.pyc" in names(tmp_path / "code.zip")
-    script = "import users_topology; print(users_topology.__spec__.loader.get_filename('users_topology'))"
+    script = (
+        "import users_topology; "
+        "print(users_topology.__spec__.loader.get_filename('users_topology'))"
+    )
     assert in_archive(tmp_path / "code.zip", script, tmp_path).endswith("users_topology.pyc")
 
 
@@ -119,7 +146,12 @@ def test_byte_code_of_an_older_source_is_not_used(users_folder, tmp_path):
     py_compile.compile(str(users_folder / "users_topology.py"))
     (users_folder / "users_topology.py").write_text("VALUE = 'changed since'\n")
     pack_code("users_topology", tmp_path / "code.zip")
-    assert in_archive(tmp_path / "code.zip", "import users_topology; print(users_topology.VALUE)", tmp_path) == "changed since"
+    assert (
+        in_archive(
+            tmp_path / "code.zip", "import users_topology; print(users_topology.VALUE)", tmp_path
+        )
+        == "changed since"
+    )
 
 
 def test_too_much_is_refused_with_what_to_do(users_folder, tmp_path, monkeypatch):
@@ -129,12 +161,16 @@ def test_too_much_is_refused_with_what_to_do(users_folder, tmp_path, monkeypatch
 
 
 def test_an_executor_starts_its_python_from_the_archive_in_its_folder(users_folder, tmp_path):
-    """As Spark does: in the folder of the executor, where the archive lies, with its name as the path."""
+    """As Spark does: in the folder of the executor, where the archive lies, with its
+    name as the path.
+    """
     pack_code("users_topology", tmp_path / "tiercel.zip")
     environment = {**os.environ, "PYTHONPATH": "tiercel.zip"}
     module = EVERYWHERE["spark.python.daemon.module"]
     found = f"import importlib.util; print(importlib.util.find_spec({module!r}).origin)"
-    started = functools.partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    started = functools.partial(
+        subprocess.run, cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
     assert b"tiercel.zip" in started([sys.executable, "-c", found]).stdout
     done = started([sys.executable, "-m", module, "pyspark.worker"], stdin=subprocess.DEVNULL)
     assert (len(done.stdout), done.stderr) == (4, b"")

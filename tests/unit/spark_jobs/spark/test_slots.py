@@ -15,7 +15,9 @@ class Cluster:
         self.now = 100.0
 
     def count(self) -> int:
-        return next((slots for at, slots in reversed(self.slots.items()) if self.now - 100 >= at), 0)
+        return next(
+            (slots for at, slots in reversed(self.slots.items()) if self.now - 100 >= at), 0
+        )
 
     def clock(self) -> float:
         return self.now
@@ -37,7 +39,9 @@ class Cluster:
         pytest.param({each / 2: each for each in range(100)}, 20, 10.2, id="without end"),
     ],
 )
-def test_slots_are_counted_when_they_have_settled(executors: dict[float, int], slots: int, within_s: float) -> None:
+def test_slots_are_counted_when_they_have_settled(
+    executors: dict[float, int], slots: int, within_s: float
+) -> None:
     cluster = Cluster(executors)
     assert abs(cluster.settled() - slots) <= (1 if len(executors) > 2 else 0)
     assert cluster.now - 100 <= within_s

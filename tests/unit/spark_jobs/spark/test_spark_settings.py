@@ -44,12 +44,20 @@ def test_on_one_machine_strangers_get_nothing_and_the_jvm_is_small(master: str) 
 @pytest.mark.parametrize("master", CLUSTERS)
 def test_the_jvms_and_addresses_of_a_cluster_are_the_operator_s(master: str) -> None:
     found = settings(master)
-    assert not [name for name in found if "JavaOptions" in name or name.startswith(("spark.driver.", "spark.authenticate"))]
+    assert not [
+        name
+        for name in found
+        if "JavaOptions" in name or name.startswith(("spark.driver.", "spark.authenticate"))
+    ]
     assert found["spark.executor.failuresValidityInterval"] == "1h"
 
 
 def test_options_lie_over_the_defaults() -> None:
-    options = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xmx2g", "spark.master": "ignored"}
+    options = {
+        "spark.ui.enabled": "true",
+        "spark.driver.extraJavaOptions": "-Xmx2g",
+        "spark.master": "ignored",
+    }
     found = settings("local[2]", options)
     assert found["spark.ui.enabled"] == "true"
     assert found["spark.driver.extraJavaOptions"] == "-Xmx2g"

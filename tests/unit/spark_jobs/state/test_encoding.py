@@ -17,9 +17,13 @@ from tiercel.spark_jobs.state.encoding import decode_key, decode_value, encode_k
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 PARTS = st.one_of(TEXTS, st.integers(), st.binary())
 KEYS = st.one_of(PARTS, st.lists(PARTS, max_size=4).map(tuple))
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS, st.binary())
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS, st.binary()
+)
 NAMES = st.one_of(TEXTS, st.sampled_from(["$bytes", "$dict"]))
-VALUES = st.recursive(SCALARS, lambda inner: st.one_of(st.lists(inner), st.dictionaries(NAMES, inner, max_size=3)))
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.one_of(st.lists(inner), st.dictionaries(NAMES, inner, max_size=3))
+)
 
 
 @given(KEYS)
@@ -88,7 +92,9 @@ CYCLE.append(CYCLE)
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_what_would_not_come_back_is_refused_with_the_reason(value, reason):
-    with pytest.raises(BadStateError, match=rf"cannot be put into a state \(.*{reason}.*\): use None, bool"):
+    with pytest.raises(
+        BadStateError, match=rf"cannot be put into a state \(.*{reason}.*\): use None, bool"
+    ):
         encode_value(value)
 
 
@@ -106,5 +112,7 @@ def test_what_would_not_come_back_is_refused_with_the_reason(value, reason):
     ],
 )
 def test_what_is_no_key_is_refused_with_the_reason(key, reason):
-    with pytest.raises(BadStateError, match=rf"cannot be a key of a state \(.*{reason}.*\): use str, int, bytes"):
+    with pytest.raises(
+        BadStateError, match=rf"cannot be a key of a state \(.*{reason}.*\): use str, int, bytes"
+    ):
         encode_key(key)

@@ -94,12 +94,16 @@ def pump(*words, bolt=Deadly, tracked=True, copies=1):
     builder.set_spout("s", Source())
     builder.set_bolt("deadly", bolt(), parallelism=copies).all_grouping("s")
     made = Pump(builder.build(), book=Deadly.diary)
-    made.roots = dict(zip(words, made.feed(*([word] for word in words), tracked=tracked), strict=True))
+    made.roots = dict(
+        zip(words, made.feed(*([word] for word in words), tracked=tracked), strict=True)
+    )
     return made
 
 
 def attempts(pump, most=ATTEMPTS):
-    """All tasks in one process after the other, until one has nothing left; returns how many died."""
+    """All tasks in one process after the other, until one has nothing left;
+    returns how many died.
+    """
     pump.send()
     for attempt in range(most):
         pump.book.alive = True
@@ -124,17 +128,24 @@ def test_the_tuple_that_kills_fails_and_its_neighbours_are_acked(deaths, bolt):
     one = pump("a", "killer", "b", bolt=bolt)
     assert attempts(one) == 3
     assert names(one, one.failed) == {"killer"}
-    assert one.failed[one.roots["killer"]] == "deadly: the Python process died while it executed this tuple, 2 times in a row"
+    assert (
+        one.failed[one.roots["killer"]]
+        == "deadly: the Python process died while it executed this tuple, 2 times in a row"
+    )
     assert names(one, one.acked) == {"a", "b"}
 
 
 def test_what_waits_behind_a_tuple_that_lasts_has_its_timeout_anew_once(deaths):
-    """Its own would end with the tuple's, and be blamed on it: three such, and it is dead-lettered."""
+    """Its own would end with the tuple's, and be blamed on it: three such, and it
+    is dead-lettered.
+    """
     deaths["slow"] = 1
     one = pump("a", "slow", "b")
     inboxes = one.around.inboxes
     run = one.around.run
-    lookout = one.around.suspicion.lookout(2, lambda: one.attempts[2].doing, lambda: waiting_roots(inboxes, run, 2))
+    lookout = one.around.suspicion.lookout(
+        2, lambda: one.attempts[2].doing, lambda: waiting_roots(inboxes, run, 2)
+    )
 
     def half_of_the_limit_and_again():
         lookout.lasts(lookout.doing())
@@ -234,7 +245,9 @@ def test_a_tuple_that_hangs_fails_at_once_and_the_next_attempt_leaves_it_out(dea
     with pytest.raises(Died):
         one.work()
     one.read()
-    assert one.failed == {one.roots["sleeper"]: "deadly: still executing after 30 s; its process was ended"}
+    assert one.failed == {
+        one.roots["sleeper"]: "deadly: still executing after 30 s; its process was ended"
+    }
     one.book.alive = True
     one.take_over()
     one.run()

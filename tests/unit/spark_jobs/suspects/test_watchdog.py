@@ -34,7 +34,9 @@ class Process:
         self.put_off = []
         self.cancelled = []
         putting = Putting(self.put_off.append, lambda: self.cancelled.append(True))
-        self.watchdog = Watchdog(LIMIT, [Idle(), self], self.parted.append, self.codes.append, putting)
+        self.watchdog = Watchdog(
+            LIMIT, [Idle(), self], self.parted.append, self.codes.append, putting
+        )
 
     def over(self, does):
         """``does`` gets the number of the look."""
@@ -124,6 +126,8 @@ with Watchdog(datetime.timedelta(seconds=0.5), [Work()]).looking():
 
 
 def test_native_code_that_blocks_every_thread_of_python_is_ended_with_a_traceback():
-    ended = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=30, check=False
+    )
     assert ended.returncode == 1
     assert "Timeout (" in ended.stderr

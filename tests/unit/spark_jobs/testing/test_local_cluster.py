@@ -1,4 +1,6 @@
-"""The test kit: a topology on the ledger in memory and on simulated time does what the real one does."""
+"""The test kit: a topology on the ledger in memory and on simulated time does what
+the real one does.
+"""
 
 import subprocess
 import sys
@@ -9,9 +11,21 @@ import pytest
 
 from tiercel import BasicBolt, Bolt, Config, QueueSpout, Spout, TopologyBuilder
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, TopologyError, UnknownStreamError
+from tiercel.spark_jobs.errors import (
+    BadValuesError,
+    DirectStreamError,
+    TopologyError,
+    UnknownStreamError,
+)
 from tiercel.spark_jobs.testing.shared import shared_redis_url
-from tiercel.testing import FeederSpout, LocalCluster, LocalClusterError, complete_topology, feeder_for, with_spouts
+from tiercel.testing import (
+    FeederSpout,
+    LocalCluster,
+    LocalClusterError,
+    complete_topology,
+    feeder_for,
+    with_spouts,
+)
 
 TIMEOUT = 30
 
@@ -54,7 +68,9 @@ class Silent(Bolt):
 def word_count(spout, **bolts):
     builder = TopologyBuilder("words")
     builder.set_spout("sentences", spout, parallelism=bolts.get("spouts", 1))
-    builder.set_bolt("split", bolts.get("split", Split()), parallelism=2).shuffle_grouping("sentences")
+    builder.set_bolt("split", bolts.get("split", Split()), parallelism=2).shuffle_grouping(
+        "sentences"
+    )
     builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")
     return builder.build()
 
@@ -64,7 +80,9 @@ def chain(feeder, *bolts, config=None):
     builder = TopologyBuilder("chain", config or Config(message_timeout_secs=TIMEOUT))
     builder.set_spout("s", feeder)
     for number, bolt in enumerate(bolts, 1):
-        builder.set_bolt(f"b{number}", bolt).shuffle_grouping(f"b{number - 1}" if number > 1 else "s")
+        builder.set_bolt(f"b{number}", bolt).shuffle_grouping(
+            f"b{number - 1}" if number > 1 else "s"
+        )
     return builder.build()
 
 
@@ -82,9 +100,16 @@ def test_words_are_counted_on_any_number_of_slots(slots):
         for number in range(20):
             feeder.feed(["the cat and the dog"], number)
         cluster.settle()
-        assert Counter(word for [word] in cluster.read_tuples("split")) == {"the": 40, "cat": 20, "and": 20, "dog": 20}
+        assert Counter(word for [word] in cluster.read_tuples("split")) == {
+            "the": 40,
+            "cat": 20,
+            "and": 20,
+            "dog": 20,
+        }
         # Each count of a word comes once, so all of a word went to one task.
-        assert sorted(n for word, n in cluster.read_tuples("count") if word == "the") == list(range(1, 41))
+        assert sorted(n for word, n in cluster.read_tuples("count") if word == "the") == list(
+            range(1, 41)
+        )
         assert cluster.acked("sentences") == list(range(20))
         assert cluster.failed("sentences") == []
         assert cluster.pending("sentences") == 0
@@ -103,13 +128,19 @@ def test_a_cluster_settles_again_and_again():
 def test_acks_and_fails_come_in_the_order_of_emission_with_the_reason():
     feeder = FeederSpout(fields="sentence string")
     with LocalCluster(word_count(feeder)) as cluster:
-        for msg_id, sentence in zip("edcba", ["one", "two bad", "three", "bad", "five"], strict=True):
+        for msg_id, sentence in zip(
+            "edcba", ["one", "two bad", "three", "bad", "five"], strict=True
+        ):
             feeder.feed([sentence], msg_id)
         cluster.settle()
         assert cluster.acked("sentences") == ["e", "c", "a"]
         assert cluster.failed("sentences") == ["d", "b"]
-        assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("sentences")} == {"ValueError: a bad word"}
-        assert ["two"] not in cluster.read_tuples("split"), "what a BasicBolt emitted for a failed tuple is dropped"
+        assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("sentences")} == {
+            "ValueError: a bad word"
+        }
+        assert ["two"] not in cluster.read_tuples("split"), (
+            "what a BasicBolt emitted for a failed tuple is dropped"
+        )
 
 
 def test_a_spout_that_never_runs_dry_is_run_step_by_step():
@@ -136,7 +167,9 @@ def test_a_complete_topology_returns_what_each_component_emitted():
 
 def test_a_complete_topology_does_not_hide_a_failure_unless_it_is_told_to():
     topology = word_count(FeederSpout(fields="sentence string"))
-    with pytest.raises(LocalClusterError, match=r"1 tuples of 'sentences' failed.*ValueError: a bad word"):
+    with pytest.raises(
+        LocalClusterError, match=r"1 tuples of 'sentences' failed.*ValueError: a bad word"
+    ):
         complete_topology(topology, {"sentences": [["bad"], ["fine"]]})
     emitted = complete_topology(topology, {"sentences": [["bad"], ["fine"]]}, allow_failures=True)
     assert emitted["split"] == [["fine"]]
@@ -159,7 +192,12 @@ def test_a_mistake_in_a_test_is_a_clear_error():
         LocalCluster(topology, engine="flink")
     with pytest.raises(LocalClusterError, match='a redis_url is for engine="spark"'):
         LocalCluster(topology, redis_url="redis://localhost")
-    for use in (LocalCluster.settle, LocalCluster.activate, LocalCluster.deactivate, lambda cluster: cluster.spout("s")):
+    for use in (
+        LocalCluster.settle,
+        LocalCluster.activate,
+        LocalCluster.deactivate,
+        lambda cluster: cluster.spout("s"),
+    ):
         with pytest.raises(LocalClusterError, match="use it as `with"):
             use(LocalCluster(topology))
     with pytest.raises(LocalClusterError, match="no spout 'b1'"):
@@ -167,7 +205,11 @@ def test_a_mistake_in_a_test_is_a_clear_error():
     with pytest.raises(LocalClusterError, match="no spout 'x'"):
         feeder_for(topology, "x")
     with LocalCluster(topology) as cluster:
-        for wrong in (lambda: cluster.acked("b1"), lambda: cluster.failed("x"), lambda: cluster.pending("x")):
+        for wrong in (
+            lambda: cluster.acked("b1"),
+            lambda: cluster.failed("x"),
+            lambda: cluster.pending("x"),
+        ):
             with pytest.raises(LocalClusterError, match="the spouts are s"):
                 wrong()
         with pytest.raises(LocalClusterError, match="no component 'x'; there are s, b1"):
@@ -191,7 +233,9 @@ def test_what_a_test_does_to_its_lists_does_not_change_the_cluster():
 def test_the_kit_runs_on_the_ledger_in_memory_and_leaves_it_empty(monkeypatch):
     made = []
     original = MemoryLedger.__init__
-    monkeypatch.setattr(MemoryLedger, "__init__", lambda self, *args: made.append(self) or original(self, *args))
+    monkeypatch.setattr(
+        MemoryLedger, "__init__", lambda self, *args: made.append(self) or original(self, *args)
+    )
     with LocalCluster(chain(numbers(upto=3), Silent())) as cluster:
         cluster.settle()
         assert made[0].pending() == 3
@@ -200,13 +244,21 @@ def test_the_kit_runs_on_the_ledger_in_memory_and_leaves_it_empty(monkeypatch):
 
 def test_the_kit_does_not_import_pyspark():
     code = "import sys, tiercel.testing; sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[4], check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[4], check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_without_a_redis_server_it_is_said_what_to_install_or_to_name(monkeypatch):
     monkeypatch.setattr("tiercel.compose.redis_server.find_redis", lambda: None)
     shared_redis_url.cache_clear()
-    with pytest.raises(LocalClusterError, match=r"install with: sudo apt-get install redis-server; or name .*redis_url="):
+    with pytest.raises(
+        LocalClusterError,
+        match=r"install with: sudo apt-get install redis-server; or name .*redis_url=",
+    ):
         LocalCluster(chain(numbers(upto=1), Pass()), engine="spark").__enter__()
 
 
@@ -256,11 +308,19 @@ def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cl
 
     class Asked(FeederSpout):
         def open(self, config, context):
-            told[context.component] = (config["max_spout_pending"], config["colour"], config["message_timeout_secs"])
+            told[context.component] = (
+                config["max_spout_pending"],
+                config["colour"],
+                config["message_timeout_secs"],
+            )
 
     class Asking(Bolt):
         def prepare(self, config, context):
-            told[context.component] = (config["tick_tuple_freq_secs"], config["colour"], config["message_timeout_secs"])
+            told[context.component] = (
+                config["tick_tuple_freq_secs"],
+                config["colour"],
+                config["message_timeout_secs"],
+            )
 
         def execute(self, tup, collector):
             pass
@@ -270,7 +330,9 @@ def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cl
     builder = TopologyBuilder("own", Config(max_spout_pending=9))
     builder.set_spout("own", own, config={"max_spout_pending": 2, "colour": "red"})
     builder.set_spout("other", other)
-    builder.set_bolt("bolt", Asking(), config={"colour": "blue"}).shuffle_grouping("own").shuffle_grouping("other")
+    builder.set_bolt("bolt", Asking(), config={"colour": "blue"}).shuffle_grouping(
+        "own"
+    ).shuffle_grouping("other")
     for feeder in (own, other):
         for number in range(5):
             feeder.feed([number], number)
@@ -292,7 +354,11 @@ def test_a_feeder_in_the_place_of_a_spout_with_a_direct_stream_is_fed_with_the_t
         feeder.feed([7], msg_id="m", stream="own", task=topology.task_ids("b")[1])
         cluster.settle()
         assert (cluster.acked("s"), cluster.read_tuples("b")) == (["m"], [[7]])
-    with pytest.raises(DirectStreamError, match="stream 'own' of the feeder is direct: name the task"):
+    with pytest.raises(
+        DirectStreamError, match="stream 'own' of the feeder is direct: name the task"
+    ):
         feeder.feed([7], stream="own")
-    with pytest.raises(DirectStreamError, match="stream 'default' of the feeder is not direct: name no task"):
+    with pytest.raises(
+        DirectStreamError, match="stream 'default' of the feeder is not direct: name no task"
+    ):
         FeederSpout("x long").feed([7], task=2)

@@ -32,7 +32,13 @@ from tiercel.spark_jobs.topology.grouping import (
 )
 
 CONTEXT = TopologyContext(
-    topology="t", component="source", task_id=3, task_index=0, parallelism=1, sources=[], targets={"default": ["bolt"]}
+    topology="t",
+    component="source",
+    task_id=3,
+    task_index=0,
+    parallelism=1,
+    sources=[],
+    targets={"default": ["bolt"]},
 )
 DAYS = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31))  # noqa: DTZ001 - both kinds are wanted
 
@@ -59,7 +65,10 @@ VALUES = {
 }
 ALL_VALUES = {
     **VALUES,
-    **{f"array<{name}>": st.lists(st.none() | values, max_size=2) for name, values in VALUES.items()},
+    **{
+        f"array<{name}>": st.lists(st.none() | values, max_size=2)
+        for name, values in VALUES.items()
+    },
     "array<array<long>>": st.lists(st.lists(whole(64), max_size=2), max_size=2),
 }
 
@@ -72,7 +81,10 @@ class BySize:
 
     def choose_tasks(self, task_id, values):
         assert isinstance(values, tuple)
-        size = sum(len(value) if isinstance(value, (str, bytes, list)) else value is not None for value in values)
+        size = sum(
+            len(value) if isinstance(value, (str, bytes, list)) else value is not None
+            for value in values
+        )
         return self.tasks[: size % (len(self.tasks) + 1)]
 
 
@@ -87,14 +99,26 @@ def emissions(draw):
     """A stream's schema, rows of it, their identities, a grouping and a number of tasks."""
     types = draw(st.lists(st.sampled_from(sorted(ALL_VALUES)), min_size=1, max_size=3))
     names = [f"f{number}" for number in range(len(types))]
-    schema = Schema.parse(", ".join(f"{name} {type_}" for name, type_ in zip(names, types, strict=True)))
-    rows = draw(st.lists(st.tuples(*(st.none() | ALL_VALUES[type_] for type_ in types)), max_size=12))
-    identities = draw(st.lists(st.integers(0, (1 << 64) - 1), min_size=len(rows), max_size=len(rows)))
+    schema = Schema.parse(
+        ", ".join(f"{name} {type_}" for name, type_ in zip(names, types, strict=True))
+    )
+    rows = draw(
+        st.lists(st.tuples(*(st.none() | ALL_VALUES[type_] for type_ in types)), max_size=12)
+    )
+    identities = draw(
+        st.lists(st.integers(0, (1 << 64) - 1), min_size=len(rows), max_size=len(rows))
+    )
     return schema, rows, identities, draw(groupings(names)), draw(st.integers(1, 5))
 
 
 def stream_of(schema: Schema, tasks: int) -> Stream:
-    return Stream(schema=schema, tasks=range(11, 11 + tasks), name="default", context=CONTEXT, local=frozenset({12, 14, 99}))
+    return Stream(
+        schema=schema,
+        tasks=range(11, 11 + tasks),
+        name="default",
+        context=CONTEXT,
+        local=frozenset({12, 14, 99}),
+    )
 
 
 @given(emissions())
@@ -110,7 +134,9 @@ def test_each_row_goes_to_the_tasks_that_its_tuple_would_go_to(emission) -> None
     assert {task: found.tolist() for task, found in chosen.items() if len(found)} == expected
 
 
-@pytest.mark.parametrize("grouping", [Shuffle(), PartialKey(("word",))], ids=lambda grouping: grouping.name)
+@pytest.mark.parametrize(
+    "grouping", [Shuffle(), PartialKey(("word",))], ids=lambda grouping: grouping.name
+)
 def test_a_batch_spreads_evenly_over_two_tasks(grouping: Grouping) -> None:
     schema = Schema.parse("word string")
     identities = np.array([mix(number) for number in range(100_000)], np.uint64)
@@ -123,7 +149,9 @@ def test_a_batch_spreads_evenly_over_two_tasks(grouping: Grouping) -> None:
 def test_many_keys_of_two_fields_are_told_apart() -> None:
     schema = Schema.parse("a string, n long")
     rows = [[f"word{number % 300}", number // 300] for number in range(30_000)]
-    chosen = batch_chooser(Fields(("a", "n")), stream_of(schema, 3))(schema.batch(rows), np.zeros(30_000, np.uint64))
+    chosen = batch_chooser(Fields(("a", "n")), stream_of(schema, 3))(
+        schema.batch(rows), np.zeros(30_000, np.uint64)
+    )
     assert all(9_500 <= len(found) <= 10_500 for found in chosen.values())
 
 
@@ -146,4 +174,6 @@ def test_a_direct_stream_is_not_chosen_for() -> None:
 @given(st.lists(st.integers(5, 9)))
 def test_rows_are_sorted_to_the_tasks_that_are_named(tasks: list[int]) -> None:
     found = {task: rows.tolist() for task, rows in rows_by_task(np.array(tasks, np.int64)).items()}
-    assert found == {task: [row for row, one in enumerate(tasks) if one == task] for task in Counter(tasks)}
+    assert found == {
+        task: [row for row, one in enumerate(tasks) if one == task] for task in Counter(tasks)
+    }

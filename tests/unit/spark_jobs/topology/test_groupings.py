@@ -1,4 +1,6 @@
-"""Groupings spread evenly, and choose the same task whatever happened before and wherever they run."""
+"""Groupings spread evenly, and choose the same task whatever happened before and
+wherever they run.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,27 @@ from tiercel.spark_jobs.topology.grouping import (
 )
 
 CONTEXT = TopologyContext(
-    topology="t", component="source", task_id=3, task_index=0, parallelism=1, sources=[], targets={"default": ["bolt"]}
+    topology="t",
+    component="source",
+    task_id=3,
+    task_index=0,
+    parallelism=1,
+    sources=[],
+    targets={"default": ["bolt"]},
 )
 EAST = timezone(timedelta(hours=5))
 
 
 def chooser(grouping: Grouping, ddl: str = "word string", tasks: int = 4) -> Choose:
-    stream = Stream(schema=Schema.parse(ddl), tasks=range(11, 11 + tasks), name="default", context=CONTEXT)
+    stream = Stream(
+        schema=Schema.parse(ddl), tasks=range(11, 11 + tasks), name="default", context=CONTEXT
+    )
     return grouping.chooser(stream)
 
 
-@pytest.mark.parametrize("grouping", [Shuffle(), NoGrouping(), LocalOrShuffle()], ids=lambda grouping: grouping.name)
+@pytest.mark.parametrize(
+    "grouping", [Shuffle(), NoGrouping(), LocalOrShuffle()], ids=lambda grouping: grouping.name
+)
 def test_a_shuffle_over_two_tasks_gives_each_its_half(grouping: Grouping) -> None:
     choose = chooser(grouping, tasks=2)
     spread = Counter(choose(["same"], mix(number))[0] for number in range(100_000))
@@ -58,11 +70,16 @@ def test_a_shuffle_chooses_by_the_identity_and_not_by_turns() -> None:
 def test_equal_values_go_to_one_task_in_every_process() -> None:
     code = (
         "from tiercel.queues.schema import Schema; from tiercel.spark_jobs.hashing import key_hash;"
-        "h = key_hash(Schema.parse('word string, n long'), ['word', 'n']); print([h([w, 1]) for w in ('a', 'ü', '')])"
+        "h = key_hash(Schema.parse('word string, n long'), ['word', 'n']); "
+        "print([h([w, 1]) for w in ('a', 'ü', '')])"
     )
     runs = {
         subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": hash_seed}
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": hash_seed},
         ).stdout
         for hash_seed in ("1", "2", "3")
     }
@@ -79,7 +96,9 @@ def test_the_hash_is_the_one_that_running_topologies_have_used() -> None:
         1057055605,
         1305470561,
     ]
-    typed = key_hash(Schema.parse("n long, x double, b binary, t boolean, d date, a array<int>"), list("nxbtda"))
+    typed = key_hash(
+        Schema.parse("n long, x double, b binary, t boolean, d date, a array<int>"), list("nxbtda")
+    )
     assert typed([-5, 0.1, b"\x00", True, date(2024, 2, 29), [1, None]]) == 1508429425
 
 
@@ -94,12 +113,17 @@ def test_the_hash_is_the_one_that_running_topologies_have_used() -> None:
         ("k boolean", [True, np.bool_(True)]),
         ("k string", ["a", np.str_("a")]),
         ("k binary", [b"a", bytearray(b"a"), memoryview(b"a")]),
-        ("k timestamp", [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 17, tzinfo=EAST)]),
+        (
+            "k timestamp",
+            [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 17, tzinfo=EAST)],
+        ),
         ("k decimal(9,2)", [Decimal("1.5"), Decimal("1.50"), Decimal("1.5" + "0" * 500)]),
         ("k array<long>", [[1, 2], (1, 2), [1.0, np.int64(2)]]),
     ],
 )
-def test_what_the_column_calls_equal_goes_to_one_task_whichever_came_first(ddl: str, equal: list) -> None:
+def test_what_the_column_calls_equal_goes_to_one_task_whichever_came_first(
+    ddl: str, equal: list
+) -> None:
     for order in permutations(equal) if len(equal) < 5 else [equal, equal[::-1]]:
         find = key_hash(Schema.parse(ddl), ["k"])
         assert len({find([value]) for value in order}) == 1
@@ -107,7 +131,15 @@ def test_what_the_column_calls_equal_goes_to_one_task_whichever_came_first(ddl: 
 
 def test_a_key_is_told_from_its_neighbours() -> None:
     both = key_hash(Schema.parse("a string, b string"), ["a", "b"])
-    assert len({both(pair) for pair in (["ab", "c"], ["a", "bc"], ["", "abc"], [None, "abc"], ["abc", None])}) == 5
+    assert (
+        len(
+            {
+                both(pair)
+                for pair in (["ab", "c"], ["a", "bc"], ["", "abc"], [None, "abc"], ["abc", None])
+            }
+        )
+        == 5
+    )
 
 
 def test_none_is_a_key_like_others() -> None:
@@ -129,7 +161,10 @@ def test_many_keys_spread_over_all_tasks() -> None:
 def test_a_key_of_the_wrong_type_is_a_clear_error_whatever_is_remembered() -> None:
     choose = chooser(Fields(("n",)), "n long")
     for value in ("one", True):
-        with pytest.raises(BadValuesError, match=r"cannot group by n: field 'n' is a long, the value is the (str|bool)"):
+        with pytest.raises(
+            BadValuesError,
+            match=r"cannot group by n: field 'n' is a long, the value is the (str|bool)",
+        ):
             choose([value], 0)
     assert choose([1], 0) == chooser(Fields(("n",)), "n long")([1], 0)
 
@@ -189,7 +224,10 @@ def test_a_custom_grouping_may_choose_several_tasks_or_none_each_once() -> None:
 
 
 def test_a_custom_grouping_that_chooses_a_stranger_is_told_whom_it_may_choose() -> None:
-    with pytest.raises(GroupingError, match="of stream 'default' of 'source' chose task 99; choose among 11, 12, 13, 14"):
+    with pytest.raises(
+        GroupingError,
+        match="of stream 'default' of 'source' chose task 99; choose among 11, 12, 13, 14",
+    ):
         chooser(Custom(Fixed(99)))(["a"], 0)
 
 

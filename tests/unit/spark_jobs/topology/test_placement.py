@@ -12,7 +12,13 @@ from tests.support.pump import Source
 from tiercel import BasicBolt, Topology, TopologyBuilder, TopologyError
 from tiercel.spark_jobs.topology.graph import Subscription
 from tiercel.spark_jobs.topology.grouping import Shuffle
-from tiercel.spark_jobs.topology.placement import behind, bolt_tasks, check_has_bolts, cycle_of, spread
+from tiercel.spark_jobs.topology.placement import (
+    behind,
+    bolt_tasks,
+    check_has_bolts,
+    cycle_of,
+    spread,
+)
 
 
 class Pass(BasicBolt):
@@ -73,7 +79,9 @@ def test_without_a_way_back_every_inbox_is_bounded() -> None:
 
 
 @given(st.lists(st.integers(1, 1000), unique=True, min_size=1), st.integers(-1, 50))
-def test_each_task_has_one_host_and_hosts_differ_by_one_task_at_most(tasks: list[int], slots: int) -> None:
+def test_each_task_has_one_host_and_hosts_differ_by_one_task_at_most(
+    tasks: list[int], slots: int
+) -> None:
     hosts = spread(tasks, slots)
     assert sorted(task for host in hosts for task in host) == sorted(tasks)
     assert len(hosts) == max(1, min(slots, len(tasks)))

@@ -1,4 +1,6 @@
-"""Two versions of a topology: which may be mixed, and what a spout worker does when they may not."""
+"""Two versions of a topology: which may be mixed, and what a spout worker does
+when they may not.
+"""
 
 from datetime import timedelta
 
@@ -28,18 +30,30 @@ class OtherSink(BasicBolt):
 
 def topology(fields="n long", *, tasks=1, sink="sink", bolt=None, by=None, **config):
     builder = TopologyBuilder("t", Config(**config))
-    builder.set_spout("numbers", QueueSpout("numbers", fields=fields, format="json"), parallelism=tasks)
+    builder.set_spout(
+        "numbers", QueueSpout("numbers", fields=fields, format="json"), parallelism=tasks
+    )
     declared = builder.set_bolt(sink, bolt or Sink())
     declared.fields_grouping("numbers", by) if by else declared.shuffle_grouping("numbers")
     return builder.build()
 
 
 def test_what_bolts_do_and_how_long_they_may_take_is_their_own_business():
-    assert shape_of(topology()) == shape_of(topology(bolt=OtherSink(), message_timeout_secs=7, spark_options={"spark.a": "b"}))
+    assert shape_of(topology()) == shape_of(
+        topology(bolt=OtherSink(), message_timeout_secs=7, spark_options={"spark.a": "b"})
+    )
 
 
 @pytest.mark.parametrize(
-    "change", [{"fields": "n int"}, {"fields": "m long"}, {"tasks": 2}, {"sink": "other"}, {"by": "n"}, {"ackers": 2}]
+    "change",
+    [
+        {"fields": "n int"},
+        {"fields": "m long"},
+        {"tasks": 2},
+        {"sink": "other"},
+        {"by": "n"},
+        {"ackers": 2},
+    ],
 )
 def test_what_tuples_are_and_where_they_go_is_the_shape(change):
     assert shape_of(topology(**change)) != shape_of(topology())
@@ -51,7 +65,13 @@ def attended_by(driver):
     """
     lease = MemoryLease()
     lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
-    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=MemoryInboxes(), lease=lease, owner=1, topology=topology())
+    outbox = Outbox(
+        ledger=MemoryLedger(SPEC),
+        inboxes=MemoryInboxes(),
+        lease=lease,
+        owner=1,
+        topology=topology(),
+    )
     return outbox.may_fill(0.0)
 
 
@@ -63,7 +83,9 @@ def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
 
 
 def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_another():
-    """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right one never see it."""
+    """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right
+    one never see it.
+    """
     lease = MemoryLease()
     inboxes = MemoryInboxes()
     ledger = MemoryLedger(SPEC)
@@ -78,7 +100,9 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     lease.take(Holder(driver="new", run="2", shape=shape_of(topology(sink="audit"))))
     inboxes.adopt("2", [2])
     outbox.look(1.0)
-    assert outbox.send(1.0) is Sent.REFUSED, "its messages are emitted again, once drivers and workers are of one version"
+    assert outbox.send(1.0) is Sent.REFUSED, (
+        "its messages are emitted again, once drivers and workers are of one version"
+    )
     assert inboxes.figures([2])[2].tuples == 0
     assert ledger.pending() == 0
     assert not outbox.may_fill(2.0)

@@ -40,7 +40,9 @@ def builder(**settings) -> TopologyBuilder:
     return made
 
 
-def bolt(component: type = Words, name: str = "bolt", source: str = "source", **options) -> TopologyBuilder:
+def bolt(
+    component: type = Words, name: str = "bolt", source: str = "source", **options
+) -> TopologyBuilder:
     made = builder()
     made.set_bolt(name, component(), **options).shuffle_grouping(source)
     return made
@@ -88,27 +90,55 @@ def grouped(method: str, *fields) -> TopologyBuilder:
 
 WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ("a name with braces", lambda: TopologyBuilder("a{b}"), "cannot name a topology: use letters"),
-    ("a name with an escape sequence", lambda: TopologyBuilder("a\x1b[31m"), "cannot name a topology"),
+    (
+        "a name with an escape sequence",
+        lambda: TopologyBuilder("a\x1b[31m"),
+        "cannot name a topology",
+    ),
     ("an empty name", lambda: TopologyBuilder(""), "cannot name a topology"),
     ("a name that is no string", lambda: TopologyBuilder(3), "cannot name a topology"),
     ("no spout", lambda: TopologyBuilder("words"), "'words' has no spout: add one with set_spout"),
-    ("a spout that is none", lambda: TopologyBuilder("w").set_spout("s", Words()), "spout 's' is a Words, not a Spout"),
+    (
+        "a spout that is none",
+        lambda: TopologyBuilder("w").set_spout("s", Words()),
+        "spout 's' is a Words, not a Spout",
+    ),
     (
         "a bolt that is none",
         lambda: builder().set_bolt("b", Source()),
         "bolt 'b' is a Source, not a Bolt, BasicBolt or ArrowBolt",
     ),
-    ("a class for a bolt", lambda: builder().set_bolt("b", Words), "bolt 'b' is a type, not a Bolt"),
-    ("two spouts of one id", lambda: twice("set_spout"), "two components 'source': give each an id of its own"),
+    (
+        "a class for a bolt",
+        lambda: builder().set_bolt("b", Words),
+        "bolt 'b' is a type, not a Bolt",
+    ),
+    (
+        "two spouts of one id",
+        lambda: twice("set_spout"),
+        "two components 'source': give each an id of its own",
+    ),
     ("a bolt with a spout's id", lambda: twice("set_bolt"), "two components 'source'"),
-    ("a reserved id", lambda: bolt(name="__acker"), "'__acker' is reserved: do not begin it with two underscores"),
+    (
+        "a reserved id",
+        lambda: bolt(name="__acker"),
+        "'__acker' is reserved: do not begin it with two underscores",
+    ),
     ("an empty id", lambda: bolt(name=""), "cannot be an id: use a string"),
     ("an id that is no string", lambda: bolt(name=7), "7 cannot be an id: use a string"),
-    ("no tasks", lambda: bolt(parallelism=0), "'bolt' has parallelism 0: it must be a number of tasks, at least 1"),
+    (
+        "no tasks",
+        lambda: bolt(parallelism=0),
+        "'bolt' has parallelism 0: it must be a number of tasks, at least 1",
+    ),
     ("half a task", lambda: bolt(parallelism=1.5), "parallelism 1.5"),
     ("a truth for a number", lambda: bolt(parallelism=True), "parallelism True"),
     ("a bolt that receives nothing", empty_bolt, "bolt 'bolt' receives nothing: subscribe it"),
-    ("an unknown component", lambda: bolt(source="sauce"), "'bolt' subscribes to 'sauce', .* there are source, bolt"),
+    (
+        "an unknown component",
+        lambda: bolt(source="sauce"),
+        "'bolt' subscribes to 'sauce', .* there are source, bolt",
+    ),
     (
         "an unknown stream",
         lambda: declared_subscription("late"),
@@ -119,20 +149,56 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: chained_to(type("Silent", (Bolt,), {})),
         "stream 'default' of 'silent'; its streams are none: set output_fields",
     ),
-    ("an unknown field", lambda: grouped("fields_grouping", "wort"), "no field 'wort' to group by; the fields are word"),
-    ("a fields grouping without fields", lambda: grouped("fields_grouping"), "a fields grouping needs at least one field"),
-    ("a partial key without fields", lambda: grouped("partial_key_grouping"), "a partial_key grouping needs at least one"),
-    ("a grouping that is none", lambda: grouped("custom_grouping", 3), "3 is no grouping: give an object with prepare and"),
-    ("a stream subscribed to twice", subscribed_twice, "subscribes twice to stream 'default' of 'source': keep one of the"),
-    ("a type that there is not", lambda: declared(output_fields="a strong"), "stream 'default' of 'bolt': unknown type"),
-    ("a field twice", lambda: declared(output_fields="a long, a long"), "names the field 'a' twice"),
+    (
+        "an unknown field",
+        lambda: grouped("fields_grouping", "wort"),
+        "no field 'wort' to group by; the fields are word",
+    ),
+    (
+        "a fields grouping without fields",
+        lambda: grouped("fields_grouping"),
+        "a fields grouping needs at least one field",
+    ),
+    (
+        "a partial key without fields",
+        lambda: grouped("partial_key_grouping"),
+        "a partial_key grouping needs at least one",
+    ),
+    (
+        "a grouping that is none",
+        lambda: grouped("custom_grouping", 3),
+        "3 is no grouping: give an object with prepare and",
+    ),
+    (
+        "a stream subscribed to twice",
+        subscribed_twice,
+        "subscribes twice to stream 'default' of 'source': keep one of the",
+    ),
+    (
+        "a type that there is not",
+        lambda: declared(output_fields="a strong"),
+        "stream 'default' of 'bolt': unknown type",
+    ),
+    (
+        "a field twice",
+        lambda: declared(output_fields="a long, a long"),
+        "names the field 'a' twice",
+    ),
     (
         "the default stream twice",
         lambda: declared(output_fields="a long", output_streams={"default": "a long"}),
         "'bolt' declares its default stream twice",
     ),
-    ("a spout's direct stream without fields", lambda: spout(DirectSource()), "direct stream 'named' of 'spout' has no fields"),
-    ("a direct stream without fields", lambda: declared(direct_streams={"named"}), "direct stream 'named' of 'bolt' has no"),
+    (
+        "a spout's direct stream without fields",
+        lambda: spout(DirectSource()),
+        "direct stream 'named' of 'spout' has no fields",
+    ),
+    (
+        "a direct stream without fields",
+        lambda: declared(direct_streams={"named"}),
+        "direct stream 'named' of 'bolt' has no",
+    ),
     (
         "shuffle of a direct stream",
         lambda: direct("named", by="shuffle_grouping"),
@@ -141,7 +207,10 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     (
         "direct grouping of another stream",
         lambda: direct("plain", by="direct_grouping"),
-        "by direct grouping to stream 'plain' of 'naming', which is not direct: name it in direct_streams",
+        (
+            "by direct grouping to stream 'plain' of 'naming', which is not direct: name "
+            "it in direct_streams"
+        ),
     ),
     (
         "a component's bad setting",
@@ -163,7 +232,11 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: spout(Source(), config={"enable_message_timeouts": False}),
         "of the whole topology: set it in",
     ),
-    ("a spout's grace", lambda: spout(Source(), config={"shutdown_grace_secs": 5}), "of the whole topology: set it in Config"),
+    (
+        "a spout's grace",
+        lambda: spout(Source(), config={"shutdown_grace_secs": 5}),
+        "of the whole topology: set it in Config",
+    ),
     (
         "a bolt's Spark",
         lambda: bolt(config={"spark_options": {}}),
@@ -174,11 +247,31 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: bolt(config={"max_spout_pending": 5}),
         "max_spout_pending is a setting of spouts, and this is a",
     ),
-    ("ticks of a spout", lambda: spout(Source(), config={"tick_tuple_freq_secs": 5}), "of bolts, and this is a spout"),
-    ("a component's extra", lambda: bolt(config={"extra": {"a": 1}}), "put its keys among the component's settings themselves"),
-    ("a whole Config", lambda: bolt(config=Config()), "config of 'bolt': give only the settings that differ, as a mapping"),
-    ("settings that are none", lambda: bolt(config=["a"]), "config of 'bolt': give a mapping with string keys, not"),
-    ("a setting without a name", lambda: bolt(config={1: 2}), "config of 'bolt': give a mapping with string keys, not {1: 2}"),
+    (
+        "ticks of a spout",
+        lambda: spout(Source(), config={"tick_tuple_freq_secs": 5}),
+        "of bolts, and this is a spout",
+    ),
+    (
+        "a component's extra",
+        lambda: bolt(config={"extra": {"a": 1}}),
+        "put its keys among the component's settings themselves",
+    ),
+    (
+        "a whole Config",
+        lambda: bolt(config=Config()),
+        "config of 'bolt': give only the settings that differ, as a mapping",
+    ),
+    (
+        "settings that are none",
+        lambda: bolt(config=["a"]),
+        "config of 'bolt': give a mapping with string keys, not",
+    ),
+    (
+        "a setting without a name",
+        lambda: bolt(config={1: 2}),
+        "config of 'bolt': give a mapping with string keys, not {1: 2}",
+    ),
 ]
 
 
@@ -194,8 +287,12 @@ def chained_to(silent: type) -> TopologyBuilder:
     return made
 
 
-@pytest.mark.parametrize(("make", "message"), [pytest.param(make, message, id=name) for name, make, message in WRONG])
-def test_a_topology_that_cannot_run_is_refused_in_one_line(make: Callable[[], TopologyBuilder], message: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"), [pytest.param(make, message, id=name) for name, make, message in WRONG]
+)
+def test_a_topology_that_cannot_run_is_refused_in_one_line(
+    make: Callable[[], TopologyBuilder], message: str
+) -> None:
     with pytest.raises(TopologyError, match=message) as caught:
         make().build()
     assert "\n" not in str(caught.value)
@@ -208,7 +305,10 @@ def test_task_ids_begin_with_the_spouts_at_1_and_go_on_with_the_bolts_in_order()
     made.set_bolt("early", Words(), parallelism=3).shuffle_grouping("a")
     made.set_spout("b", Source())
     topology = made.build()
-    ids = {component: list(topology.task_ids(component)) for component in (*topology.spouts, *topology.bolts)}
+    ids = {
+        component: list(topology.task_ids(component))
+        for component in (*topology.spouts, *topology.bolts)
+    }
     assert ids == {"a": [1, 2], "b": [3], "late": [4, 5], "early": [6, 7, 8]}
     assert topology.spout_tasks == 3
     assert topology.component_of(5) == "late"
@@ -220,14 +320,21 @@ def test_a_task_is_told_who_it_is_and_who_is_around_it() -> None:
     made = bolt(Naming, "naming", parallelism=3)
     made.set_bolt("bolt", Words()).direct_grouping("naming", stream="named")
     context = made.build().context_of(3)
-    assert (context.topology, context.component, context.task_id, context.task_index) == ("words", "naming", 3, 1)
+    assert (context.topology, context.component, context.task_id, context.task_index) == (
+        "words",
+        "naming",
+        3,
+        1,
+    )
     assert context.parallelism == 3
     assert context.sources == [("source", "default")]
     assert context.targets == {"named": ["bolt"], "plain": []}
     assert context.streams == {"named": ("word",), "plain": ("word",)}
     assert list(context.component_tasks("bolt")) == [5]
     assert list(context.component_tasks("naming")) == [2, 3, 4]
-    with pytest.raises(KeyError, match="there is no component 'bold'; there are source, naming, bolt"):
+    with pytest.raises(
+        KeyError, match="there is no component 'bold'; there are source, naming, bolt"
+    ):
         context.component_tasks("bold")
 
 
@@ -235,14 +342,26 @@ def test_a_spout_task_is_told_the_same_and_what_its_worker_offers() -> None:
     made = TopologyBuilder("words")
     made.set_spout("first", Source())
     made.set_spout("source", Source("word string, n long"), parallelism=2)
-    made.set_bolt("bolt", Words(), parallelism=2).shuffle_grouping("source").shuffle_grouping("first")
+    made.set_bolt("bolt", Words(), parallelism=2).shuffle_grouping("source").shuffle_grouping(
+        "first"
+    )
     called = []
     context = made.build().spout_context_of(
-        3, wake=lambda: called.append("wake"), count=lambda name, count: called.append((name, count))
+        3,
+        wake=lambda: called.append("wake"),
+        count=lambda name, count: called.append((name, count)),
     )
-    assert (context.topology, context.component, context.task_id, context.task_index) == ("words", "source", 3, 1)
+    assert (context.topology, context.component, context.task_id, context.task_index) == (
+        "words",
+        "source",
+        3,
+        1,
+    )
     assert (context.parallelism, context.targets) == (2, {"default": ["bolt"]})
-    assert (context.streams, list(context.component_tasks("bolt"))) == ({"default": ("word", "n")}, [4, 5])
+    assert (context.streams, list(context.component_tasks("bolt"))) == (
+        {"default": ("word", "n")},
+        [4, 5],
+    )
     context.wake()
     context.count("seen", 2)
     assert called == ["wake", ("seen", 2)]
@@ -253,16 +372,31 @@ def test_every_grouping_has_its_method_and_they_chain() -> None:
     for number in range(7):
         made.set_spout(f"s{number}", Source())
     declarer = made.set_bolt("bolt", Words())
-    declarer.shuffle_grouping("source").fields_grouping("s0", "word").all_grouping("s1").global_grouping("s2").none_grouping(
-        "s3"
-    ).local_or_shuffle_grouping("s4").partial_key_grouping("s5", "word").custom_grouping("s6", Chooser())
-    names = [subscription.grouping.name for subscription in made.build().bolts["bolt"].subscriptions]
-    assert names == ["shuffle", "fields", "all", "global", "none", "local_or_shuffle", "partial_key", "custom"]
+    declarer.shuffle_grouping("source").fields_grouping("s0", "word").all_grouping(
+        "s1"
+    ).global_grouping("s2").none_grouping("s3").local_or_shuffle_grouping(
+        "s4"
+    ).partial_key_grouping("s5", "word").custom_grouping("s6", Chooser())
+    names = [
+        subscription.grouping.name for subscription in made.build().bolts["bolt"].subscriptions
+    ]
+    assert names == [
+        "shuffle",
+        "fields",
+        "all",
+        "global",
+        "none",
+        "local_or_shuffle",
+        "partial_key",
+        "custom",
+    ]
 
 
 def test_a_component_s_settings_lie_over_the_topology_s() -> None:
     made = builder(message_timeout_secs=5, extra={"colour": "red"})
-    made.set_bolt("bolt", Words(), config={"tick_tuple_freq_secs": 2, "size": 3}).shuffle_grouping("source")
+    made.set_bolt("bolt", Words(), config={"tick_tuple_freq_secs": 2, "size": 3}).shuffle_grouping(
+        "source"
+    )
     topology = made.build()
     settings = topology.config_of("bolt").as_mapping()
     assert (settings["message_timeout_secs"], settings["tick_tuple_freq_secs"]) == (5, 2)

@@ -13,17 +13,29 @@ from tiercel.spark_jobs.errors import ConfigValueError
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"message_timeout_secs": 0}, "message_timeout_secs must be a number of seconds, more than 0, not 0"),
+        (
+            {"message_timeout_secs": 0},
+            "message_timeout_secs must be a number of seconds, more than 0, not 0",
+        ),
         ({"message_timeout_secs": "30"}, "message_timeout_secs must be .*, not '30'"),
         ({"message_timeout_secs": float("inf")}, "message_timeout_secs"),
         ({"message_timeout_secs": float("nan")}, "message_timeout_secs"),
-        ({"enable_message_timeouts": "no"}, "enable_message_timeouts must be True or False, not 'no'"),
+        (
+            {"enable_message_timeouts": "no"},
+            "enable_message_timeouts must be True or False, not 'no'",
+        ),
         ({"ackers": -1}, "ackers must be a number of ledger shards, or 0, not -1"),
         ({"ackers": True}, "ackers must be"),
         ({"max_spout_pending": 0}, "max_spout_pending must be at least 1, or None, not 0"),
         ({"max_spout_pending": 2.5}, "max_spout_pending must be"),
-        ({"tick_tuple_freq_secs": 0}, "tick_tuple_freq_secs must be a number of seconds, more than 0, or None, not 0"),
-        ({"shutdown_grace_secs": -1}, "shutdown_grace_secs must be a number of seconds, not negative, not -1"),
+        (
+            {"tick_tuple_freq_secs": 0},
+            "tick_tuple_freq_secs must be a number of seconds, more than 0, or None, not 0",
+        ),
+        (
+            {"shutdown_grace_secs": -1},
+            "shutdown_grace_secs must be a number of seconds, not negative, not -1",
+        ),
         ({"spark_options": ["a"]}, "spark_options must be a mapping with string keys"),
         ({"extra": {1: 2}}, "extra must be a mapping with string keys"),
         ({"extra": {"ackers": 2}}, "extra holds ackers: set it as a setting of its own"),
@@ -36,7 +48,11 @@ def test_an_impossible_setting_is_refused_by_name(settings: dict, message: str) 
 
 def test_the_defaults_are_storm_s() -> None:
     config = Config()
-    assert (config.message_timeout_secs, config.ackers, config.enable_message_timeouts) == (30, 1, True)
+    assert (config.message_timeout_secs, config.ackers, config.enable_message_timeouts) == (
+        30,
+        1,
+        True,
+    )
     assert (config.max_spout_pending, config.tick_tuple_freq_secs) == (None, None)
 
 

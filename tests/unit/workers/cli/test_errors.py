@@ -13,9 +13,18 @@ from tiercel.workers.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "error", [UsageError, ServiceMissingError, LedgerRefusedError, BrokerRefusedError, SparkUnavailableError]
+    "error",
+    [
+        UsageError,
+        ServiceMissingError,
+        LedgerRefusedError,
+        BrokerRefusedError,
+        SparkUnavailableError,
+    ],
 )
-def test_an_expected_error_is_one_line_without_a_traceback_or_a_password(error: type[Exception], capsys) -> None:
+def test_an_expected_error_is_one_line_without_a_traceback_or_a_password(
+    error: type[Exception], capsys
+) -> None:
     with pytest.raises(SystemExit) as exit_, one_line_errors():
         raise error("no login at amqp://guest:s3cret@rabbit")
     assert exit_.value.code == 2

@@ -25,8 +25,14 @@ def topology():
 
 def test_it_has_the_components_with_their_tasks_and_queues_and_who_subscribes_to_what():
     graph = graph_of(topology())
-    assert graph.spouts == (Component(name="lines", tasks=(1, 2), queue="a queue"), Component(name="more", tasks=(3,)))
-    assert graph.bolts == (Component(name="split", tasks=(4, 5)), Component(name="count", tasks=(6, 7, 8)))
+    assert graph.spouts == (
+        Component(name="lines", tasks=(1, 2), queue="a queue"),
+        Component(name="more", tasks=(3,)),
+    )
+    assert graph.bolts == (
+        Component(name="split", tasks=(4, 5)),
+        Component(name="count", tasks=(6, 7, 8)),
+    )
     assert graph.edges == (
         Edge(source="lines", stream="default", target="split", grouping="shuffle"),
         Edge(source="more", stream="default", target="split", grouping="all"),

@@ -48,7 +48,9 @@ class Left:
         assert self.enter(FIRST) == 0
 
     def enter(self, run, inboxes=None, ledger=None, book=None, tasks=2):
-        return enter(run, topology(tasks), inboxes or self.inboxes, ledger or self.ledger, book or self.book)
+        return enter(
+            run, topology(tasks), inboxes or self.inboxes, ledger or self.ledger, book or self.book
+        )
 
     def suspects(self, root):
         """A process died on this tuple, twice."""
@@ -76,9 +78,13 @@ class Left:
 
 
 def snapshot(*roots):
-    """Four frames and up: what the bolt is, where its tuples are, what is told of them, their chunks."""
+    """Four frames and up: what the bolt is, where its tuples are, what is told of
+    them, their chunks.
+    """
     places = struct.pack(f"<{len(roots)}q", *range(len(roots)))
-    return b"".join(struct.pack(">I", len(part)) + part for part in (b"", places, places * 2, chunk(*roots)))
+    return b"".join(
+        struct.pack(">I", len(part)) + part for part in (b"", places, places * 2, chunk(*roots))
+    )
 
 
 @pytest.fixture
@@ -152,7 +158,9 @@ def test_a_driver_that_dies_anywhere_in_between_leaves_nothing_out(after, run):
         left.wait_in(2, chunk(10), chunk(14))
         left.wait_in(3, chunk(11), number=2)
         counter = [0]
-        mortals = [Mortal(each, counter, at, after) for each in (left.inboxes, left.ledger, left.book)]
+        mortals = [
+            Mortal(each, counter, at, after) for each in (left.inboxes, left.ledger, left.book)
+        ]
         try:
             left.enter(SECOND, *mortals)
         except DeadError:
@@ -183,7 +191,9 @@ UNREADABLE = {"noise": b"\xff" * 50, "nothing": b"", "cut off": chunk(11)[:-20]}
 
 
 @pytest.mark.parametrize("payload", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_chunk_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_no_other(left, payload, caplog):
+def test_a_chunk_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_no_other(
+    left, payload, caplog
+):
     left.register(10, 12)
     left.wait_in(2, chunk(10), payload, chunk(12))
     assert left.enter(SECOND) == 2
@@ -193,8 +203,12 @@ def test_a_chunk_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_no_
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 50, SIGNATURE + b"\xff" * 50, SIGNATURE + snapshot(7)[:-20]])
-def test_a_snapshot_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_no_other(left, content, caplog):
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 50, SIGNATURE + b"\xff" * 50, SIGNATURE + snapshot(7)[:-20]]
+)
+def test_a_snapshot_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_no_other(
+    left, content, caplog
+):
     left.register(12)
     left.held_by(3, 12)
     inbox = opened(left.inboxes, 2, FIRST)
@@ -240,12 +254,18 @@ def test_a_driver_that_was_overtaken_between_two_of_its_calls_takes_nothing_away
             left.enter("3")
 
         def __getattribute__(self, name):
-            return getattr(left.inboxes, name) if name != "adopt" else object.__getattribute__(self, name)
+            return (
+                getattr(left.inboxes, name)
+                if name != "adopt"
+                else object.__getattribute__(self, name)
+            )
 
     with pytest.raises(StaleAttemptError):
         left.enter(SECOND, Slow())
     assert left.ledger.fence("3", 2, 1), "the ledger is the later run's too"
-    assert put(left.inboxes, 1, parcel(chunk(10), target=2), sender=Sender(task=1, attempt=1), run="3") == [Appended.DONE]
+    assert put(
+        left.inboxes, 1, parcel(chunk(10), target=2), sender=Sender(task=1, attempt=1), run="3"
+    ) == [Appended.DONE]
 
 
 def test_what_killed_processes_fails_with_blame_and_is_not_released(left):

@@ -47,7 +47,9 @@ def test_the_launchers_warning_and_blank_lines_are_left_out():
 
 
 def test_the_memory_limits_that_a_python_worker_says_for_each_task_are_left_out():
-    said = "Current mem limits: -1 of max -1\n\nSetting mem limits to 3221225472 of max 3221225472\n"
+    said = (
+        "Current mem limits: -1 of max -1\n\nSetting mem limits to 3221225472 of max 3221225472\n"
+    )
     assert records(said) == []
 
 

@@ -56,7 +56,9 @@ def _quick(monkeypatch):
 
 
 class Job:
-    """Stands for the Spark job of a run: its bolt tasks say that they live, until another run has their inboxes."""
+    """Stands for the Spark job of a run: its bolt tasks say that they live, until another run
+    has their inboxes.
+    """
 
     def __init__(self, world, run, fault=None):
         self.world = world
@@ -136,14 +138,21 @@ class World:
     def enter(self, run):
         self.on_enter(run)
         self.entered.append(run.id)
-        self.released.append(enter(run.id, run.topology, self.inboxes, self.ledger, MemoryCaseBook()))
+        self.released.append(
+            enter(run.id, run.topology, self.inboxes, self.ledger, MemoryCaseBook())
+        )
         return self.released[-1]
 
     def make(self, number, slots, topology):
         return Run(id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, epoch=number)
 
     def ground(self, **parts):
-        shared = {"lease": self.lease, "control": self.control, "inboxes": self.inboxes, "enter": self.enter}
+        shared = {
+            "lease": self.lease,
+            "control": self.control,
+            "inboxes": self.inboxes,
+            "enter": self.enter,
+        }
         return Ground(topology=topology(), make=self.make, **{**shared, **parts})
 
 
@@ -204,7 +213,9 @@ def running(world, after=None):
 
 
 def sends(world, run):
-    return put(world.inboxes, time.monotonic_ns(), parcel(b"x", target=BOLT), run=run) == [Appended.DONE]
+    return put(world.inboxes, time.monotonic_ns(), parcel(b"x", target=BOLT), run=run) == [
+        Appended.DONE
+    ]
 
 
 def test_spout_workers_hear_of_a_run_when_its_inboxes_take_what_they_send(world, drive):
@@ -225,7 +236,9 @@ def with_a_reserve(world, drive, caplog):
     return first, run
 
 
-def test_the_second_driver_waits_in_reserve_and_takes_over_when_the_first_ends(world, drive, caplog):
+def test_the_second_driver_waits_in_reserve_and_takes_over_when_the_first_ends(
+    world, drive, caplog
+):
     first, run = with_a_reserve(world, drive, caplog)
     time.sleep(0.2)
     assert (world.run, len(world.jobs)) == (run, 1)
@@ -244,7 +257,9 @@ def test_the_second_driver_takes_over_from_one_that_is_dead_when_its_lease_has_l
     assert 0.4 < time.monotonic() - began < 3
 
 
-def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve(world, drive, caplog):
+def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve(
+    world, drive, caplog
+):
     caplog.set_level("INFO")
     away = Away(world.lease)
     first = drive(lease=away)
@@ -253,7 +268,9 @@ def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve
     drive()
     second = running(world, after=run)
     away.away = False
-    wait_until(lambda: "another driver has taken t over" in caplog.text, 5, "the first driver to notice")
+    wait_until(
+        lambda: "another driver has taken t over" in caplog.text, 5, "the first driver to notice"
+    )
     wait_until(lambda: caplog.text.count("waiting in reserve") == 2, 5, "the first driver to wait")
     time.sleep(0.3)
     assert world.run == second, "they do not take turns"
@@ -287,7 +304,11 @@ def test_what_an_older_driver_still_does_is_refused(world, drive, caplog):
 
 def test_while_redis_is_away_from_all_the_run_goes_on(world, drive):
     away = Away(world.lease)
-    drive(lease=away, inboxes=(inboxes := Away(world.inboxes)), control=(control := Away(world.control)))
+    drive(
+        lease=away,
+        inboxes=(inboxes := Away(world.inboxes)),
+        control=(control := Away(world.control)),
+    )
     run = running(world)
     for each in (away, inboxes, control):
         each.away = True
@@ -357,12 +378,16 @@ def test_a_jump_of_redis_clock_ends_no_run(world, drive, monkeypatch):
     assert len(world.jobs) == 1
 
 
-def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver(world, drive, caplog):
+def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver(
+    world, drive, caplog
+):
     world.faults = ["PicklingError: no"] * 100
     driver = drive()
     wait_until(lambda: driver.ended, 20, "the driver to end")
     assert isinstance(driver.error, RunsFailedError)
-    assert str(driver.error).startswith("8 runs of t failed one after the other, the last one with: PicklingError: no")
+    assert str(driver.error).startswith(
+        "8 runs of t failed one after the other, the last one with: PicklingError: no"
+    )
     assert "\n" not in str(driver.error)
     assert len(world.jobs) == 8
     assert world.lease.holder() is None, "spout workers hold still"
@@ -370,7 +395,9 @@ def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver
 
 def test_what_an_operator_must_mend_ends_the_driver_at_once(world, drive):
     def refuse(run):
-        raise StateLayoutError("the state of 'count' was written with ackers=1, now it is 2: set ackers=1 again")
+        raise StateLayoutError(
+            "the state of 'count' was written with ackers=1, now it is 2: set ackers=1 again"
+        )
 
     world.on_enter = refuse
     driver = drive()
@@ -411,7 +438,9 @@ def numbers(world):
     return world.lease.holder().parallelism
 
 
-def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear_of_them(world, drive, caplog):
+def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear_of_them(
+    world, drive, caplog
+):
     caplog.set_level("INFO")
     drive()
     run = running(world)
@@ -419,7 +448,9 @@ def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear
     world.control.rebalance({"bolt": 4, "gone": 3})
     run = running(world, after=run)
     assert numbers(world) == world.jobs[-1].run.topology.parallelism == {"bolt": 4}
-    assert world.lease.holder().shape == shape_of(world.jobs[-1].run.topology) != shape_of(topology())
+    assert (
+        world.lease.holder().shape == shape_of(world.jobs[-1].run.topology) != shape_of(topology())
+    )
     assert "bolt has 4 tasks by order of tiercel rebalance, and 1 by its code" in caplog.text
     world.control.rebalance({})
     run = running(world, after=run)
@@ -429,7 +460,9 @@ def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear
     assert numbers(world) == {"bolt": 1}
 
 
-def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied(world, drive, caplog):
+def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied(
+    world, drive, caplog
+):
     first, run = with_a_reserve(world, drive, caplog)
     world.control.rebalance({"bolt": 4})
     run = running(world, after=run)

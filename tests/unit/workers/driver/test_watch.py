@@ -5,13 +5,24 @@ from __future__ import annotations
 import pytest
 
 from tiercel.queues.inbox.records import InboxFigures
-from tiercel.workers.driver.watch import START_S, SURE_LOOKS, UNATTENDED_S, Absences, Ended, Staffing, healthy, pause_s
+from tiercel.workers.driver.watch import (
+    START_S,
+    SURE_LOOKS,
+    UNATTENDED_S,
+    Absences,
+    Ended,
+    Staffing,
+    healthy,
+    pause_s,
+)
 
 
 def staffing(**seen_s):
     """Of tasks that were seen so long ago; None: never."""
     figures = {
-        int(task[1:]): InboxFigures(tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen)
+        int(task[1:]): InboxFigures(
+            tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen
+        )
         for task, seen in seen_s.items()
     }
     return Staffing.of(figures)

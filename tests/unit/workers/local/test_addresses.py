@@ -16,9 +16,15 @@ from tiercel.workers.errors import ConfigError
 from tiercel.workers.local.addresses import announced, with_announced
 
 ROOT = Path(__file__).parents[4]
-GIVEN = Settings(amqp="amqp://u:p@127.0.0.1:1/", redis="redis://:p@127.0.0.1:1/0", management="http://u:p@127.0.0.1:2")
+GIVEN = Settings(
+    amqp="amqp://u:p@127.0.0.1:1/",
+    redis="redis://:p@127.0.0.1:1/0",
+    management="http://u:p@127.0.0.1:2",
+)
 NOTHING = Settings()
-OTHER = json.dumps({"pid": os.getpid(), "amqp": "amqp://evil/", "redis": "redis://evil/", "management": None})
+OTHER = json.dumps(
+    {"pid": os.getpid(), "amqp": "amqp://evil/", "redis": "redis://evil/", "management": None}
+)
 ANNOUNCE = f"""
 from tiercel.workers.local.addresses import announced
 from tiercel.workers.config import Settings
@@ -139,7 +145,9 @@ def test_what_is_no_folder_of_the_users_alone_is_one_line_and_not_believed(place
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes two other users")
 @pytest.mark.parametrize("taken", ["touch {}", "mkdir {}", "mkdir -m 777 {}", "ln -s /etc {}"])
-def test_another_user_who_takes_the_name_first_gets_nothing(tmp_path: Path, monkeypatch, taken: str):
+def test_another_user_who_takes_the_name_first_gets_nothing(
+    tmp_path: Path, monkeypatch, taken: str
+):
     """The real thing, in a folder like /tmp: a file, a folder or a link of another user's."""
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     shared = Path("/tmp") / f"tiercel-test-{os.getpid()}-{tmp_path.name}"
@@ -166,11 +174,18 @@ def announce_as_victim(temporary: Path) -> str:
 
     It has imported all that it needs while it was still this one.
     """
-    become = f"import os; os.setgroups([]); os.setresgid(*[{VICTIM}] * 3); os.setresuid(*[{VICTIM}] * 3)"
+    become = (
+        f"import os; os.setgroups([]); os.setresgid(*[{VICTIM}] * 3); os.setresuid(*[{VICTIM}] * 3)"
+    )
     script = f"import tiercel.workers.local.addresses\n{become}\n{ANNOUNCE}"
     environment = {**os.environ, "TMPDIR": str(temporary)}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

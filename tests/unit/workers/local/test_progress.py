@@ -17,7 +17,10 @@ def test_the_rate_is_that_of_the_time_since_the_last_look():
 
 def test_what_is_rare_is_said_only_when_it_happened():
     now = Counter(emitted=10, acked=1, failed=2, timeout=2, released=3, rejected=4)
-    assert describe(Counter(), now, 1) == "1 acked (1 per second), 2 failed, 2 timeout, 3 released, 4 rejected, 4 in flight"
+    assert (
+        describe(Counter(), now, 1)
+        == "1 acked (1 per second), 2 failed, 2 timeout, 3 released, 4 rejected, 4 in flight"
+    )
 
 
 def test_the_tasks_of_all_spouts_are_added_up(caplog):

@@ -26,7 +26,16 @@ GRAPH = Graph(
     edges=(EDGE,),
     shards=1,
 )
-DEPTH = QueueDepth(name="q", ready=1, unacked=2, delayed=0, consumers=1, in_rate=None, out_rate=None, dead_lettered=0)
+DEPTH = QueueDepth(
+    name="q",
+    ready=1,
+    unacked=2,
+    delayed=0,
+    consumers=1,
+    in_rate=None,
+    out_rate=None,
+    dead_lettered=0,
+)
 
 
 class Seen:
@@ -59,11 +68,15 @@ def exposed(**changed: Any) -> dict[str, float]:
 
 def of_task(found: dict[str, float], task: int) -> dict[str, float]:
     labels = f'{{component="split",task="{task}",topology="t"}}'
-    return {name.removesuffix(labels): value for name, value in found.items() if name.endswith(labels)}
+    return {
+        name.removesuffix(labels): value for name, value in found.items() if name.endswith(labels)
+    }
 
 
 def test_each_bolt_task_has_figures_of_its_own():
-    counts = {"split": {2: {"executed": 8, "execute_ns": 5 * 10**9, "steps": 4, "step_ns": 6 * 10**9}}}
+    counts = {
+        "split": {2: {"executed": 8, "execute_ns": 5 * 10**9, "steps": 4, "step_ns": 6 * 10**9}}
+    }
     inbox = InboxFigures(tuples=70, bytes=900, adopted=True, oldest_s=1.5, attempts=3, seen_s=0.5)
     found = exposed(counted=Counted(counts=counts, seconds=10), inboxes={2: inbox})
     assert of_task(found, 2) == {

@@ -18,7 +18,14 @@ from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.page.tables import BOLTS, TASKS, tables_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
-from tiercel.workers.monitoring.wording import body_text, milliseconds, per_second, size, span, tasks_named
+from tiercel.workers.monitoring.wording import (
+    body_text,
+    milliseconds,
+    per_second,
+    size,
+    span,
+    tasks_named,
+)
 
 EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
 GRAPH = Graph(
@@ -33,11 +40,20 @@ MS = 1_000_000
 
 
 def error(component, message):
-    return ErrorReport(at=datetime(2024, 1, 1, tzinfo=UTC), component=component, task=1, message=message)
+    return ErrorReport(
+        at=datetime(2024, 1, 1, tzinfo=UTC), component=component, task=1, message=message
+    )
 
 
 def inbox(**changed):
-    given = {"tuples": 0, "bytes": 0, "adopted": True, "oldest_s": 0.0, "attempts": 1, "seen_s": 0.4}
+    given = {
+        "tuples": 0,
+        "bytes": 0,
+        "adopted": True,
+        "oldest_s": 0.0,
+        "attempts": 1,
+        "seen_s": 0.4,
+    }
     return InboxFigures(**{**given, **changed})
 
 
@@ -58,8 +74,16 @@ def overview(**changed):
 def test_a_topology_that_never_ran_is_all_zeros():
     seen = overview()
     assert (seen.state, seen.seconds) == ("not running", 0)
-    assert (seen.spouts[0].acked, seen.spouts[0].complete_ms, seen.spouts[0].running) == (0, None, 0)
-    assert (seen.bolts[0].capacity, seen.bolts[0].execute_ms, seen.bolts[0].process_ms) == (0, None, None)
+    assert (seen.spouts[0].acked, seen.spouts[0].complete_ms, seen.spouts[0].running) == (
+        0,
+        None,
+        0,
+    )
+    assert (seen.bolts[0].capacity, seen.bolts[0].execute_ms, seen.bolts[0].process_ms) == (
+        0,
+        None,
+        None,
+    )
 
 
 def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acked():
@@ -68,7 +92,15 @@ def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acke
     counts = {
         "lines": {
             1: {"emitted": 10, "transferred": 20, "acked": 1, "complete_us": 900_000, slow: 1},
-            2: {"emitted": 5, "acked": 3, "complete_us": 300_000, fast: 3, "failed": 4, "timeout": 3, "released": 2},
+            2: {
+                "emitted": 5,
+                "acked": 3,
+                "complete_us": 300_000,
+                fast: 3,
+                "failed": 4,
+                "timeout": 3,
+                "released": 2,
+            },
         }
     }
     present = {
@@ -77,7 +109,14 @@ def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acke
     }
     seen = overview(counted=Counted(counts=counts, seconds=60), present=present, driver=True)
     [row] = seen.spouts
-    assert (row.emitted, row.transferred, row.acked, row.failed, row.timeouts, row.released) == (15, 20, 4, 4, 3, 2)
+    assert (row.emitted, row.transferred, row.acked, row.failed, row.timeouts, row.released) == (
+        15,
+        20,
+        4,
+        4,
+        3,
+        2,
+    )
     assert row.complete_ms == 300
     assert row.complete_p99_ms == pytest.approx(900, rel=0.05)
     assert (row.tasks, row.running, row.pending, row.oldest_s) == (2, 2, 8, 9)
@@ -97,22 +136,36 @@ def test_the_capacity_of_a_bolt_is_that_of_its_busiest_task():
 
 
 def test_a_task_that_executes_all_the_time_has_a_capacity_of_1_in_the_window_and_now():
-    counts = {"split": {3: {"executed": 60, "execute_ns": 59 * S}, 4: {"executed": 600, "execute_ns": 20 * S}}}
+    counts = {
+        "split": {
+            3: {"executed": 60, "execute_ns": 59 * S},
+            4: {"executed": 600, "execute_ns": 20 * S},
+        }
+    }
     rates = {"split": {3: {"execute_ns": 998 * S}, 4: {"execute_ns": 0}}}
     seen = overview(counted=Counted(counts=counts, seconds=60), rates=rates)
     busy, idle = seen.tasks
-    assert (busy.capacity, busy.busy, seen.bolts[0].capacity) == pytest.approx((0.983, 0.998, 0.983), abs=0.001)
+    assert (busy.capacity, busy.busy, seen.bolts[0].capacity) == pytest.approx(
+        (0.983, 0.998, 0.983), abs=0.001
+    )
     assert (idle.capacity, idle.busy) == pytest.approx((0.333, 0), abs=0.001)
 
 
 def test_a_share_is_never_above_1_although_the_first_report_is_of_the_second_before():
     counts = {"split": {3: {"execute_ns": S}}}
-    seen = overview(counted=Counted(counts=counts, seconds=0.5), rates={"split": {3: {"execute_ns": 1500 * S}}})
+    seen = overview(
+        counted=Counted(counts=counts, seconds=0.5), rates={"split": {3: {"execute_ns": 1500 * S}}}
+    )
     assert (seen.tasks[0].capacity, seen.tasks[0].busy) == (1, 1)
 
 
 def test_each_task_shows_what_waits_for_it_its_steps_and_its_restarts():
-    counts = {"split": {3: {"executed": 8, "steps": 4, "step_ns": 20 * MS}, 4: {"steps": 1, "step_ns": 5 * MS}}}
+    counts = {
+        "split": {
+            3: {"executed": 8, "steps": 4, "step_ns": 20 * MS},
+            4: {"steps": 1, "step_ns": 5 * MS},
+        }
+    }
     rates = {"split": {3: {"steps": 2_000}, 4: {"steps": 500}}}
     inboxes = {
         3: inbox(tuples=700, bytes=4096, oldest_s=2.5, attempts=3),
@@ -121,7 +174,12 @@ def test_each_task_shows_what_waits_for_it_its_steps_and_its_restarts():
     seen = overview(counted=Counted(counts=counts, seconds=10), rates=rates, inboxes=inboxes)
     first, second = seen.tasks
     assert (first.component, first.task, second.task) == ("split", 3, 4)
-    assert (first.waiting, first.waiting_bytes, first.oldest_s, first.restarts) == (700, 4096, 2.5, 2)
+    assert (first.waiting, first.waiting_bytes, first.oldest_s, first.restarts) == (
+        700,
+        4096,
+        2.5,
+        2,
+    )
     assert (first.steps, first.steps_a_second, first.step_ms, first.executed) == (4, 2, 5, 8)
     [bolt] = seen.bolts
     assert (bolt.waiting, bolt.oldest_s, bolt.restarts, bolt.unattended) == (730, 9, 2, ())
@@ -149,7 +207,9 @@ def test_a_task_without_a_process_is_named(found, shown):
 
 def test_of_very_many_tasks_those_without_a_process_and_those_behind_are_listed():
     graph = replace(GRAPH, bolts=(Component(name="split", tasks=tuple(range(3, 303))),))
-    inboxes = {task: inbox(oldest_s=float(task)) for task in range(3, 303)} | {5: inbox(seen_s=None)}
+    inboxes = {task: inbox(oldest_s=float(task)) for task in range(3, 303)} | {
+        5: inbox(seen_s=None)
+    }
     listed = [row["task"] for row in tables_of(overview(graph=graph, inboxes=inboxes))[TASKS]]
     assert (len(listed), listed[:2], listed[-1]) == (100, ["5", "302"], "204")
 
@@ -164,7 +224,12 @@ def test_the_acker_and_the_edges_show_what_is_counted_and_what_is_now():
     census = Census(pending=9, memory_bytes=243, feed_entries=1, feed_lag_s=0.5)
     seen = overview(counted=Counted(counts=counts, seconds=10), rates=rates, census=census)
     acker, [edge] = seen.acker, seen.edges
-    assert (acker.pending, acker.memory_bytes, acker.updates, acker.updates_a_second) == (9, 243, 100, 12)
+    assert (acker.pending, acker.memory_bytes, acker.updates, acker.updates_a_second) == (
+        9,
+        243,
+        100,
+        12,
+    )
     assert (acker.completed, acker.failed, acker.late, acker.update_ms) == (40, 3, 2, 0.5)
     assert (edge.edge, edge.tuples, edge.a_second) == (EDGE, 10, 2)
     assert (seen.own.pending, seen.own.feed_entries, seen.own.feed_lag_s) == (9, 1, 0.5)
@@ -196,7 +261,10 @@ def test_rates_are_of_the_last_ten_seconds_or_a_little_more():
     meter = RateMeter()
     assert meter.look(0, {"a": {1: {"n": 1000}}}) == {}
     assert meter.look(2, {"a": {1: {"n": 1010}}}) == {"a": {1: {"n": 5000}}}
-    assert meter.look(12, {"a": {1: {"n": 1010}}, "b": {2: {"n": 5}}}) == {"a": {1: {"n": 0}}, "b": {2: {"n": 500}}}
+    assert meter.look(12, {"a": {1: {"n": 1010}}, "b": {2: {"n": 5}}}) == {
+        "a": {1: {"n": 0}},
+        "b": {2: {"n": 500}},
+    }
 
 
 def test_rates_begin_anew_when_the_counters_were_lost():
@@ -210,7 +278,9 @@ def test_a_body_is_shown_as_text_if_it_is_one_and_else_in_hexadecimal():
     euro = "€".encode()
     assert body_text(b"a\tb\r\n<b>", 8) == ("text", "a\tb\n<b>")
     assert body_text("left\u202eright\x7f".encode(), 13) == ("text", r"left\u202eright\x7f")
-    assert body_text(b"a" + euro[:2], 4) == ("text", "a\n… and 1 bytes more"), "a character that was cut in two"
+    assert body_text(b"a" + euro[:2], 4) == ("text", "a\n… and 1 bytes more"), (
+        "a character that was cut in two"
+    )
     assert body_text(b"a" + euro[:2], 3) == ("binary", f"00000000  61 e2 82 {' ' * 39} a..")
     kind, text = body_text(b"\x00\xff0123456789abcdef", 5000)
     assert kind == "binary"
@@ -223,8 +293,34 @@ def test_a_body_is_shown_as_text_if_it_is_one_and_else_in_hexadecimal():
 
 
 def test_numbers_are_written_for_people():
-    assert [milliseconds(number) for number in (None, 0.0123, 12.34, 1234.5)] == ["", "0.012", "12.3", "1,234"]
-    assert [per_second(number) for number in (None, 0, 9.94, 1234.5)] == ["?", "0.0", "9.9", "1,234"]
-    assert [size(number) for number in (0, 2048, 5 * 2**20, 3 * 2**40)] == ["0 B", "2.0 KiB", "5.0 MiB", "3,072.0 GiB"]
-    assert [tasks_named(range(count)) for count in (0, 2, 3, 5)] == ["", "0, 1", "0, 1, 2", "0, 1, 2 and 2 more"]
-    assert [span(number) for number in (0, 59.4, 61, 3 * 3600, 90_000)] == ["0 s", "59 s", "1 min 1 s", "3 h 0 min", "1 d 1 h"]
+    assert [milliseconds(number) for number in (None, 0.0123, 12.34, 1234.5)] == [
+        "",
+        "0.012",
+        "12.3",
+        "1,234",
+    ]
+    assert [per_second(number) for number in (None, 0, 9.94, 1234.5)] == [
+        "?",
+        "0.0",
+        "9.9",
+        "1,234",
+    ]
+    assert [size(number) for number in (0, 2048, 5 * 2**20, 3 * 2**40)] == [
+        "0 B",
+        "2.0 KiB",
+        "5.0 MiB",
+        "3,072.0 GiB",
+    ]
+    assert [tasks_named(range(count)) for count in (0, 2, 3, 5)] == [
+        "",
+        "0, 1",
+        "0, 1, 2",
+        "0, 1, 2 and 2 more",
+    ]
+    assert [span(number) for number in (0, 59.4, 61, 3 * 3600, 90_000)] == [
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "3 h 0 min",
+        "1 d 1 h",
+    ]

@@ -15,7 +15,9 @@ def adaptive(bound=None, timeout=TIMEOUT):
 
 
 def round_of(admission, latency_s, now=1_000.0, done=None):
-    """The bound is filled at ``now``, and this many of its tuples complete at one time; returns when that was."""
+    """The bound is filled at ``now``, and this many of its tuples complete at one time;
+    returns when that was.
+    """
     count = admission.bound
     admission.emitted(count, now)
     admission.reached(now, now)

@@ -1,4 +1,6 @@
-"""The bound on what is in flight against a model of bolt tasks, on simulated time: nothing times out, no task idles."""
+"""The bound on what is in flight against a model of bolt tasks, on simulated time: nothing times
+out, no task idles.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,19 @@ OVERHEAD_S = 0.01
 
 
 class Model:
-    """Servers with a queue each, which are fed in turn, and a spout with more messages than they can do.
+    """Servers with a queue each, which are fed in turn, and a spout with more messages
+    than they can do.
 
-    A tuple that timed out stays where it is, as in an inbox, and is executed. Its root is forgotten: no outcome comes.
+    A tuple that timed out stays where it is, as in an inbox, and is executed. Its root is
+    forgotten: no outcome comes.
     """
 
-    def __init__(self, servers: int, work_s: Callable[[int, float], float], rate: Callable[[float], float] | None = None):
+    def __init__(
+        self,
+        servers: int,
+        work_s: Callable[[int, float], float],
+        rate: Callable[[float], float] | None = None,
+    ):
         self.admission = Admission.for_topology(None, timedelta(seconds=TIMEOUT_S))
         self.work_s = work_s
         self.rate = rate
@@ -70,7 +79,9 @@ class Model:
         self.admission.completed(emitted, self.now)
 
     def expire(self) -> None:
-        for number, then in list(itertools.takewhile(lambda item: self.now - item[1] >= TIMEOUT_S, self.pending.items())):
+        for number, then in list(
+            itertools.takewhile(lambda item: self.now - item[1] >= TIMEOUT_S, self.pending.items())
+        ):
             del self.pending[number]
             self.timeouts += 1
             self.admission.overdue(1, then, self.now)
@@ -128,7 +139,9 @@ def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers):
 def test_a_long_tuple_holds_up_only_those_that_wait_behind_it():
     """Twenty per second for four tasks in turn, and one that takes ten seconds."""
     long_at = 800
-    model = Model(4, lambda number, now: 10.0 if number == long_at else 0.001, rate=lambda now: 20.0)
+    model = Model(
+        4, lambda number, now: 10.0 if number == long_at else 0.001, rate=lambda now: 20.0
+    )
     model.run(39)
     held_up = []
     for _ in range(200):
@@ -141,7 +154,9 @@ def test_a_long_tuple_holds_up_only_those_that_wait_behind_it():
 @pytest.mark.parametrize("tasks", [2, 4, 8])
 @pytest.mark.parametrize("jitter_s", [0.0, 0.15])
 def test_a_long_tuple_of_a_topology_that_has_just_begun_holds_up_no_other(tasks, jitter_s):
-    """The bound has had no time to grow, and other tasks are kept from the processor now and then."""
+    """The bound has had no time to grow, and other tasks are kept from the
+    processor now and then.
+    """
 
     def work_s(number, now):
         if number == 8:
@@ -153,7 +168,9 @@ def test_a_long_tuple_of_a_topology_that_has_just_begun_holds_up_no_other(tasks,
     while model.now < 12:
         model.run(0.05)
         held_up.append(model.arrived)
-    assert max(held_up) <= (25 if jitter_s else 4), "a second at most, for as long as little is known"
+    assert max(held_up) <= (25 if jitter_s else 4), (
+        "a second at most, for as long as little is known"
+    )
     assert max(held_up[100:]) <= (10 if jitter_s else 2)
     assert model.timeouts == 0
 
@@ -182,7 +199,9 @@ def test_a_bolt_of_a_second_on_four_tasks_has_seconds_of_work_in_flight_and_not_
     model = Model(4, always(1.0)).run(150)
     assert model.most <= 20
     assert model.timeouts == 0
-    assert len([end for end, _ in model.worked if end <= 150]) >= 0.87 * 600, "600 messages take 1.15 x 150 s at most"
+    assert len([end for end, _ in model.worked if end <= 150]) >= 0.87 * 600, (
+        "600 messages take 1.15 x 150 s at most"
+    )
 
 
 @pytest.mark.parametrize("before_s", [0.001, 0.01, 0.1])
@@ -257,7 +276,9 @@ def test_one_very_slow_tuple_does_not_take_the_bound_from_the_others(work_s, slo
     model.run(29)
     assert min(model.bounds[int(60 / LOOP_S) :]) >= settled / 2
     model.run(60)
-    assert model.timeouts <= settled / servers + 1, "what waits behind it in its own task, and itself"
+    assert model.timeouts <= settled / servers + 1, (
+        "what waits behind it in its own task, and itself"
+    )
     assert min(model.bounds[int(60 / LOOP_S) :]) >= settled / 3
 
 
@@ -275,7 +296,9 @@ def test_bolts_that_wait_for_more_tuples_are_given_more():
     assert admission.bound == UNPROVEN_BOUND
     for now in range(23, 60):
         admission.look(float(now), admission.bound, admission.bound, 0.0)
-    assert admission.bound == UNPROVEN_BOUND, "but no more than that: work that slow is finished by no bound"
+    assert admission.bound == UNPROVEN_BOUND, (
+        "but no more than that: work that slow is finished by no bound"
+    )
 
 
 def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want():

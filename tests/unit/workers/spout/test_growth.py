@@ -10,7 +10,9 @@ LEAST = 16
 
 
 def settled(growth, needed, fixed_s=0.02, rounds=60, bound=2):
-    """The bound after so many rounds: ``needed`` in flight keep all tasks busy, and take ``fixed_s``."""
+    """The bound after so many rounds: ``needed`` in flight keep all tasks busy, and
+    take ``fixed_s``.
+    """
     for number in range(rounds):
         latency_s = fixed_s * max(1.0, bound / needed)
         bound = growth.judged(bound, 8.0, latency_s, float(number))

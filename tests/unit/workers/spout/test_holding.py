@@ -28,12 +28,25 @@ def test_the_bound_is_told_once():
 
 def test_it_is_told_when_it_grows_or_more_than_halves():
     told = Told()
-    assert [told.at(0, bound=bound) for bound in (10, 9, 5, 4, 3, 4, 8)] == [10, None, None, 4, None, None, 8]
+    assert [told.at(0, bound=bound) for bound in (10, 9, 5, 4, 3, 4, 8)] == [
+        10,
+        None,
+        None,
+        4,
+        None,
+        None,
+        8,
+    ]
 
 
 def test_deactivated_a_spout_holds_nothing():
     told = Told()
-    assert [told.at(0), told.at(1, active=False), told.at(2, active=False), told.at(3)] == [10, 0, None, 10]
+    assert [told.at(0), told.at(1, active=False), told.at(2, active=False), told.at(3)] == [
+        10,
+        0,
+        None,
+        10,
+    ]
 
 
 def test_without_a_driver_a_spout_holds_on_for_a_minute_and_with_redis_away_for_five():
@@ -59,5 +72,9 @@ def test_the_time_runs_on_from_one_absence_to_the_other():
 def test_a_worker_that_never_saw_a_driver_takes_nothing():
     """Spark takes as long as it takes to start: what was taken before would be given back."""
     told = Told(Patience(without_driver=timedelta(seconds=60)))
-    assert [told.at(0, REDIS_AWAY), told.at(5, NO_DRIVER), told.at(65, NO_DRIVER)] == [None, None, None]
+    assert [told.at(0, REDIS_AWAY), told.at(5, NO_DRIVER), told.at(65, NO_DRIVER)] == [
+        None,
+        None,
+        None,
+    ]
     assert told.at(300) == 10

@@ -63,7 +63,9 @@ class Numbers(Spout):
             return
         n = self.waiting.pop(0)
         if self.by_name:
-            collector.emit_direct(self.context.component_tasks("named")[-1], [n], msg_id=n, stream="named")
+            collector.emit_direct(
+                self.context.component_tasks("named")[-1], [n], msg_id=n, stream="named"
+            )
         else:
             collector.emit([n], msg_id=n)
 
@@ -87,7 +89,9 @@ def topology(work=1, named=2):
 
 
 class Drivers:
-    """One driver after the other, and the bolts of its run: these execute what is in their inboxes when they are told."""
+    """One driver after the other, and the bolts of its run: these execute what is in their inboxes
+    when they are told.
+    """
 
     def __init__(self, inboxes):
         self.inboxes = inboxes
@@ -100,13 +104,21 @@ class Drivers:
         self.done = {}
 
     def begin(self, numbers=None, *, says=True):
-        """Begin a run, with what the driver says in the lease; one of an older version ``says`` no numbers."""
+        """Begin a run, with what the driver says in the lease.
+
+        One of an older version ``says`` no numbers.
+        """
         self.lease.take(Holder(driver="driver"))
         self.number += 1
         self.topology = topology().with_parallelism(numbers or {})
         enter(str(self.number), self.topology, self.inboxes, self.ledger, MemoryCaseBook())
         parallelism = self.topology.parallelism if says else {}
-        holder = Holder(driver="driver", run=str(self.number), shape=shape_of(self.topology), parallelism=parallelism)
+        holder = Holder(
+            driver="driver",
+            run=str(self.number),
+            shape=shape_of(self.topology),
+            parallelism=parallelism,
+        )
         self.lease.take(holder)
 
     def work(self, entries=10**9):
@@ -117,12 +129,18 @@ class Drivers:
                 chunk = decode(entry.payload)
                 assert chunk.route.target_task == task
                 bolt = self.topology.component_of(task)
-                assert bolt in dict(self.topology.subscribers("numbers", chunk.route.stream)), "it was meant for another bolt"
+                assert bolt in dict(self.topology.subscribers("numbers", chunk.route.stream)), (
+                    "it was meant for another bolt"
+                )
                 for n in chunk.values.column(0).to_pylist():
                     self.done.setdefault((n, run), Counter())[bolt] += 1
                 order = np.argsort(chunk.lineage.roots)
                 updates = Updates(roots=chunk.lineage.roots[order], xors=chunk.lineage.edges[order])
-                step = int(entry.position.partition("-")[0]) if "-" in entry.position else int(entry.position)
+                step = (
+                    int(entry.position.partition("-")[0])
+                    if "-" in entry.position
+                    else int(entry.position)
+                )
                 self.ledger.apply(Token(run=run, task=task, step=step), updates)
                 self.inboxes.discard(run, task, [entry.position])
 
@@ -140,7 +158,9 @@ def _quick(monkeypatch):
 def working(spout, drivers):
     """The spout worker, from the beginning of the first run on."""
     mine = topology()
-    outbox = Outbox(ledger=drivers.ledger, inboxes=drivers.inboxes, lease=drivers.lease, owner=1, topology=mine)
+    outbox = Outbox(
+        ledger=drivers.ledger, inboxes=drivers.inboxes, lease=drivers.lease, owner=1, topology=mine
+    )
     tally = Tally(MemoryMetrics(), "numbers", 1)
     task = SpoutTask(
         spout=spout,
@@ -165,7 +185,11 @@ def working(spout, drivers):
 
 def waiting(drivers):
     tasks = [task for bolt in drivers.topology.bolts for task in drivers.topology.task_ids(bolt)]
-    return {task: figures.tuples for task, figures in drivers.inboxes.figures(tasks).items() if figures.tuples}
+    return {
+        task: figures.tuples
+        for task, figures in drivers.inboxes.figures(tasks).items()
+        if figures.tuples
+    }
 
 
 def until_acked(spout, drivers, count):
@@ -186,7 +210,9 @@ def test_a_batch_that_is_held_when_the_numbers_change_is_emitted_again_to_the_ri
     spout = Numbers(200)
     with working(spout, drivers):
         wait_until(
-            lambda: len(waiting(drivers)) >= 2 and not drivers.work(1) and len(spout.acked) > 3, 10, "a batch to be held"
+            lambda: len(waiting(drivers)) >= 2 and not drivers.work(1) and len(spout.acked) > 3,
+            10,
+            "a batch to be held",
         )
         drivers.begin({"work": 4, "audit": 3})
         assert drivers.topology.task_ids("audit")[0] == 6, "where nothing of the old numbers was"
@@ -204,11 +230,17 @@ def test_whatever_numbers_follow_each_other_every_message_is_acked_once_by_the_r
             for _ in range(chosen.randrange(6)):
                 time.sleep(0.004)
                 drivers.work(chosen.randrange(1, 4))
-            numbers = {bolt: chosen.randrange(1, 6) for bolt in ("work", "audit", "gone") if chosen.random() < 0.8}
+            numbers = {
+                bolt: chosen.randrange(1, 6)
+                for bolt in ("work", "audit", "gone")
+                if chosen.random() < 0.8
+            }
             drivers.begin(numbers)
         until_acked(spout, drivers, 1_000)
     for n in range(1_000):
-        assert {"work": 1, "audit": 1} in drivers.executed(n), "acked, so both have seen it, in one run"
+        assert {"work": 1, "audit": 1} in drivers.executed(n), (
+            "acked, so both have seen it, in one run"
+        )
 
 
 def test_a_driver_of_an_older_version_says_no_numbers_and_runs_those_of_the_code():
@@ -226,7 +258,11 @@ def test_a_worker_sends_nothing_where_the_numbers_do_not_explain_the_shape(caplo
     drivers = Drivers(MemoryInboxes())
     drivers.begin({"work": 4}, says=False)
     with working(Numbers(10), drivers):
-        wait_until(lambda: "the driver runs another version of the topology" in caplog.text, 5, "the worker to say so")
+        wait_until(
+            lambda: "the driver runs another version of the topology" in caplog.text,
+            5,
+            "the worker to say so",
+        )
         time.sleep(0.1)
         assert not waiting(drivers)
 
@@ -241,7 +277,11 @@ def test_a_spout_that_names_tasks_finds_those_of_the_run():
         for count, numbers in enumerate([{}, {"work": 3}, {"named": 5}, {}], 1):
             drivers.begin(numbers)
             last = drivers.topology.task_ids("named")[-1]
-            wait_until(lambda last=last: spout.context.component_tasks("named")[-1] == last, 5, "the worker to follow")
+            wait_until(
+                lambda last=last: spout.context.component_tasks("named")[-1] == last,
+                5,
+                "the worker to follow",
+            )
             spout.waiting.append(count)
             until_acked(spout, drivers, count)
 

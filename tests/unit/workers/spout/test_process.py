@@ -14,7 +14,11 @@ def process(component="lines", task_index=0, overrides=None, **config):
     builder.set_spout("lines", QueueSpout("lines"), parallelism=2, config=overrides)
     builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
     return SpoutProcess(
-        builder.build(), component, task_index, amqp_url="amqp://127.0.0.1:1", redis_urls=("redis://127.0.0.1:1",)
+        builder.build(),
+        component,
+        task_index,
+        amqp_url="amqp://127.0.0.1:1",
+        redis_urls=("redis://127.0.0.1:1",),
     )
 
 

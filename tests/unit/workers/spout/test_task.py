@@ -143,7 +143,13 @@ class Bench:
         self.tally = Tally(self.metrics, "numbers", 1)
         self.orders = Orders(self.control, 1)
         self.topology = builder.build()
-        outbox = Outbox(ledger=self.ledger, inboxes=self.inboxes, lease=self.lease, owner=1, topology=self.topology)
+        outbox = Outbox(
+            ledger=self.ledger,
+            inboxes=self.inboxes,
+            lease=self.lease,
+            owner=1,
+            topology=self.topology,
+        )
         self.task = SpoutTask(
             spout=spout,
             emitter=SpoutEmitter(self.topology, "numbers", 1),
@@ -167,7 +173,11 @@ class Bench:
             values = chunk.values.column(0).to_pylist()
             roots = chunk.lineage.roots.tolist()
             edges = chunk.lineage.edges.tolist()
-            tuples += zip(values, roots, edges, strict=True) if roots else [(value, None, None) for value in values]
+            tuples += (
+                zip(values, roots, edges, strict=True)
+                if roots
+                else [(value, None, None) for value in values]
+            )
         return tuples
 
     def attend(self, run=RUN):
@@ -201,7 +211,13 @@ def running(spout, settings=SETTINGS, *, attended=True, **parts):
     if attended:
         bench.attend()
     context = SpoutContext(
-        topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
+        topology="t",
+        component="numbers",
+        task_id=1,
+        task_index=0,
+        parallelism=1,
+        wake=bench.task.wake,
+        count=bench.tally.add,
     )
     thread = threading.Thread(target=bench.task.run, args=({}, context))
     thread.start()
@@ -219,7 +235,9 @@ def received(bench, count):
 
 
 def told(bench, *what):
-    wait_until(lambda: what in bench.spout.told, 5, f"the spout to be told {what}, not {bench.spout.told}")
+    wait_until(
+        lambda: what in bench.spout.told, 5, f"the spout to be told {what}, not {bench.spout.told}"
+    )
 
 
 def test_a_complete_tree_acks_its_message_once_on_the_thread_that_emitted():
@@ -227,7 +245,10 @@ def test_a_complete_tree_acks_its_message_once_on_the_thread_that_emitted():
         bench.ack(*received(bench, 2))
         told(bench, "ack", "message 0")
         told(bench, "ack", "message 1")
-    assert sorted(what for what in bench.spout.told if what[0] == "ack") == [("ack", "message 0"), ("ack", "message 1")]
+    assert sorted(what for what in bench.spout.told if what[0] == "ack") == [
+        ("ack", "message 0"),
+        ("ack", "message 1"),
+    ]
     assert len(bench.spout.threads) == 1
     assert bench.metrics.totals()["numbers"][1]["acked"] == 2
 
@@ -268,7 +289,9 @@ def test_a_spout_that_wants_no_reason_is_given_none():
 
 
 def test_a_message_times_out_and_its_late_ack_is_counted():
-    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))) as bench:
+    with running(
+        ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))
+    ) as bench:
         tuples = received(bench, 1)
         told(bench, "fail", "message 0", "timeout")
         assert bench.ledger.pending() == 0
@@ -300,7 +323,9 @@ def test_a_ledger_that_lost_its_memory_gives_everything_back():
 
 
 def test_no_more_than_the_bound_is_in_flight():
-    with running(ListSpout(10), replace(SETTINGS, admission=Admission(bound=3, fixed=True))) as bench:
+    with running(
+        ListSpout(10), replace(SETTINGS, admission=Admission(bound=3, fixed=True))
+    ) as bench:
         first = received(bench, 3)
         bench.ack(first[0])
         told(bench, "ack", "message 0")
@@ -310,7 +335,11 @@ def test_no_more_than_the_bound_is_in_flight():
 
 def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
-        wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
+        wait_until(
+            lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER,
+            5,
+            "the worker to look for a driver",
+        )
         assert bench.spout.waiting == [0]
         bench.attend()
         received(bench, 1)
@@ -442,8 +471,15 @@ def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(t
         fail(bench, two[1])
         bench.ledger.release([three[1]])
         early = bench.task._trees._early
-        kinds = [lambda: any(each.acked for each in early), lambda: any(each.failed for each in early)]
-        wait_until(lambda: all(kind() for kind in kinds) and any(each.released for each in early), 5, "the outcomes")
+        kinds = [
+            lambda: any(each.acked for each in early),
+            lambda: any(each.failed for each in early),
+        ]
+        wait_until(
+            lambda: all(kind() for kind in kinds) and any(each.released for each in early),
+            5,
+            "the outcomes",
+        )
         assert bench.spout.told == []
         inboxes.away = False
         told(bench, "ack all", ("message 0", "message 1"))
@@ -482,9 +518,13 @@ class EndlessCareless(ListSpout):
 @pytest.mark.parametrize("spout", [Endless, EndlessCareless])
 def test_what_is_not_tracked_is_bounded_by_the_inboxes(spout):
     inboxes = MemoryInboxes(Bounds(tuples=8_000, bytes=3_000_000))
-    with running(spout(0), replace(SETTINGS, tracked=spout is EndlessCareless), inboxes=inboxes) as bench:
+    with running(
+        spout(0), replace(SETTINGS, tracked=spout is EndlessCareless), inboxes=inboxes
+    ) as bench:
         received(bench, 1)
-        wait_until(lambda: bench.task._outbox.holds and bench.waiting() > 100, 5, "the inbox to be full")
+        wait_until(
+            lambda: bench.task._outbox.holds and bench.waiting() > 100, 5, "the inbox to be full"
+        )
         time.sleep(0.3)  # for many batches
         figures = inboxes.figures([SINK])[SINK]
         assert figures.tuples <= 8_000
@@ -511,7 +551,11 @@ def test_what_was_sent_to_a_run_that_is_over_is_emitted_again_to_the_next(caplog
 def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
     with running(ListSpout(1), attended=False) as bench:
         bench.attend("")
-        wait_until(lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER, 5, "the worker to look for a driver")
+        wait_until(
+            lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER,
+            5,
+            "the worker to look for a driver",
+        )
         assert bench.spout.waiting == [0]
         bench.attend()
         received(bench, 1)
@@ -525,7 +569,9 @@ def test_the_spout_is_told_what_to_expect_as_the_bound_changes():
         wait_until(lambda: bench.spout.expected[-1] > 2, 5, "the next bound")
         grown = bench.spout.expected[-1]
         bench.control.order(State.DEACTIVATED)
-        wait_until(lambda: bench.spout.expected[-1] == 0, 10, "the spout to be told to give all back")
+        wait_until(
+            lambda: bench.spout.expected[-1] == 0, 10, "the spout to be told to give all back"
+        )
         bench.control.order(State.ACTIVE)
         wait_until(lambda: bench.spout.expected[-1] == grown, 10, "the bound again")
     assert len(bench.spout.threads) == 1
@@ -544,7 +590,9 @@ def test_nothing_is_held_for_long_without_a_driver():
     with running(ListSpout(1), replace(SETTINGS, patience=patience)) as bench:
         wait_until(lambda: bench.spout.expected[-1:] == [100], 5, "the bound")
         bench.leave()
-        wait_until(lambda: bench.spout.expected[-1] == 0, 5, "the spout to be told to give all back")
+        wait_until(
+            lambda: bench.spout.expected[-1] == 0, 5, "the spout to be told to give all back"
+        )
         bench.attend()
         wait_until(lambda: bench.spout.expected[-1] == 100, 5, "the bound again")
         received(bench, 1)
@@ -602,7 +650,9 @@ def test_the_end_comes_also_for_a_spout_that_emits_again_whatever_it_is_given_ba
     given_back = sorted(what[1] for what in bench.spout.told if what[0] == "fail")
     assert given_back == ["message 0", "message 1", "message 2", "message 5"]
     assert bench.spout.told[-1] == ("close",)
-    assert bench.ledger.pending() == 1, "the batch that was registered and never sent expires by itself"
+    assert bench.ledger.pending() == 1, (
+        "the batch that was registered and never sent expires by itself"
+    )
 
 
 def test_a_spout_that_raises_ends_the_worker_with_its_error():
@@ -613,7 +663,13 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
     bench = Bench(Broken(1), SETTINGS)
     bench.attend()
     context = SpoutContext(
-        topology="t", component="numbers", task_id=1, task_index=0, parallelism=1, wake=bench.task.wake, count=bench.tally.add
+        topology="t",
+        component="numbers",
+        task_id=1,
+        task_index=0,
+        parallelism=1,
+        wake=bench.task.wake,
+        count=bench.tally.add,
     )
     with pytest.raises(RuntimeError, match="the source is gone"):
         bench.task.run({}, context)
@@ -623,7 +679,9 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
 def test_without_timeouts_a_message_waits_for_its_outcome_however_long():
     with running(ListSpout(1), replace(SETTINGS, message_timeout=None)) as patient:
         tuples = received(patient, 1)
-        with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))) as bench:
+        with running(
+            ListSpout(1), replace(SETTINGS, message_timeout=timedelta(milliseconds=50))
+        ) as bench:
             told(bench, "fail", "message 0", "timeout")
         assert patient.spout.told == []
         patient.ack(*tuples)
@@ -650,10 +708,16 @@ def test_a_tuple_without_a_message_id_is_sent_and_nobody_is_told():
                 collector.emit([self.waiting.pop(0)])
 
     with running(Careless(2), replace(SETTINGS, admission=Admission(bound=1, fixed=True))) as bench:
-        assert received(bench, 2) == [(0, None, None), (1, None, None)], "and the bound does not count it"
+        assert received(bench, 2) == [(0, None, None), (1, None, None)], (
+            "and the bound does not count it"
+        )
         assert bench.ledger.pending() == 0
         bench.control.order(State.DEACTIVATED)
-        wait_until(lambda: bench.presence == Presence(active=False, pending=0), 10, "the spout to be deactivated")
+        wait_until(
+            lambda: bench.presence == Presence(active=False, pending=0),
+            10,
+            "the spout to be deactivated",
+        )
     assert bench.spout.told == [("close",)]
 
 
@@ -661,14 +725,22 @@ def test_a_deactivated_spout_emits_nothing_and_still_hears_of_everything():
     with running(ListSpout(3), replace(SETTINGS, message_timeout=timedelta(seconds=3))) as bench:
         first, second, _ = received(bench, 3)
         bench.control.order(State.DEACTIVATED)
-        wait_until(lambda: bench.spout.switched == ["activate", "deactivate"], 10, "the spout to be deactivated")
+        wait_until(
+            lambda: bench.spout.switched == ["activate", "deactivate"],
+            10,
+            "the spout to be deactivated",
+        )
         bench.spout.waiting.append(3)
         bench.ack(first)
         told(bench, "ack", "message 0")
         bench.ledger.fail([Failure(root=second[1], component="sink", task=2, reason="no")])
         told(bench, "fail", "message 1", "sink[2]: no")
         told(bench, "fail", "message 2", "timeout")
-        wait_until(lambda: bench.presence == Presence(active=False, pending=0), 10, "the task to say that nothing is in flight")
+        wait_until(
+            lambda: bench.presence == Presence(active=False, pending=0),
+            10,
+            "the task to say that nothing is in flight",
+        )
         assert bench.spout.waiting == [3]
         assert bench.spout.switched == ["activate", "deactivate"]
 

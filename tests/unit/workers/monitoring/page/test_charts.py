@@ -7,7 +7,14 @@ from tiercel.acker.metrics.windows import Counted
 from tiercel.workers.control.graph import Component, Edge, Graph
 from tiercel.workers.monitoring.history import Sample
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.page.charts import COLUMN_PX, ROW_PX, depth_options, graph_options, graph_size, layers
+from tiercel.workers.monitoring.page.charts import (
+    COLUMN_PX,
+    ROW_PX,
+    depth_options,
+    graph_options,
+    graph_size,
+    layers,
+)
 from tiercel.workers.monitoring.raw import Raw
 
 
@@ -21,7 +28,8 @@ def overview(*edges, spouts=("lines",), rates=None):
     )
     nothing = Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0)
     raw = Raw(
-        graph=graph, counted=Counted(counts={}, seconds=0), present={}, state=None, driver=False, inboxes={},
+        graph=graph, counted=Counted(counts={}, seconds=0), present={}, state=None, driver=False,
+        inboxes={},
         census=nothing, errors=[], rates=rates or {},
     )  # fmt: skip
     return overview_of("t", raw)
@@ -31,7 +39,13 @@ def edge(source, target, stream="default"):
     return Edge(source=source, stream=stream, target=target, grouping="shuffle")
 
 
-DIAMOND = (edge("lines", "a"), edge("lines", "b"), edge("a", "end"), edge("b", "end"), edge("lines", "end", "errors"))
+DIAMOND = (
+    edge("lines", "a"),
+    edge("lines", "b"),
+    edge("a", "end"),
+    edge("b", "end"),
+    edge("lines", "end", "errors"),
+)
 
 
 def test_each_bolt_lies_below_all_that_it_subscribes_to():
@@ -42,11 +56,21 @@ def test_each_bolt_lies_below_all_that_it_subscribes_to():
 
 def test_bolts_lie_below_their_sources_and_not_across():
     crossed = (edge("left", "l1"), edge("right", "r1"), edge("r1", "r2"), edge("l1", "l2"))
-    assert layers(overview(*crossed, spouts=("left", "right"))) == [["left", "right"], ["l1", "r1"], ["l2", "r2"]]
+    assert layers(overview(*crossed, spouts=("left", "right"))) == [
+        ["left", "right"],
+        ["l1", "r1"],
+        ["l2", "r2"],
+    ]
 
 
 def test_on_a_cycle_the_edges_that_close_it_go_upwards_and_are_bent():
-    cycle = (edge("lines", "a"), edge("a", "b"), edge("b", "a", "again"), edge("b", "end"), edge("end", "end", "more"))
+    cycle = (
+        edge("lines", "a"),
+        edge("a", "b"),
+        edge("b", "a", "again"),
+        edge("b", "end"),
+        edge("end", "end", "more"),
+    )
     seen = overview(*cycle)
     assert layers(seen) == [["lines"], ["a"], ["b"], ["end"]]
     links = graph_options(seen)["series"][0]["links"]
@@ -67,6 +91,12 @@ def test_edges_show_what_goes_over_them_and_are_bent_round_what_they_pass():
 
 def test_a_chart_has_a_gap_where_nobody_knows():
     then = datetime(2024, 1, 1, tzinfo=UTC)
-    samples = [Sample(at=then, depths={"q ready": 1}), Sample(at=then, depths={"q ready": None, "waiting tuples": 2})]
-    lines = {line["name"]: [depth for _, depth in line["data"]] for line in depth_options(samples)["series"]}
+    samples = [
+        Sample(at=then, depths={"q ready": 1}),
+        Sample(at=then, depths={"q ready": None, "waiting tuples": 2}),
+    ]
+    lines = {
+        line["name"]: [depth for _, depth in line["data"]]
+        for line in depth_options(samples)["series"]
+    }
     assert lines == {"q ready": [1, None], "waiting tuples": [None, 2]}

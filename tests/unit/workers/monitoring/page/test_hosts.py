@@ -13,7 +13,16 @@ HOSTS = AllowedHosts.of(["Monitor", "tiercel.example.com", "::2"])
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "LOCALHOST:8710", "127.0.0.1:1", "[::1]:8710", "monitor:8710", "tiercel.example.com", "[::2]", "10.0.0.7:80"],
+    [
+        "localhost",
+        "LOCALHOST:8710",
+        "127.0.0.1:1",
+        "[::1]:8710",
+        "monitor:8710",
+        "tiercel.example.com",
+        "[::2]",
+        "10.0.0.7:80",
+    ],
 )
 def test_a_loopback_name_a_given_one_and_the_address_of_the_connection_are_let_in(host):
     assert HOSTS.admit(host, "10.0.0.7")
@@ -22,8 +31,10 @@ def test_a_loopback_name_a_given_one_and_the_address_of_the_connection_are_let_i
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example:8710", "localhost.evil.example", "localhost@evil.example", "evil.example@localhost", "a.monitor",
-        "127.0.0.1.nip.io", "", "localhost:", "localhost:80:80", "localhost, evil", "10.0.0.8", "localhost\r\nx", "[localhost]",
+        "evil.example:8710", "localhost.evil.example", "localhost@evil.example",
+        "evil.example@localhost", "a.monitor",
+        "127.0.0.1.nip.io", "", "localhost:", "localhost:80:80", "localhost, evil", "10.0.0.8",
+        "localhost\r\nx", "[localhost]",
         "::1",
     ],
 )  # fmt: skip
