@@ -1,4 +1,4 @@
-"""What a timeout does: ``tiercel run tiercel.examples.random_sentences:topology``.
+"""Timeouts: ``tiercel run tiercel.examples.random_sentences:topology``.
 
 Now and then a sentence at random; the spout keeps it until it is acked. A bolt forgets some words:
 it neither acks nor fails them. The spout cannot know that, so after ``message_timeout_secs`` the

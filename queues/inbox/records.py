@@ -33,7 +33,7 @@ class Sender:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:
-    """What one sender appends to one inbox in one call: encoded chunks, see
+    """The tuples that one sender appends to one inbox in one call: encoded chunks, see
     ``queues.inbox.chunk``.
     """
 

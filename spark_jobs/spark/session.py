@@ -79,7 +79,7 @@ class SparkUnit:
 
     @property
     def slots(self) -> int:
-        """How many Spark tasks can run at once, where none runs.
+        """Return the number of Spark tasks that can run at once, where none runs.
 
         On a cluster it waits for executors, for seconds.
         """
@@ -89,7 +89,7 @@ class SparkUnit:
 
     @property
     def free(self) -> int:
-        """How many Spark tasks could run beside those that do.
+        """Return the number of Spark tasks that could run beside those that do.
 
         In local mode none is ever lost, and 0 is returned.
         """

@@ -126,12 +126,12 @@ def driver(  # noqa: PLR0913 - one parameter an option
         from tiercel.workers.driver.around import DriverAround  # noqa: PLC0415 - PySpark takes a second
         from tiercel.workers.driver.process import Driver  # noqa: PLC0415
         from tiercel.workers.heartbeat import Heartbeat  # noqa: PLC0415
-        from tiercel.workers.loading import (
+        from tiercel.workers.loading import (  # noqa: PLC0415
             load_topology,
             module_of,
             spark_options_of,
             with_spark_options,
-        )  # noqa: PLC0415
+        )
 
         loaded = with_spark_options(
             load_topology(topology, settings.spout_tasks), spark_options_of(conf or ())

@@ -33,7 +33,7 @@ class Hosts(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many hosts can run at once, where none runs.
+        """Return the number of hosts that can run at once, where none runs.
 
         Those of an executor that does not answer are not counted.
         """
@@ -41,7 +41,7 @@ class Hosts(Protocol):
 
     @property
     def free(self) -> int:
-        """How many could run beside those that do; returns at once."""
+        """Return the number that could run beside those that do, at once."""
         ...
 
     def start(self, run: Run) -> Tasks:

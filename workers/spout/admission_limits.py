@@ -33,7 +33,7 @@ class Limits:
     calm_s: float = 10.0
 
     def step(self, bound: int, latency_s: float) -> float:
-        """How much larger the bound may be where trees are quick, if they take
+        """The factor by which the bound may grow where trees are quick, if they take
         longer in proportion.
         """
         per_second = bound / max(latency_s, 0.001)

@@ -72,7 +72,7 @@ class Aside:
 
     @property
     def calm(self) -> bool:
-        """Whether there was room for all that came, until something was stuck."""
+        """True if there was room for all that came, until something was stuck."""
         return self._calm
 
     def enlarge(self, by: int, now: float) -> None:

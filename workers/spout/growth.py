@@ -1,4 +1,4 @@
-"""How far a bound grows where trees are quick: while more are completed for it."""
+"""Growth of a bound where trees are quick: as long as more are completed for it."""
 
 from __future__ import annotations
 

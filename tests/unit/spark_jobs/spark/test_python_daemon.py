@@ -38,7 +38,8 @@ before = set(sys.modules)
 import pyarrow, numpy, tiercel.spark_jobs.spark.run
 pyarrow.array([1.5]).to_numpy()
 print(*sorted(set(sys.modules) - before))
-print(all(name in before for name in ("pandas", "redis", "pyspark.worker", "tiercel.spark_jobs.running.host")))
+wanted = ("pandas", "redis", "pyspark.worker", "tiercel.spark_jobs.running.host")
+print(all(name in before for name in wanted))
 """
 FORKED = """
 import os

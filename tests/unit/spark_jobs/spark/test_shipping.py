@@ -85,7 +85,8 @@ def test_what_lies_beside_a_users_module_travels_with_it(users_folder, tmp_path)
 def test_it_is_importable_from_another_working_directory_with_its_data(users_folder, tmp_path):
     pack_code("users_topology", tmp_path / "code.zip")
     script = """
-import users_topology, beside, helpers, importlib.resources, tiercel.spark_jobs.spark.run, tiercel.queues.inbox.redis_streams
+import users_topology, beside, helpers, importlib.resources
+import tiercel.spark_jobs.spark.run, tiercel.queues.inbox.redis_streams
 assert "code.zip" in tiercel.spark_jobs.spark.run.__file__, tiercel.spark_jobs.spark.run.__file__
 words = importlib.resources.files("helpers").joinpath("words.txt").read_text()
 print(users_topology.VALUE, beside.VALUE, helpers.VALUE, words)

@@ -184,7 +184,7 @@ def test_the_room_for_others_is_taken_back_when_the_long_tuple_is_done():
 
 
 def test_tasks_that_are_busy_go_on_beside_a_long_tuple():
-    """What waits behind it can still be finished in time."""
+    """The tuples behind it can still be finished in time."""
     model = Model(4, lambda number, now: 10.0 if number == 4_000 else 0.01)
     model.run(13)
     emitted = len(model.worked)
