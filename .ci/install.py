@@ -29,6 +29,9 @@ EVERY_S = 10.0
 LAST_LINES = 30
 _LOOK_S = 1.0
 
+_NAMED = 3
+
+_INSTALLING = "Installing collected packages:"
 _DOWNLOADING = re.compile(r"\s*Downloading (?:\S*/)?(\S+) \(([\d.]+) MB\)")
 _BUILDING = re.compile(r"\s*Building wheel for (\S+) .*: started")
 
@@ -53,8 +56,10 @@ class Progress:
             self._say(f"downloading {found[1]}, {float(found[2]):.0f} MB")
         elif found := _BUILDING.match(line):
             self._say(f"building {found[1]}")
-        elif line.startswith("Installing collected packages:"):
-            self._say("unpacking")
+        elif line.startswith(_INSTALLING):
+            names = line.removeprefix(_INSTALLING).strip()
+            many = names.count(",") + 1
+            self._say(f"unpacking {names if many <= _NAMED else f'{many} packages'}")
 
     def look(self) -> None:
         """Tell the progress of a large download, if it is time to."""

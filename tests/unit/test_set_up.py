@@ -103,7 +103,7 @@ def test_a_long_download_shows_how_far_it_is_and_nothing_else_is_printed(install
     assert len(done) >= 3
     assert done == sorted(done)
     assert done[0] < done[-1]
-    assert last == "tiercel:   unpacking"
+    assert last == "tiercel:   unpacking weighty"
     assert "Successfully installed weighty-1.0" in log.read_text()
     assert list(tmp_path.glob("tiercel-pip-*")) == []
 
@@ -120,7 +120,13 @@ def test_a_terminal_sees_one_line_that_is_written_again(install, tmp_path, monke
     progress.line("Installing collected packages: weighty\n")
     [_, again, unpacking, _] = out.getvalue().split("\n")
     assert re.findall(r"\r[^\r]*: (\d) of 6 MB", again) == ["1", "2"]
-    assert unpacking == "tiercel:   unpacking"
+    assert unpacking == "tiercel:   unpacking weighty"
+
+
+def test_of_many_packages_the_number_is_told(install, tmp_path):
+    out = io.StringIO()
+    install.Progress(tmp_path, out).line("Installing collected packages: a, b, c, d\n")
+    assert out.getvalue() == "tiercel:   unpacking 4 packages\n"
 
 
 def test_a_failure_shows_the_last_lines_and_where_the_others_are(install, tmp_path):
