@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("tiercel", "bench", "examples", "tests")  # those of them that there are
+FOLDERS = (
+    "acker",
+    "bench",
+    "compose",
+    "examples",
+    "queues",
+    "spark_jobs",
+    "tests",
+    "tiercel",
+    "workers",
+)
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 _OPENING = re.compile(r"(What|Whether|Who|Whose|Whom|Where|How)\b")
