@@ -44,9 +44,8 @@ def test_an_address_that_is_taken_is_named():
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "nicegui", None)
-    for module in [
-        name for name in sys.modules if name.startswith("tiercel.workers.monitoring.page.view")
-    ]:
+    pages = [name for name in sys.modules if name.startswith("tiercel.workers.monitoring.page.")]
+    for module in pages:
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(Exception, match=r"pip install 'tiercel\[monitor\]'"):
         CliRunner().invoke(app, ["monitor", *NOWHERE], catch_exceptions=False)
