@@ -15,7 +15,7 @@ ONE_MACHINE = ["local", "local[2]", "local[*]", "local-cluster[2,1,1024]"]
 
 
 def settings(master: str, options: Mapping[str, str] | None = None) -> dict[str, str]:
-    return settings_of("words", master, options or {}, ["-Xmx1g"])
+    return settings_of("words", master, options or {}, ["-Da=b"])
 
 
 @pytest.mark.parametrize("master", [*ONE_MACHINE, *CLUSTERS])
@@ -37,8 +37,8 @@ def test_on_one_machine_strangers_get_nothing_and_the_jvm_is_small(master: str) 
     assert found["spark.authenticate"] == found["spark.network.crypto.enabled"] == "true"
     assert found["spark.driver.bindAddress"] == "127.0.0.1"
     assert SMALL_JVM in found["spark.driver.extraJavaOptions"]
-    assert "-Xmx1g" in found["spark.driver.extraJavaOptions"]
-    assert found["spark.executor.extraJavaOptions"] == SMALL_JVM
+    assert "-Da=b" in found["spark.driver.extraJavaOptions"]
+    assert found["spark.executor.extraJavaOptions"] == f"{SMALL_JVM} -Da=b"
 
 
 @pytest.mark.parametrize("master", CLUSTERS)
