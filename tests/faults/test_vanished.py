@@ -81,13 +81,14 @@ def at_work(wired):
     return [path.name for path in wired.folder.iterdir() if now - path.stat().st_mtime < 2.0]
 
 
-def flows(wired):
+def flows(wired, stopped_at):
     """Tell whether nearly as many were done in the last two seconds as were published:
     those of both tasks.
     """
     last_s = time.time() - 2.0
     lately = sum(at > last_s for at in Executions(wired.folder).first_at.values())
-    return lately >= 1.8 * RATE
+    # What was done before the executor went says nothing.
+    return last_s > stopped_at and lately >= 1.8 * RATE
 
 
 def threads(pid):
@@ -110,7 +111,7 @@ def vanish(wired, come_back):
         stopped_at = time.time()
         done = len(Executions(wired.folder).done)
         wrote = effects_of(wired, worker)
-        wait_until(lambda: flows(wired), FLOWS_AGAIN_S, "messages to flow on what is there")
+        wait_until(lambda: flows(wired, stopped_at), FLOWS_AGAIN_S, "messages to flow on what is there")
         flowed_s = time.time() - stopped_at
         time.sleep(AWAY_S - flowed_s)
         meanwhile = len(Executions(wired.folder).done) - done
