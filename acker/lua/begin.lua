@@ -4,7 +4,8 @@
 -- ARGV   1 the run
 -- Reply  1 it is the current one; 0 it was, and a later run has begun since
 --
--- Must never bring back a run that is over: an older driver may make or repeat this call long after its successor's.
+-- Must never bring back a run that is over: an older driver may make or repeat this call long after
+-- its successor's.
 
 local REMEMBERED = 64 -- runs
 
@@ -28,8 +29,9 @@ end
 if current then
   over = (mark(current) .. over):sub(1, REMEMBERED * #mark(''))
 end
--- The first write is one that a server that is out of memory takes: a driver may always begin. Steps of this very run
--- can be known already: it went on without its ``begin`` if the server restarted empty.
+-- The first write is one that a server that is out of memory takes: a driver may always begin.
+-- Steps of this very run can be known already: it went on without its ``begin`` if the server
+-- restarted empty.
 redis.call('HDEL', tokens, 'run')
 for _, field in ipairs(redis.call('HKEYS', tokens)) do
   if field:sub(1, #run + 1) ~= run .. ':' then

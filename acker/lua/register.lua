@@ -1,8 +1,10 @@
 -- Make roots pending. Begins with outcomes.lua.
 --
--- KEYS   owners + 1: the receipt for the roots that complete at once   owners + 2: how many calls the owner made
+-- KEYS   owners + 1: the receipt for the roots that complete at once
+--        owners + 2: how many calls the owner made
 --        then one bucket per group
--- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept   5 milliseconds that the count is kept, '0': for ever
+-- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept
+--        5 milliseconds that the count is kept, '0': for ever
 --        then per group: its 3 high bytes; records of field (5 bytes) and initial ack-val (8 bytes)
 -- Reply  the roots that collide with another pending entry, 8 bytes each; the count
 --
@@ -10,7 +12,7 @@
 
 local ZERO = string.rep('\0', 8)
 local owner = ARGV[3]
-local collided, nobody = {}, {}
+local collided, without_receivers = {}, {}
 
 -- A server that comes back with an old snapshot knows of fewer calls than the owner made.
 local count = redis.call('INCR', KEYS[OWNERS + 2])
@@ -29,7 +31,7 @@ for group = 1, #KEYS - OWNERS - 2 do
   local values = redis.call('HMGET', key, unpack(fields))
   for i = 1, #fields do
     if not values[i] and initials[i] == ZERO then
-      nobody[#nobody + 1] = high .. fields[i]
+      without_receivers[#without_receivers + 1] = high .. fields[i]
     elseif not values[i] then
       new[#new + 1] = fields[i]
       new[#new + 1] = initials[i] .. owner
@@ -45,9 +47,9 @@ for group = 1, #KEYS - OWNERS - 2 do
   end
 end
 
--- A root without receivers leaves no entry by which a repeat could be told, so the receipt tells it.
-if #nobody > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) then
-  tell(owner, 'a', '', table.concat(nobody))
+-- A root without receivers leaves no entry by which to know a repeat, so the receipt is for that.
+if #without_receivers > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) then
+  tell(owner, 'a', '', table.concat(without_receivers))
   append_outcomes()
 end
 return {table.concat(collided), count}

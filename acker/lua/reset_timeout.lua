@@ -1,7 +1,8 @@
--- Tell the owners of the pending ones among these roots to start their timeouts again. Begins with outcomes.lua.
+-- Tell the owners of the pending ones among these roots to start their timeouts again. Begins with
+-- outcomes.lua.
 --
--- KEYS   from owners + 1: one bucket a group
--- ARGV   then a group: its 3 high bytes; fields, 5 bytes each
+-- KEYS   from owners + 1: one bucket per group
+-- ARGV   then per group: its 3 high bytes; fields, 5 bytes each
 -- Reply  nothing
 --
 -- Must never change an ack-val. A bucket that expires does so later now, as a whole.

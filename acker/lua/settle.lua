@@ -1,8 +1,10 @@
--- Take roots out of the ledger: fail them, release them, or forget them without an outcome. Begins with outcomes.lua.
+-- Take roots out of the ledger: fail them, release them, or forget them without an outcome. Begins
+-- with outcomes.lua.
 --
--- KEYS   from owners + 1: one bucket a group
+-- KEYS   from owners + 1: one bucket per group
 -- ARGV   3 'f' fail, 'r' release, '-' forget   4 groups
---        then a group: its 3 high bytes; records of field (5 bytes) and reason (2 bytes, only read by 'f')
+--        then per group: its 3 high bytes; records of field (5 bytes) and reason (2 bytes, only
+--        read by 'f')
 --        then the reasons, the first has number 0
 -- Reply  how many were pending
 --

@@ -1,16 +1,19 @@
 -- The memory of steps, for apply.lua, which begins with this after outcomes.lua.
 --
--- KEYS   the caller passes the tokens: field RUN:TASK has the newest attempt, 4 bytes; then, unless the task was only fenced,
---        its last step, 8 bytes, the digest of that step's work, 16 bytes, and the numbers of the slices applied, 2 bytes each
+-- KEYS   the caller passes the tokens: field RUN:TASK has the newest attempt, 4 bytes; then, unless
+--        the task was only fenced, its last step, 8 bytes, the digest of that step's work, 16
+--        bytes, and the numbers of the slices applied, 2 bytes each
 -- ARGV   none of its own
 -- Reply  none of its own: a verdict for the script that follows
 --
--- Must never go by a clock: a step may be repeated hours later. It is forgotten for a later one of its task.
+-- Must never go by a clock: a step may be repeated hours later. It is forgotten for a later one of
+-- its task.
 
 local FRESH, REPEATED, CONFLICTING, STALE = 0, 1, 2, 3
 
 -- Judge one slice of a step, and remember it. ``position``: attempt (4 bytes) and step (8).
--- The only write comes before any entry changes: a server that is out of memory refuses here and leaves all as it was.
+-- The only write comes before any entry changes: a server that is out of memory refuses here and
+-- leaves all as it was.
 local function judge(tokens, run, task, position, digest, slice)
   local field = run .. ':' .. task
   local found = redis.call('HMGET', tokens, 'run', field)

@@ -1,9 +1,11 @@
--- Add to counters, once however often the call is repeated: those of all time, and those of the slot of each window.
+-- Add to counters, once however often the call is repeated: those of all time, and those of the
+-- slot of each window.
 --
--- KEYS   1 the number of the reporter's last call   2 when counting began   3 the counters of all time
---        4 and more: the slots of now
--- ARGV   1 the number of this call; a reporter counts from 1   2 milliseconds for which a reporter is remembered
---        3 now, in seconds   then for each slot how many milliseconds it is kept   then field and count, in pairs
+-- KEYS   1 the number of the reporter's last call   2 when counting began
+--        3 the counters of all time   4 and more: the slots of now
+-- ARGV   1 the number of this call; a reporter counts from 1
+--        2 milliseconds for which a reporter is remembered   3 now, in seconds
+--        then for each slot how many milliseconds it is kept   then field and count, in pairs
 -- Reply  1 counted, 0 a repeat
 --
 -- Must never make the name of a slot itself: in a cluster it could lie elsewhere.

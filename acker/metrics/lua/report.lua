@@ -1,10 +1,13 @@
 -- Keep errors of one task, as many as its window has room for.
 --
--- KEYS   1 the list of the topology's errors, newest first   2 the windows: task to "its beginning, in milliseconds" "errors in it"
--- ARGV   1 errors a window   2 milliseconds of a window   3 errors a topology   4 the task   then the errors, oldest first
+-- KEYS   1 the list of the topology's errors, newest first
+--        2 the windows: task to "its beginning, in milliseconds" "errors in it"
+-- ARGV   1 errors per window   2 milliseconds of a window   3 errors per topology   4 the task
+--        then the errors, oldest first
 -- Reply  how many were kept
 --
--- Must never lengthen a window that has begun: a task that reports all the time would be silent for ever.
+-- Must never lengthen a window that has begun: a task that reports all the time would be silent for
+-- ever.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

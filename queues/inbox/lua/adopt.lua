@@ -2,11 +2,12 @@
 -- Give one inbox to a run, or forget it if it is empty and the topology has no such task any more.
 --
 -- KEYS   1 meta   2 entries   3 senders   4 progress   5 wake   6 snapshots
--- ARGV   1 run   2 whether the topology has the task: 1 or 0
+-- ARGV   1 run   2 1 if the topology has the task, else 0
 -- Reply  0 forgotten, 1 adopted, 2 refused: the inbox belongs to a run with a higher number
 --
--- Must never touch entries or snapshots: their roots are released first. Attempts go on counting, so that a process of
--- an earlier run is never taken for one of this. Must never give an inbox back to an earlier run: its driver may come late.
+-- Must never touch entries or snapshots: their roots are released first. Attempts go on counting,
+-- so that a process of an earlier run is never taken for one of this. Must never give an inbox back
+-- to an earlier run: its driver may come late.
 
 local function number(run)
   return tonumber((run or ''):match('^%d+') or 0)

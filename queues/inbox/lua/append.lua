@@ -3,7 +3,8 @@
 --
 -- KEYS   1 meta   2 entries   3 senders   4 wake
 -- ARGV   1 run   2 sender's task   3 its attempt   4 number   5 digest
---        6 most tuples, 7 most bytes; below 0: no bound   then for each chunk its tuples, its payload
+--        6 most tuples, 7 most bytes; below 0: no bound
+--        then for each chunk its tuples, its payload
 -- Reply  0 done, 1 repeated, 2 different, 3 full, 4 stale
 --
 -- Must never remember a number that it did not append.

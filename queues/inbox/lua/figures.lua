@@ -4,7 +4,8 @@
 -- KEYS   1 meta   2 entries
 -- ARGV   none
 -- Reply  run or false, tuples, bytes, attempts drawn in this run,
---        milliseconds since the task's process was seen or false, since the oldest entry came or false
+--        milliseconds since the task's process was seen or false, since the oldest entry came or
+--        false
 
 local run, tuples, size, drawn, before, seen =
   unpack(redis.call('HMGET', KEYS[1], 'run', 'tuples', 'bytes', 'drawn', 'before', 'seen'))

@@ -11,7 +11,8 @@ local meta = redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step', 'tuples', 'b
 if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then return 0 end
 if tonumber(ARGV[3]) <= tonumber(meta[3]) then return 1 end
 local sealed = redis.call('HGET', KEYS[3], 'sealed') or ''
-local step, ticks, tuples, size, whole, part = sealed:match('^(%d+) (%d+) (%d+) (%d+)|([^|]*)|(.*)$')
+local step, ticks, tuples, size, whole, part =
+  sealed:match('^(%d+) (%d+) (%d+) (%d+)|([^|]*)|(.*)$')
 if step ~= ARGV[3] then return 2 end
 
 for position, rows in part:gmatch('(%S+)=(%x+)') do

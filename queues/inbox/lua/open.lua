@@ -3,8 +3,8 @@
 --
 -- KEYS   1 meta   2 progress   3 wake   4 snapshots
 -- ARGV   1 run   2 attempt
--- Reply  step, ticks, last position taken or false, positions with their bitmaps (and what is sealed),
---        snapshot or false; false if the inbox belongs to another run or a newer attempt
+-- Reply  step, ticks, last position taken or false, positions with their bitmaps (and what is
+--        sealed), snapshot or false; false if the inbox belongs to another run or a newer attempt
 
 local run, attempt, step, ticks, taken =
   unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step', 'ticks', 'taken'))

@@ -1,26 +1,28 @@
--- Begin a turn in one shard, and with that end all earlier ones. Begins with undo.lua and values.lua.
+-- Begin a turn in one shard, which ends all earlier ones. Begins with undo.lua and values.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 step   3 attempt; 0 draws one, in the home shard, which is asked first   4 number of shards
---        5 "epoch step" of the last commit, as the home shard replied; "?": this is the home shard
+-- ARGV   1 epoch   2 step   3 attempt; 0 draws one, in the home shard, which is asked first
+--        4 number of shards   5 "epoch step" of the last commit, from the home shard, "?" in that
 --        6 most changes to take back in one call   7 index of the task   then the fields to read
--- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun, 3 other number of shards
---        2: attempt, or the other number   3: "epoch step" of the last commit, "*" if nothing is known of it   4: its digest
---        5: the values of the fields   6: what takes them back, if the last commit is of this step
+-- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun,
+--        3 other number of shards   2: attempt, or that number   3: "epoch step" of the last
+--        commit, "*" if nothing is known of it   4: its digest   5: the values of the fields
+--        6: what takes them back, if the last commit is of this step
 --
--- Must never take back a commit that is final, nor what this very turn has written: a repeat of this call may come late.
+-- Must never take back a final commit, nor what this turn has written: a repeat may come late.
 
 local entries, run, turn, undo = unpack(KEYS)
 local epoch, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local newest, shards, tasks = unpack(redis.call('HMGET', run, 'epoch', 'shards', 'tasks'))
-if shards and shards ~= ARGV[4] and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
+local differs = shards and shards ~= ARGV[4]
+if differs and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
 
 local known = redis.call('HGET', turn, 'turn')
-local last_epoch, last_step, last_attempt = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
-last_epoch, last_step, last_attempt = tonumber(last_epoch), tonumber(last_step), tonumber(last_attempt)
+local last_epoch, last_step, latest = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
+last_epoch, last_step, latest = tonumber(last_epoch), tonumber(last_step), tonumber(latest)
 local same = epoch == last_epoch and step == last_step
 if epoch < tonumber(newest or 0) or epoch < last_epoch or (epoch == last_epoch and step < last_step)
-  or (same and attempt ~= 0 and attempt < last_attempt) then
+  or (same and attempt ~= 0 and attempt < latest) then
   return {0, 0, '', ''}
 end
 
@@ -38,7 +40,8 @@ local mine = string.format('%s %d', this, attempt)
 local calls, logged = unpack(redis.call('HMGET', turn, 'calls', 'logged'))
 if known == mine and calls then return begun() end
 
-redis.call('HSET', run, 'epoch', ARGV[1], 'shards', ARGV[4], 'tasks', math.max(tonumber(tasks or 0), ARGV[7] + 1))
+redis.call('HSET', run, 'epoch', ARGV[1], 'shards', ARGV[4],
+  'tasks', math.max(tonumber(tasks or 0), ARGV[7] + 1))
 redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
 if sealed == '*' or logged == sealed then

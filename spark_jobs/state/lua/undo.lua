@@ -1,4 +1,5 @@
--- Prelude of begin.lua and write.lua: takes one change of an entry back. Has no KEYS, ARGV or reply of its own.
+-- Prelude of begin.lua and write.lua: takes one change of an entry back. Has no KEYS, ARGV or reply
+-- of its own.
 
 local function opposite(amount)
   return amount:sub(1, 1) == '-' and amount:sub(2) or '-' .. amount

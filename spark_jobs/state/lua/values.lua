@@ -1,7 +1,9 @@
 -- Prelude of begin.lua and read.lua: reads values. Has no KEYS, ARGV or reply of its own.
 
--- Returns the values as they are, and what takes them back: nothing if not ``through`` the undo log.
+-- Returns the values as they are, and what takes them back: nothing if not ``through`` the undo
+-- log.
 local function values_of(entries, undo, through, fields)
   if #fields == 0 then return {}, {} end
-  return redis.call('HMGET', entries, unpack(fields)), through and redis.call('HMGET', undo, unpack(fields)) or {}
+  local back = through and redis.call('HMGET', undo, unpack(fields)) or {}
+  return redis.call('HMGET', entries, unpack(fields)), back
 end

@@ -1,12 +1,14 @@
 -- Do a part of a commit in one shard, with what takes it back. Begins with undo.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 turn: "epoch step attempt"   3 number of this call, from 1 on   4 "epoch step" to seal, "": no seal
---        5 digest to seal with   6 number of puts   7 number of deletions
+-- ARGV   1 epoch   2 turn: "epoch step attempt"   3 number of this call, from 1 on
+--        4 "epoch step" to seal, "": no seal   5 digest to seal with   6 number of puts
+--        7 number of deletions
 --        then a put: field, value; a deletion: field; an increment: field, amount
 -- Reply  0 a later turn has begun   1 done, now or before   2 an increment met no number of 64 bits
 --
--- Fields of one turn differ, so that each entry's record is that of its value before the turn. Nothing is done but all of it.
+-- Fields of one turn differ, so that each entry's record is that of its value before the turn. All
+-- of it is done or nothing.
 
 local entries, run, turn, undo = unpack(KEYS)
 local number, puts, deletions = tonumber(ARGV[3]), tonumber(ARGV[6]), tonumber(ARGV[7])

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Draw the number of a new run: the time in microseconds, and more than the number before if a clock was set back.
+-- Draw the number of a new run: the time in microseconds, and more than the number before if a
+-- clock was set back.
 --
 -- KEYS   1 the lease, a string: "DRIVER RUN SHAPE NUMBERS"   2 the number of the newest run
 -- ARGV   1 the driver
