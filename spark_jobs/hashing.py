@@ -48,26 +48,8 @@ def by_key(
     column too, so the cache may answer for them.
     """
     positions = [schema.position(field) for field in fields]
-    columns = [schema.fields[position] for position in positions]
+    compute = _without_cache(schema, fields, of)
     cache: dict[Any, T] = {}
-
-    def compute(values: Sequence[Any]) -> T:
-        try:
-            return of(
-                hash_values(
-                    [
-                        _canonical(values[at], column)
-                        for at, column in zip(positions, columns, strict=True)
-                    ]
-                )
-            )
-        except UNFIT:
-            try:
-                schema.check(values)
-            except SchemaError as error:
-                raise BadValuesError(f"cannot group by {', '.join(fields)}: {error}") from None
-            raise
-
     single = positions[0] if len(positions) == 1 else None
 
     def find(values: Sequence[Any], _identity: int) -> T:
@@ -83,6 +65,29 @@ def by_key(
             return found
 
     return find
+
+
+def _without_cache(
+    schema: Schema, fields: Sequence[str], of: Callable[[int], T]
+) -> Callable[[Sequence[Any]], T]:
+    positions = [schema.position(field) for field in fields]
+    columns = [schema.fields[position] for position in positions]
+
+    def compute(values: Sequence[Any]) -> T:
+        try:
+            key = [
+                _canonical(values[at], column)
+                for at, column in zip(positions, columns, strict=True)
+            ]
+            return of(hash_values(key))
+        except UNFIT:
+            try:
+                schema.check(values)
+            except SchemaError as error:
+                raise BadValuesError(f"cannot group by {', '.join(fields)}: {error}") from None
+            raise
+
+    return compute
 
 
 def _canonical(value: Any, column: Field) -> Any:

@@ -1,70 +1,42 @@
-"""One channel from its opening to its end: what came on it, and what became of each message."""
+"""One channel from its opening to its end: its subscription, and what came on it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from tiercel.queues.broker.link import Link
-from tiercel.queues.consuming.acks import Acks
-from tiercel.queues.consuming.failures import FailureBook
-from tiercel.queues.consuming.intake import Intake
+from tiercel.queues.consuming.channel_settings import EpochSettings
+from tiercel.queues.consuming.open_messages import OpenMessages
 from tiercel.queues.consuming.subscription import Subscription
 from tiercel.queues.consuming.waiting import Delivery, Waiting
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES, UNEMITTED_S
-from tiercel.queues.retry import BrokerLimit, DeadLetter, RetryPolicy, delivered_before, next_action
-
-_LAST_DELIVERY = "came back {} times: the next time its queue would delete it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochSettings:
-    """Settings that all channels of a consumer share."""
-
-    queue: str
-    # The consumer tag's beginning.
-    tag: str
-    # Back-off for which a failed message is held before it is rejected.
-    retry: RetryPolicy
-    # A message that failed so often before and fails again is dead-lettered.
-    delivery_limit: int
-    broker_limit: BrokerLimit
-    failures: FailureBook
-    # Called when there begins to be something to ``take``.
-    wake: Callable[[], None]
-    # Moves a copy to the dead-letter queue; ``dead_lettered`` or ``not_dead_lettered`` is called
-    # some time later.
-    dead_letter: Callable[[Delivery, str], None]
-    clock: Callable[[], float]
+from tiercel.queues.retry import delivered_before
 
 
 class Epoch:
     """Everything of one channel. All of it runs on the I/O thread, except ``take``.
 
-    A message is open until it is settled. While it is held for its back-off or being copied to the
-    dead-letter queue it is busy: only the end of that settles it. Once the channel begins to close
-    nothing can be said on it any more; what is held then is held until ``void``.
+    Once the channel begins to close nothing can be said on it any more; the messages that are open
+    then stay so until ``void``.
     """
 
-    def __init__(
-        self, number: int, channel: Any, link: Link, intake: Intake, settings: EpochSettings
-    ) -> None:
+    def __init__(self, number: int, channel: Any, settings: EpochSettings) -> None:
         self.number = number
-        self.counts: Counter[str] = Counter()
         self._channel = channel
-        self._link = link
-        self._intake = intake
+        self._link = settings.link
+        self._intake = settings.intake
         self._settings = settings
         self._limit = settings.broker_limit
-        self._acks = Acks(channel, link, lambda: self.subscription.stirred(settings.clock()))
-        self._book = self._acks.book
+        self.messages = OpenMessages(
+            channel,
+            settings,
+            stirred=lambda: self.subscription.stirred(settings.clock()),
+            adjust=self.adjust,
+        )
+        self.counts = self.messages.counts
+        self._book = self.messages.acks.book
         self._waiting = Waiting()
-        self._open: dict[int, Delivery] = {}
-        self._busy: dict[int, Delivery] = {}
-        self._timers: dict[int, object] = {}
         self._taking = False
         self._at_end: Callable[[], None] | None = None
         self.subscription = Subscription(
@@ -105,7 +77,7 @@ class Epoch:
             subscription.begin(wanted, now)
         elif not wanted or at_once or subscription.is_clear(wanted, self._book.unsettled, now):
             subscription.end()
-            self._acks.send(everything=True)
+            self.messages.acks.send(everything=True)
 
     def set_taking(self, *, taking: bool) -> None:
         """Take messages, as many as the intake wants.
@@ -147,21 +119,14 @@ class Epoch:
 
     def void(self) -> None:
         """The channel is gone, the broker requeues what was open on it."""
-        for handle in self._timers.values():
-            self._link.forget(handle)
-        self._timers.clear()
-        self._acks.void()
-        for delivery in (*self._open.values(), *self._busy.values()):
-            self._intake.settled(len(delivery.body))
-        self._open.clear()
-        self._busy.clear()
+        self.messages.void()
         self._waiting.clear()
 
     def _give_back_all(self, deliveries: Iterable[Delivery]) -> None:
         if self.is_open:
             for delivery in deliveries:
-                if self.claim(delivery.tag) is not None:
-                    self.give_back(delivery)
+                if self.messages.claim(delivery.tag) is not None:
+                    self.messages.give_back(delivery)
 
     def _is_old(self, delivery: Delivery) -> bool:
         return (
@@ -191,55 +156,21 @@ class Epoch:
         self.counts["redelivered"] += bool(method.redelivered)
         if self._limit.deletes and self._limit.is_last_delivery(count):
             self.counts["rejected"] += 1
-            self.dead_letter(delivery, _LAST_DELIVERY.format(count))
+            self.messages.dead_letter_last(delivery)
         elif not self._taking:
-            self.give_back(delivery)
+            self.messages.give_back(delivery)
         elif len(body) > MAX_BODY_BYTES:
             self.counts["rejected"] += 1
-            self.dead_letter(
+            self.messages.dead_letter(
                 delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}"
             )
         else:
-            self._open[tag] = delivery
+            self.messages.add(delivery)
             if self._waiting.add(delivery):
                 self._settings.wake()
         self.adjust()
 
     # -- settling them -----------------------------------------------------------------------------
-
-    def claim(self, tag: int) -> Delivery | None:
-        """Take an open message out, to settle it by one of the calls below.
-
-        None if it is settled or busy.
-        """
-        return self._open.pop(tag, None)
-
-    def finish_all(self, tags: Iterable[int]) -> int:
-        """Take open messages out and ack them with the next ``flush``.
-
-        Returns how many of these were open.
-        """
-        found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
-        for delivery in found:
-            self._book.finish(delivery.tag)
-        self._intake.settled(sum([len(delivery.body) for delivery in found]), len(found))
-        if self._settings.failures:
-            for delivery in found:
-                self._forget_failures(delivery)
-        self.counts["acked_to_broker"] += len(found)
-        return len(found)
-
-    def fail(self, delivery: Delivery, reason: str) -> None:
-        """Reject a message that failed: again later, or to the dead-letter queue."""
-        count = delivery.delivery_count
-        failures = self._settings.failures.failed(delivery.body, delivery.properties, count)
-        action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
-        if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
-            here = f"failed {failures + 1} times here, at last"
-            times = here if count is None else f"delivered {count + 1} times, failed at last"
-            self.dead_letter(delivery, f"{times}: {reason or 'no reason given'}")
-        else:
-            self._hold(delivery, action.after_s)
 
     def release(self, delivery: Delivery) -> None:
         """Hand it out once more, from here, without blame. It costs the message nothing.
@@ -248,37 +179,11 @@ class Epoch:
         when it is done.
         """
         if self._taking and not self._is_old(delivery):
-            self._open[delivery.tag] = delivery
+            self.messages.add(delivery)
             self._waiting.add_again(delivery)
             self._settings.wake()
         else:
-            self.give_back(delivery)
-
-    def give_back(self, delivery: Delivery) -> None:
-        """Return it to the broker, without blame as far as the broker can tell."""
-        self._channel.basic_nack(delivery.tag, requeue=True)
-        self._settled(delivery, "given_back")
-
-    def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Dead-letter a message that can never be processed."""
-        self._busy[delivery.tag] = delivery
-        self._settings.dead_letter(delivery, reason)
-
-    def dead_lettered(self, tag: int) -> None:
-        """The dead-letter queue has the copy: now the original may go."""
-        if (delivery := self._busy.pop(tag, None)) is not None:
-            self._book.finish(tag)
-            self._intake.settled(len(delivery.body))
-            self._forget_failures(delivery)
-            self.counts["dead_lettered"] += 1
-
-    def not_dead_lettered(self, tag: int) -> None:
-        """The dead-letter queue did not take it: keep it in its own queue, and try again after
-        the longest wait.
-        """
-        delivery = self._busy.pop(tag, None)
-        if delivery is not None:
-            self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
+            self.messages.give_back(delivery)
 
     def flush(self) -> None:
         """Send the acks that are due, unless they wait for a change of the prefetch: then a later
@@ -287,53 +192,13 @@ class Epoch:
         if self.is_open:
             self.adjust()
             if not self.subscription.withholds_acks(self._settings.clock()):
-                self._acks.send()
-
-    def _forget_failures(self, delivery: Delivery) -> None:
-        if delivery.delivery_count != 0:
-            self._settings.failures.settled(delivery.body, delivery.properties)
-
-    def _hold(self, delivery: Delivery, wait_s: float) -> None:
-        """Reject it after its back-off."""
-        self._busy[delivery.tag] = delivery
-        if wait_s <= 0:
-            self._reject_held(delivery.tag)
-        else:
-            self._timers[delivery.tag] = self._link.later(
-                wait_s, lambda: self._reject_held(delivery.tag)
-            )
-
-    def _reject_held(self, tag: int) -> None:
-        self._timers.pop(tag, None)
-        if not self.is_open:
-            return  # it stays busy, so that void settles it
-        if (delivery := self._busy.pop(tag, None)) is None:
-            return
-        if self._limit.is_last_delivery(delivery.delivery_count):
-            self.dead_letter(delivery, _LAST_DELIVERY.format(delivery.delivery_count))
-            return
-        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the
-        # broker delays retries.
-        self._channel.basic_reject(delivery.tag, requeue=True)
-        self._settled(delivery, "requeued")
-        self.adjust()
-
-    def _settled(self, delivery: Delivery, counter: str) -> None:
-        self.subscription.stirred(self._settings.clock())
-        self._book.close(delivery.tag)
-        self._intake.settled(len(delivery.body))
-        self.counts[counter] += 1
+                self.messages.acks.send()
 
     def _end_now(self, then: Callable[[], None]) -> None:
         """The broker sends no more: settle everything, then close."""
         self._at_end = None
-        for tag, handle in list(self._timers.items()):
-            self._link.forget(handle)
-            self._reject_held(tag)
+        self.messages.end_back_offs()
         self.flush()
-        self._acks.send(everything=True)
-        for delivery in (*self._open.values(), *self._busy.values()):
-            self.give_back(delivery)
-        self._open.clear()
-        self._busy.clear()
+        self.messages.acks.send(everything=True)
+        self.messages.give_back_all()
         then()

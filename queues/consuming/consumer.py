@@ -19,7 +19,8 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
 from tiercel.queues.broker.link import Link
-from tiercel.queues.consuming.channel import Epoch, EpochSettings
+from tiercel.queues.consuming.channel import Epoch
+from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.intake import Intake
 from tiercel.queues.consuming.waiting import Delivery
@@ -177,6 +178,8 @@ class Consumer:
         settings = EpochSettings(
             queue=queue.name,
             tag=self._settings.name.replace(" ", "."),
+            link=self._link,
+            intake=self._intake,
             retry=self._retry,
             delivery_limit=queue.delivery_limit,
             broker_limit=self._limit,
@@ -185,7 +188,7 @@ class Consumer:
             dead_letter=self._copy_to_dead_letters,
             clock=self._settings.clock,
         )
-        self._epoch = Epoch(self._number, channel, self._link, self._intake, settings)
+        self._epoch = Epoch(self._number, channel, settings)
         self._take_or_not()
 
     def lost(self, error: QueuesError) -> None:  # noqa: ARG002 - the link logs it
@@ -215,7 +218,7 @@ class Consumer:
             if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
             elif verb is _Verb.ACK:
-                self._counts["stale"] += len(tags) - epoch.finish_all(tags)
+                self._counts["stale"] += len(tags) - epoch.messages.finish_all(tags)
             else:
                 self._apply(epoch, tags[0], verb, reason)
         if epoch is not None:
@@ -223,17 +226,17 @@ class Consumer:
 
     def _apply(self, epoch: Epoch, tag: int, verb: _Verb, reason: str) -> None:
         if verb is _Verb.DEAD_LETTERED:
-            epoch.dead_lettered(tag)
+            epoch.messages.dead_lettered(tag)
         elif verb is _Verb.NOT_DEAD_LETTERED:
-            epoch.not_dead_lettered(tag)
-        elif (delivery := epoch.claim(tag)) is None:
+            epoch.messages.not_dead_lettered(tag)
+        elif (delivery := epoch.messages.claim(tag)) is None:
             self._counts["stale"] += 1
         elif verb is _Verb.FAIL:
-            epoch.fail(delivery, reason)
+            epoch.messages.fail(delivery, reason)
         elif verb is _Verb.RELEASE:
             epoch.release(delivery)
         else:
-            epoch.dead_letter(delivery, reason)
+            epoch.messages.dead_letter(delivery, reason)
 
     def _copy_to_dead_letters(self, delivery: Delivery, reason: str) -> None:
         def done(error: QueuesError | None) -> None:

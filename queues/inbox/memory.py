@@ -7,23 +7,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from typing import Generic, TypeVar
 
 from tiercel.queues.inbox.contract import Effect
-from tiercel.queues.inbox.memory_box import Box, Known, figures_of, number_of
+from tiercel.queues.inbox.memory_box import Box, Known, figures_of
+from tiercel.queues.inbox.memory_inbox import Call, MemoryInbox
 from tiercel.queues.inbox.records import (
     Appended,
     Bounds,
-    Covered,
     Entry,
     InboxFigures,
     Opened,
     Parcel,
     Sender,
-    StaleAttemptError,
 )
 from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
@@ -33,21 +29,7 @@ from tiercel.queues.inbox.rules import (
     number_of_run,
     stale,
     superseded,
-    unfinished,
-    unsealed,
 )
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Call(Generic[T]):
-    """An effect within this process."""
-
-    call: Callable[[], T]
-
-    def perform(self) -> T:
-        return self.call()
 
 
 class MemoryInboxes:
@@ -137,7 +119,8 @@ class MemoryInboxes:
                 ticks=box.ticks,
                 snapshot=box.snapshot,
             )
-        return MemoryInbox(self, self._changed, (run, task, attempt), opened)
+        attended = partial(self._attended, run, task, attempt)
+        return MemoryInbox(attended, self._changed, task, opened)
 
     def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
         with self._changed:
@@ -154,12 +137,12 @@ class MemoryInboxes:
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
         check_append(number, parcels)
-        return [_Call(partial(self._append, run, sender, number, parcel)) for parcel in parcels]
+        return [Call(partial(self._append, run, sender, number, parcel)) for parcel in parcels]
 
     def close(self) -> None:
         pass
 
-    def attended(self, run: str, task: int, attempt: int) -> Box | None:
+    def _attended(self, run: str, task: int, attempt: int) -> Box | None:
         """Return the inbox if it belongs to this attempt. Hold the lock."""
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
@@ -205,106 +188,3 @@ class MemoryInboxes:
         if box is None or box.run != run:
             raise stale(task)
         return box
-
-
-class MemoryInbox:
-    """``Inbox`` within one process."""
-
-    def __init__(
-        self,
-        inboxes: MemoryInboxes,
-        changed: threading.Condition,
-        attempt: tuple[str, int, int],
-        opened: Opened,
-    ) -> None:
-        self._inboxes = inboxes
-        self._changed = changed
-        self._attempt = attempt
-        self._opened = opened
-        self._after = 0
-        self._woken = False
-
-    @property
-    def opened(self) -> Opened:
-        return self._opened
-
-    def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
-    ) -> list[Entry]:
-        if finishing is not None:
-            self._finish(finishing)
-        with self._changed:
-            if wait:
-                self._changed.wait_for(
-                    lambda: self._woken or self._box().last > self._after, wait.total_seconds()
-                )
-            self._woken = False
-            box = self._box()
-            entries = box.after(self._after, tuples, size)
-            if entries:
-                box.taken = entries[-1].position
-            # Do not wait for entries that were drained away in the meantime.
-            self._after = number_of(entries[-1].position) if entries else box.last
-            return entries
-
-    def read(self, positions: Sequence[str]) -> list[Entry]:
-        with self._changed:
-            entries = self._box().entries
-            return [entries[number][1] for number in map(number_of, positions) if number in entries]
-
-    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
-        return _Call(lambda: self._seal(covered, snapshot))
-
-    def finish(self, step: int) -> Effect[bool]:
-        return _Call(lambda: self._finish(step))
-
-    def wake(self) -> None:
-        with self._changed:
-            self._woken = True
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        pass
-
-    def _box(self) -> Box:
-        box = self._inboxes.attended(*self._attempt)
-        if box is None:
-            raise stale(self._attempt[1])
-        return box
-
-    def _seal(self, covered: Covered, snapshot: bytes | None) -> bool:
-        with self._changed:
-            try:
-                box = self._box()
-            except StaleAttemptError:
-                return False
-            if box.sealed is None and covered.step > box.step:
-                box.sealed = covered
-                box.sealed_snapshot = snapshot
-            elif box.sealed is not None and covered.step == box.sealed.step:
-                box.sealed_snapshot = snapshot
-            elif box.sealed is not None and covered.step > box.sealed.step:
-                raise unfinished(covered.step)
-            return True
-
-    def _finish(self, step: int) -> bool:
-        with self._changed:
-            try:
-                box = self._box()
-            except StaleAttemptError:
-                return False
-            if step <= box.step:
-                return True
-            covered = box.sealed
-            if covered is None or covered.step != step:
-                raise unsealed(step)
-            box.done.update(covered.part)
-            box.remove(covered.whole)
-            box.free(covered.tuples, covered.bytes)
-            box.step = step
-            box.ticks = covered.ticks
-            box.sealed = None
-            if box.sealed_snapshot is not None:
-                box.snapshot = box.sealed_snapshot
-            box.sealed_snapshot = None
-            return True

@@ -82,17 +82,8 @@ class Publisher:
                     raise MessageTooLargeError(
                         f"message {index + 1} has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
                     )
-                properties = BasicProperties(
-                    headers=dict(headers) if headers else None,
-                    delivery_mode=2,
-                    message_id=f"{run}-{index}",
-                )
-                if batch.nacked:
-                    self._wait(batch, on_confirmed, 0, 0)
-                elif not batch.fits(_ROOM - 1, _ROOM_BYTES - len(body)):
-                    # Until half of it is gone, so that the two threads do not wake each other
-                    # for every message.
-                    self._wait(batch, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
+                self._wait_for_room(batch, on_confirmed, len(body))
+                properties = _persistent(f"{run}-{index}", headers)
                 message = Outgoing(queue, body, properties, batch.done(index))
                 batch.add(index, message)
                 self._outlet.submit(message)
@@ -125,7 +116,7 @@ class Publisher:
                         )
                     )
                 else:
-                    properties = BasicProperties(delivery_mode=2, message_id=f"{run}-{index}")
+                    properties = _persistent(f"{run}-{index}")
                     self._outlet.submit(Outgoing(queue, body, properties, done))
             return self._await(fates)
 
@@ -165,6 +156,15 @@ class Publisher:
     def _renew(self) -> None:
         self._outlet.close(1.0)
         self._outlet = Outlet(self._address, _NAME)
+
+    def _wait_for_room(self, batch: Batch, on_confirmed: Callable[[int], None], size: int) -> None:
+        """Wait until one more message of this size may be on its way."""
+        if batch.nacked:
+            self._wait(batch, on_confirmed, 0, 0)
+        elif not batch.fits(_ROOM - 1, _ROOM_BYTES - size):
+            # Until half of it is gone, so that the two threads do not wake each other
+            # for every message.
+            self._wait(batch, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
 
     def _wait(
         self, batch: Batch, on_confirmed: Callable[[int], None], count: int, size: int
@@ -214,3 +214,9 @@ def _refused(batch: Batch, error: QueuesError) -> QueuesError:
     refusal = PublishRefusedError(f"message {batch.first + 1} was refused: {error}", batch.first)
     refusal.__cause__ = error
     return refusal
+
+
+def _persistent(message_id: str, headers: Mapping[str, Any] | None = None) -> BasicProperties:
+    return BasicProperties(
+        headers=dict(headers) if headers else None, delivery_mode=2, message_id=message_id
+    )

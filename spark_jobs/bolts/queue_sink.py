@@ -50,20 +50,8 @@ class QueueSink(Bolt):
         ``queue``. ``declare``: a queue that is missing is made, as a ``QueueSpout`` would make it,
         with its dead letters. Raises TopologyError.
         """
-        if queue is None and queue_field is None:
-            raise TopologyError(
-                "QueueSink needs a queue: its name, or queue_field for the field that holds it"
-            )
-        if queue is not None and not _can_name_a_queue(queue):
-            raise TopologyError(f"QueueSink cannot publish to {queue!r:.50}: {_NAMES}")
-        if field is not None and fields:
-            raise TopologyError(
-                "QueueSink takes field for a body as it is, or fields for a JSON object, not both"
-            )
-        if isinstance(fields, str):
-            raise TopologyError(
-                f"QueueSink takes a list of fields; for one body as it is write field={fields!r}"
-            )
+        _check_target(queue, queue_field)
+        _check_body(field, fields)
         if not patience_secs > 0:
             raise TopologyError(
                 f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
@@ -171,6 +159,26 @@ class QueueSink(Bolt):
             except QueuesError as error:
                 refused[queue] = error
         return refused
+
+
+def _check_target(queue: str | None, queue_field: str | None) -> None:
+    if queue is None and queue_field is None:
+        raise TopologyError(
+            "QueueSink needs a queue: its name, or queue_field for the field that holds it"
+        )
+    if queue is not None and not _can_name_a_queue(queue):
+        raise TopologyError(f"QueueSink cannot publish to {queue!r:.50}: {_NAMES}")
+
+
+def _check_body(field: str | None, fields: Sequence[str]) -> None:
+    if field is not None and fields:
+        raise TopologyError(
+            "QueueSink takes field for a body as it is, or fields for a JSON object, not both"
+        )
+    if isinstance(fields, str):
+        raise TopologyError(
+            f"QueueSink takes a list of fields; for one body as it is write field={fields!r}"
+        )
 
 
 def _can_name_a_queue(name: object) -> TypeGuard[str]:

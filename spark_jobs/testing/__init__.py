@@ -4,7 +4,8 @@ plugin         the kit as a pytest plugin
 complete       complete_topology: from the first tuple to the last
 cluster        LocalCluster: runs a topology
 feeder         FeederSpout: emits what a test feeds it
-spouts         one spout task
+spout_tasks    all spout tasks of a cluster
+spouts         one of them
 clock          simulated time
 ticks          the ticks that are due in it
 capture        how emitted tuples are seen

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -20,7 +18,8 @@ from tiercel.spark_jobs.testing.clock import SimulatedClock, to_ns
 from tiercel.spark_jobs.testing.engine import Engine
 from tiercel.spark_jobs.testing.errors import LocalClusterError
 from tiercel.spark_jobs.testing.memory_engine import MemoryEngine
-from tiercel.spark_jobs.testing.spouts import Settled, SpoutTask, Surroundings
+from tiercel.spark_jobs.testing.spout_tasks import SpoutTasks
+from tiercel.spark_jobs.testing.spouts import Surroundings
 from tiercel.spark_jobs.testing.ticks import Ticks
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
@@ -83,8 +82,7 @@ class LocalCluster:
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
         self._last_states: dict[str, dict[Key, Any]] = {}
-        self._settled: dict[str, list[Settled]] = {component: [] for component in topology.spouts}
-        self._spouts: dict[str, list[SpoutTask]] = {}
+        self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
         self._running: ExitStack | None = None
 
@@ -140,11 +138,11 @@ class LocalCluster:
         For spouts that never run dry.
         """
         engine = self._running_engine()
-        heard = [task.hear() for task in self._tasks()]
-        emitted = [task.fill() for task in self._tasks()]
+        heard = [task.hear() for task in self._spouts]
+        emitted = [task.fill() for task in self._spouts]
         sent = [
             (SYSTEM_TASK, self._ticks.due(self._clock())),
-            *((task.task_id, task.send()) for task in self._tasks()),
+            *((task.task_id, task.send()) for task in self._spouts),
         ]
         waiting = [(task, parcels) for task, parcels in sent if parcels]
         for task, parcels in waiting:
@@ -173,38 +171,37 @@ class LocalCluster:
     def deactivate(self) -> None:
         """No spout is asked for tuples any more. They still hear of those in flight. Idempotent."""
         self._running_engine()
-        for task in self._tasks():
+        for task in self._spouts:
             task.deactivate()
 
     def activate(self) -> None:
         """Undo ``deactivate``. Idempotent."""
         self._running_engine()
-        for task in self._tasks():
+        for task in self._spouts:
             task.activate()
 
     # -- looking -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told are fully processed, in order."""
-        return [one.msg_id for one in self._settled_of(component) if one.reason is None]
+        return [one.msg_id for one in self._spouts.settled_of(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told failed or timed out, in order.
 
         One that it replays may stand here often.
         """
-        return [one.msg_id for one in self._settled_of(component) if one.reason is not None]
+        return [one.msg_id for one in self._spouts.settled_of(component) if one.reason is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
         """Return the reason for each of ``failed``: ``bolt[task]: ValueError:
         …``, or ``timeout``.
         """
-        return [one.reason for one in self._settled_of(component) if one.reason is not None]
+        return [one.reason for one in self._spouts.settled_of(component) if one.reason is not None]
 
     def pending(self, component: str) -> int:
         """Trees of this spout's tuples in flight."""
-        self._settled_of(component)
-        return sum(task.pending for task in self._spouts.get(component, ()))
+        return sum(task.pending for task in self._spouts.of(component))
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
         """Return what a component has emitted on a stream so far, each tuple once however many
@@ -242,9 +239,9 @@ class LocalCluster:
         """The spout object that runs: a copy of the one in the topology, but for a
         ``FeederSpout``.
         """
-        self._settled_of(component)
+        tasks = self._spouts.of(component)
         self._running_engine()
-        return self._spouts[component][task_index].spout
+        return tasks[task_index].spout
 
     # -- the inside --------------------------------------------------------------------------------
 
@@ -257,20 +254,7 @@ class LocalCluster:
             topology=self._watched, ledger=engine.ledger, metrics=engine.metrics, clock=self._clock,
             roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
         )  # fmt: skip
-        for component, spec in self._topology.spouts.items():
-            self._spouts[component] = [
-                SpoutTask(
-                    shared, component, index, copy.deepcopy(spec.spout), self._settled[component]
-                )
-                for index in range(spec.parallelism)
-            ]
-        # In the order of their start: the first one that was opened is the first one that is
-        # closed.
-        closing: list[SpoutTask] = []
-        running.callback(_close_all, closing)
-        for task in self._tasks():
-            task.open()
-            closing.append(task)
+        self._spouts.open(shared, running)
 
     def _keep_states(self, engine: Engine) -> None:
         for component, spec in self._topology.bolts.items():
@@ -284,22 +268,12 @@ class LocalCluster:
 
         return SparkEngine(self._watched, self._slots, self._redis_url)
 
-    def _tasks(self) -> list[SpoutTask]:
-        return [task for tasks in self._spouts.values() for task in tasks]
-
     def _next_moment(self) -> int | None:
         """Return the next time at which something happens by itself."""
-        moments = [task.deadline_ns for task in self._tasks()]
+        moments = [task.deadline_ns for task in self._spouts]
         if self._ticks.next_at is not None:
             moments.append(to_ns(self._ticks.next_at))
         return min((moment for moment in moments if moment is not None), default=None)
-
-    def _settled_of(self, component: str) -> list[Settled]:
-        if component not in self._settled:
-            raise LocalClusterError(
-                f"there is no spout {component!r}; the spouts are {', '.join(self._settled)}"
-            )
-        return self._settled[component]
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
@@ -311,15 +285,3 @@ class LocalCluster:
 
 def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
     return {decode_key(field): decode_value(raw) for field, raw in engine.state.entries(component)}
-
-
-def _close_all(tasks: Sequence[SpoutTask]) -> None:
-    """Close every spout that was opened, and then raise what the first one raised."""
-    errors = []
-    for task in tasks:
-        try:
-            task.close()
-        except Exception as error:  # noqa: BLE001 - the others must be closed too
-            errors.append(error)
-    if errors:
-        raise errors[0]

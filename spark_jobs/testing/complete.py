@@ -67,13 +67,8 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
     first reason, or with ``allow_failures`` the rest is returned. Raises as
     ``LocalCluster.settle`` does as well.
     """
-    feeders = {component: feeder_for(topology, component) for component in mock_sources}
-    for component, rows in mock_sources.items():
-        for msg_id, values in enumerate(rows):
-            feeders[component].feed(values, msg_id)
-    with LocalCluster(
-        with_spouts(topology, feeders), config, engine=engine, redis_url=redis_url
-    ) as cluster:
+    fed = _with_fed_spouts(topology, mock_sources)
+    with LocalCluster(fed, config, engine=engine, redis_url=redis_url) as cluster:
         cluster.settle()
         settings = config or topology.config
         if settings.enable_message_timeouts:
@@ -89,3 +84,13 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
             for component in (*topology.spouts, *topology.bolts)
             if DEFAULT_STREAM in topology.spec(component).streams
         }
+
+
+def _with_fed_spouts(
+    topology: Topology, mock_sources: Mapping[str, Sequence[Sequence[Any]]]
+) -> Topology:
+    feeders = {component: feeder_for(topology, component) for component in mock_sources}
+    for component, rows in mock_sources.items():
+        for msg_id, values in enumerate(rows):
+            feeders[component].feed(values, msg_id)
+    return with_spouts(topology, feeders)

@@ -75,6 +75,9 @@ class Config:
             natural,
             good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0,
         )
+        self._require_mappings()
+
+    def _require_mappings(self) -> None:
         for name in ("spark_options", "extra"):
             self._require(name, "a mapping with string keys", good=_is_mapping(getattr(self, name)))
         clash = self.extra.keys() & {setting.name for setting in fields(self)}

@@ -20,7 +20,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.chunk import Chunk, decode
 from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.memory import MemoryInbox, MemoryInboxes
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.memory_inbox import MemoryInbox
 from tiercel.queues.inbox.records import Appended, Bounds, Parcel, Sender
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter

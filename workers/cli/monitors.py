@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -61,26 +61,11 @@ def depths(  # noqa: PLR0913 - one parameter an option
     """
     limits = dict(_limit(each) for each in fail_above or ())
     settings = _found(amqp=amqp, redis=redis, management=management).required("amqp")
-    from tiercel.workers.monitoring.survey import take_survey  # noqa: PLC0415 - `--help` should not wait for it
-
-    # A limit names a queue, which is looked at too; without any other name all known ones are.
-    named = (
-        list(dict.fromkeys([*queues, *(name.removesuffix(".dead") for name in limits)]))
-        if queues
-        else []
-    )
-    stopped = threading.Event()
-    if watch:
-        on_signals(stopped.set)
+    named = _named(queues or (), limits)
     with _shown(as_json=as_json, watch=watch) as show:
-        while True:
-            survey = take_survey(
-                settings.amqp or "", settings.redis_urls, named, settings.management
-            )
+        for survey in _surveys(settings, named, watch=watch):
             show(survey)
             _fail_above(survey, limits)
-            if not watch or stopped.wait(_WATCH_S):
-                return
 
 
 def top(
@@ -149,11 +134,27 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
-    token = settings.token
-    if token is None:
-        token = secrets.token_urlsafe(12)
-        say(f"the token of this monitor is {token}", err=True)
+    token = _drawn_token() if settings.token is None else settings.token
     serve(_servers(settings), Lock(token), hosts, listener)
+
+
+def _drawn_token() -> str:
+    token = secrets.token_urlsafe(12)
+    say(f"the token of this monitor is {token}", err=True)
+    return token
+
+
+def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:
+    """Look at the queues once, or with ``watch`` each second until a signal comes."""
+    from tiercel.workers.monitoring.survey import take_survey  # noqa: PLC0415 - `--help` should not wait for it
+
+    stopped = threading.Event()
+    if watch:
+        on_signals(stopped.set)
+    while True:
+        yield take_survey(settings.amqp or "", settings.redis_urls, named, settings.management)
+        if not watch or stopped.wait(_WATCH_S):
+            return
 
 
 @contextmanager
@@ -199,6 +200,16 @@ def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
             above = True
     if above:
         raise typer.Exit(_FAILED)
+
+
+def _named(queues: Sequence[str], limits: Iterable[str]) -> list[str]:
+    """Return the queues to look at; none stands for all known ones.
+
+    A limit names a queue, which is looked at too where any other is named.
+    """
+    if not queues:
+        return []
+    return list(dict.fromkeys([*queues, *(name.removesuffix(".dead") for name in limits)]))
 
 
 def _limit(given: str) -> tuple[str, int]:

@@ -26,7 +26,8 @@ from tiercel.workers.control.redis_lease import RedisLease
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.driver.around import DriverAround
 from tiercel.workers.driver.entering import enter
-from tiercel.workers.driver.runs import Ground, Runs
+from tiercel.workers.driver.ground import Ground
+from tiercel.workers.driver.runs import Runs
 
 log = logging.getLogger(__name__)
 

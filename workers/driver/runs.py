@@ -7,57 +7,32 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from tiercel.acker.errors import LedgerUnavailableError
-from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.control.contract import NO_REBALANCE, Control, Rebalance, State
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.contract import NO_REBALANCE, State
+from tiercel.workers.driver.ground import Ground
 from tiercel.workers.driver.hosts import Hosts, Tasks, Width
 from tiercel.workers.driver.keeper import Keeper
-from tiercel.workers.driver.watch import Absences, Ended, Staffing, healthy, pause_s
+from tiercel.workers.driver.run_watch import RunWatch
+from tiercel.workers.driver.watch import Ended, healthy, pause_s
 from tiercel.workers.errors import RunsFailedError
-from tiercel.workers.heartbeat import Heartbeat
 from tiercel.workers.patience import patiently
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_LOOK_S = 0.2
-_FIGURES_S = 1.0
 _RESERVE_S = 1.0
-# For what is on its way when a run ends with which nothing is wrong. Spout workers look twice per
-# second whether to send, and a tuple between two inboxes may be overlooked once: nothing is on its
-# way when several looks in a row find nothing.
-_DRAIN_S = 10.0
-_QUIET_LOOKS = 4
 # For the last steps when a run ends. Less where processes are gone: nothing would be waited for.
 _GRACE_S = 5.0
 _GRACE_OF_THE_GONE_S = 1.0
 # Runs in a row that failed at once: another one would fail too, and each gives back
 # what is in flight.
 _HOPELESS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ground:
-    """Servers and settings that the runs of one topology share."""
-
-    topology: Topology
-    lease: Lease
-    control: Control
-    inboxes: Inboxes
-    # Makes the run with this number, for so many slots, of ``topology`` with its numbers of tasks.
-    make: Callable[[int, int, Topology], Run]
-    # Makes everything the run's, and returns how many messages were released. May be repeated.
-    #
-    # Raises StaleAttemptError if a later run has begun.
-    enter: Callable[[Run], int]
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 class Runs:
@@ -71,6 +46,7 @@ class Runs:
         self._order = NO_REBALANCE
         self._width = Width()
         self._stop = threading.Event()
+        self._watch = RunWatch(ground, self._keeper, self._stop, self._is_over)
 
     def stop(self) -> None:
         """Thread-safe and safe in a signal handler: end the run, and everything."""
@@ -168,13 +144,15 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
-        self._width.began(len(run.hosts), of=len(_tasks_of(run)))
+        self._width.began(len(run.hosts), of=sum(map(len, run.hosts)))
         ended = Ended.STOPPED
         try:
             # Spout workers may send as soon as the inboxes are the run's, while Python
             # workers still start.
             self._keeper.attend(run.id, run.topology)
-            ended = self._watched(run, tasks, hosts)
+            ended = self._watch.until_end(
+                run, tasks, self._order, partial(self._width.may_return, hosts)
+            )
         finally:
             self._keeper.attend_none()
             self._finish(
@@ -183,69 +161,6 @@ class Runs:
         if ended is Ended.FAILED:
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
         return ended, tasks.fault
-
-    def _watched(self, run: Run, tasks: Tasks, hosts: Hosts) -> Ended:
-        began = time.monotonic()
-        look_at = began
-        absences = Absences()
-        while not self._stop.wait(_LOOK_S):
-            self._ground.heartbeat.beat()
-            now = time.monotonic()
-            if not tasks.active and tasks.fault is not None:
-                return Ended.FAILED
-            # Tasks that end without a fault were told that another run has their inboxes.
-            if not self._keeper.held or not tasks.active:
-                log.error(
-                    "another driver has taken %s over, or Redis lost its memory",
-                    self._name,
-                    extra={"event": "run_lost"},
-                )
-                return Ended.LOST
-            if now >= look_at:
-                look_at = now + _FIGURES_S
-                if self._is_over():
-                    break
-                if self._is_rebalanced():
-                    log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
-                    self._drain(run, tasks)
-                    return Ended.REBALANCED
-                ended = self._looked(run, now - began, absences)
-                if ended is not None:
-                    return ended
-                if self._width.may_return(hosts, now):
-                    log.info(
-                        "Spark has slots again that were lost: planning anew",
-                        extra={"event": "slots_back"},
-                    )
-                    self._drain(run, tasks)
-                    return Ended.REBALANCED
-        return Ended.STOPPED
-
-    def _drain(self, run: Run, tasks: Tasks) -> None:
-        """Have spout workers send nothing, and wait for what is on its way: it need not be
-        executed again then.
-        """
-        self._keeper.attend_none()
-        deadline = time.monotonic() + _DRAIN_S
-        quiet = 0
-        while (
-            quiet < _QUIET_LOOKS
-            and tasks.active
-            and self._keeper.held
-            and time.monotonic() < deadline
-        ):
-            if self._stop.wait(_LOOK_S):
-                return
-            self._ground.heartbeat.beat()
-            with suppress(LedgerUnavailableError):
-                figures = self._ground.inboxes.figures(_tasks_of(run))
-                quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
-
-    def _is_rebalanced(self) -> bool:
-        order: Rebalance = self._order
-        with suppress(LedgerUnavailableError):
-            order = self._ground.control.rebalanced(self._order)
-        return order.number != self._order.number
 
     def _say_what_was_ordered(self) -> None:
         said = self._ground.topology.parallelism
@@ -256,25 +171,6 @@ class Runs:
                     number, said[bolt],
                     extra={"event": "parallelism_ordered"},
                 )  # fmt: skip
-
-    def _looked(self, run: Run, age_s: float, absences: Absences) -> Ended | None:
-        """Return why the run is over, as its inboxes tell; None if it is not."""
-        try:
-            figures = self._ground.inboxes.figures(_tasks_of(run))
-        except LedgerUnavailableError:
-            absences.looked(())
-            return None
-        if not all(one.adopted for one in figures.values()):
-            log.error("Redis lost its memory", extra={"event": "run_lost"})
-            return Ended.LOST
-        missing = absences.looked(Staffing.of(figures).missing(age_s))
-        if missing:
-            named = ", ".join(str(task) for task in missing[:10])
-            log.error(
-                "no process runs the bolt tasks %s", named, extra={"event": "tasks_unattended"}
-            )
-            return Ended.UNATTENDED
-        return None
 
     def _finish(self, hosts: Hosts, run: Run, tasks: Tasks, grace_s: float) -> None:
         """Have the run's tasks end, and release what they leave.
@@ -309,7 +205,3 @@ class Runs:
             return call()
 
         return patiently(self._stop, beating)
-
-
-def _tasks_of(run: Run) -> list[int]:
-    return [task for host in run.hosts for task in host]

@@ -7,10 +7,12 @@ orders            whether it may emit
 filling           from the spout into batches
 collector         what its spout emits with
 admission         how many tuples may be in flight
-admission_limits  the seconds by which that is judged
+admission_round   the tuples by which that is judged
+admission_limits  the seconds by which they are
 growth            how far that grows where trees are quick
 aside             room beyond it, beside one long tuple
 completions       how fast trees complete
+peaks             the most that was in flight lately
 holding           how many messages the spout may hold
 pace              how often it sends, how long it rests
 bell              wakes it from its rest

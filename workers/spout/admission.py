@@ -5,13 +5,14 @@ what can be finished.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from tiercel.workers.spout.admission_limits import Limits
+from tiercel.workers.spout.admission_round import Round
 from tiercel.workers.spout.aside import Aside
 from tiercel.workers.spout.completions import Completions
 from tiercel.workers.spout.growth import Growth
+from tiercel.workers.spout.peaks import Peaks
 
 # Two tuples of ten seconds each are finished by one task within the default timeout;
 # sixteen are not.
@@ -20,28 +21,9 @@ UNPROVEN_BOUND = 16
 LARGEST_BOUND = 200_000
 _LARGEST_STEP = 8
 _PROBE = 1.5
-_STRAGGLERS = 50
 _HELD_S = 60.0
 _HELD_ROUNDS = 20
 _IN_VAIN = 0.7
-_FORGOTTEN_S = 30.0
-
-
-@dataclass(kw_only=True, slots=True)
-class _Round:
-    """Tuples that are judged together."""
-
-    # Times at which the first and the last of them were emitted.
-    began: float = 0.0
-    until: float = 0.0
-    size: int = 0
-    # True if the bound kept one back.
-    reached: bool = False
-    done: int = 0
-    # Sum of the latencies of those that are done.
-    latency_s: float = 0.0
-    # Of those, the stragglers excepted.
-    worst_s: float = 0.0
 
 
 class Admission:
@@ -76,7 +58,7 @@ class Admission:
         self._fixed = fixed
         self._limits = limits or Limits()
         self._changed_at = float("-inf")
-        self._round = _Round()
+        self._round = Round()
         self._slow = 0
         self._reached = False
         # The bound before the last growth, and its mean latency.
@@ -85,8 +67,7 @@ class Admission:
         self._growth = Growth(UNPROVEN_BOUND)
         self._completions = Completions(2 * self._limits.reserve_s)
         self._aside = Aside()
-        self._peaks = (0, 0)
-        self._peak_since = float("-inf")
+        self._peaks = Peaks()
 
     @classmethod
     def for_topology(
@@ -118,16 +99,11 @@ class Admission:
 
     def emitted(self, count: int, now: float) -> None:
         """Tuples were emitted."""
-        round_ = self._round
         if self._fixed or not count:
             return
         self._aside.emitted(now)
-        if self._is_closed:
-            return
-        if not round_.size:
-            round_.began = now
-        round_.size += count
-        round_.until = now
+        if not self._is_closed:
+            self._round.emitted(count, now)
 
     def reached(self, now: float, oldest_at: float) -> None:
         """The bound kept a tuple back; one that is never reached says nothing about a larger one.
@@ -161,19 +137,12 @@ class Admission:
         self._completions.add(sum(emitted.values()), now)
         self._aside.completed(min(emitted), max(emitted), now)
         for then, count in emitted.items():
-            self._count(then, count, now)
+            self._round.completed(count, then, now, not_before=self._changed_at)
         for then, count in (counted_from or emitted).items():
             if now - then > self._limits.slow_s:
                 self.overdue(count, then, now)
         if self._is_closed:
             self._judge(now)
-
-    def _count(self, then: float, count: int, now: float) -> None:
-        round_ = self._round
-        if round_.size and max(round_.began, self._changed_at) <= then <= round_.until:
-            round_.done += count
-            round_.latency_s += (now - then) * count
-            round_.worst_s = max(round_.worst_s, now - then)
 
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
         """Tuples that were emitted at this time, or before it, timed out, or their
@@ -211,14 +180,13 @@ class Admission:
         """Draw the conclusion if the round is over."""
         round_ = self._round
         quick_s = self._limits.quick_s(self._bound)
-        missing = round_.size - round_.done
-        latency_s = (round_.latency_s + missing * (now - round_.began)) / round_.size
+        latency_s = round_.mean_s(now)
         largest_step = _LARGEST_STEP
-        if missing > round_.size // _STRAGGLERS:
+        if round_.lacks_many:
             # One tuple may be slow by itself, or because of its task, which would get some of what
             # is emitted next.
             largest_step = 2
-            if missing > 1 or round_.size == 1 or round_.worst_s >= quick_s:
+            if round_.missing > 1 or round_.size == 1 or round_.worst_s >= quick_s:
                 return
             latency_s = round_.latency_s / round_.done
         self._begin_round()
@@ -310,17 +278,11 @@ class Admission:
         self._begin_round()
 
     def _begin_round(self) -> None:
-        self._round = _Round()
+        self._round = Round()
         self._slow = 0
 
     def _forget(self, now: float, in_flight: int) -> None:
-        before, lately = self._peaks
-        lately = max(lately, self._bound if self._reached else in_flight)
+        most = self._peaks.look(self._bound if self._reached else in_flight, now)
         self._reached = False
-        self._peaks = before, lately
-        if now - self._peak_since < _FORGOTTEN_S:
-            return
-        if self._peak_since > float("-inf"):
-            self._bound = min(self._bound, max(UNPROVEN_BOUND, 2 * max(before, lately)))
-        self._peaks = lately, 0
-        self._peak_since = now
+        if most is not None:
+            self._bound = min(self._bound, max(UNPROVEN_BOUND, 2 * most))

@@ -136,11 +136,16 @@ def run_spouts(
             sys.exit(2)
         return
     component = component or next(iter(topology.spouts))
-    if task_index is None:
-        worker = SpoutWorker(topology, component, settings)
-        on_signals(worker.stop)
-        worker.run()
+    if task_index is not None:
+        _run_task(topology, component, task_index, settings)
         return
+    worker = SpoutWorker(topology, component, settings)
+    on_signals(worker.stop)
+    worker.run()
+
+
+def _run_task(topology: Topology, component: str, task_index: int, settings: Settings) -> None:
+    """Run this very task, which no other worker is to have, until a signal comes."""
     heartbeat = Heartbeat(settings.heartbeat)
 
     def attend() -> bool:

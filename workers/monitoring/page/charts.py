@@ -80,7 +80,23 @@ def graph_options(overview: Overview) -> dict[str, Any]:
     """Spouts and bolts, and on each edge its tuples per second."""
     rows = layers(overview)
     half = max(map(len, rows)) / 2
-    series = {
+    return {
+        "animation": False,
+        "grid": {"left": 0, "right": 0, "top": 0, "bottom": 0},
+        "xAxis": {"type": "value", "show": False, "min": -half - 0.25, "max": half},
+        "yAxis": {
+            "type": "value",
+            "show": False,
+            "inverse": True,
+            "min": -0.4,
+            "max": len(rows) - 0.4,
+        },
+        "series": [_graph_series(overview, rows)],
+    }
+
+
+def _graph_series(overview: Overview, rows: Rows) -> dict[str, Any]:
+    return {
         "type": "graph",
         "coordinateSystem": "cartesian2d",
         "symbolSize": 22,
@@ -104,19 +120,6 @@ def graph_options(overview: Overview) -> dict[str, Any]:
         "silent": True,
         "data": _nodes(overview, rows),
         "links": _links(overview, rows),
-    }
-    return {
-        "animation": False,
-        "grid": {"left": 0, "right": 0, "top": 0, "bottom": 0},
-        "xAxis": {"type": "value", "show": False, "min": -half - 0.25, "max": half},
-        "yAxis": {
-            "type": "value",
-            "show": False,
-            "inverse": True,
-            "min": -0.4,
-            "max": len(rows) - 0.4,
-        },
-        "series": [series],
     }
 
 

@@ -36,6 +36,7 @@ _WINDOWS = {
     Window.ONE_DAY: "1 day",
     Window.ALL_TIME: "all time",
 }
+_TILES = ("acked/s", "pending trees", "oldest pending", "failed", "timeouts", "dead letters")
 STYLE = """
 <style>
 body { overflow-x: hidden; }
@@ -84,14 +85,7 @@ class Page:
             )
             self._state = ui.label().classes("text-sm").props('data-testid="state"')
             with ui.element("div").classes("tiercel-tiles"):
-                for name in (
-                    "acked/s",
-                    "pending trees",
-                    "oldest pending",
-                    "failed",
-                    "timeouts",
-                    "dead letters",
-                ):
+                for name in _TILES:
                     self._tile(name)
             self._graph_box = _section("Topology").classes("tiercel-wide")
             for kind in (SPOUTS, BOLTS, TASKS, ACKER, QUEUES, OWN):

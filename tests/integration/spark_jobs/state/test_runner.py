@@ -14,7 +14,7 @@ from tiercel import LedgerUnavailableError, StatefulBolt, Topology, TopologyBuil
 from tiercel.acker.effects import LocalEffect
 from tiercel.acker.memory import MemoryLedger
 from tiercel.examples.word_count import SplitSentence
-from tiercel.queues.inbox.memory import MemoryInbox
+from tiercel.queues.inbox.memory_inbox import MemoryInbox
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value

@@ -26,9 +26,10 @@ from tiercel.workers.control import lease, memory_lease
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
 from tiercel.workers.control.lease import Holder
 from tiercel.workers.control.memory_lease import MemoryLease
-from tiercel.workers.driver import keeper, runs, watch
+from tiercel.workers.driver import keeper, run_watch, runs, watch
 from tiercel.workers.driver.entering import enter
-from tiercel.workers.driver.runs import Ground, Runs
+from tiercel.workers.driver.ground import Ground
+from tiercel.workers.driver.runs import Runs
 from tiercel.workers.errors import RunsFailedError
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
@@ -48,10 +49,11 @@ def _quick(monkeypatch):
     monkeypatch.setattr(lease, "LASTS", timedelta(seconds=0.5))
     monkeypatch.setattr(memory_lease, "LASTS", timedelta(seconds=0.5))
     monkeypatch.setattr(keeper, "_RENEW_S", 0.1)
-    for name in ("_LOOK_S", "_FIGURES_S", "_RESERVE_S"):
-        monkeypatch.setattr(runs, name, 0.02)
+    for name in ("_LOOK_S", "_FIGURES_S"):
+        monkeypatch.setattr(run_watch, name, 0.02)
+    monkeypatch.setattr(runs, "_RESERVE_S", 0.02)
     monkeypatch.setattr(runs, "_GRACE_S", 1.0)
-    monkeypatch.setattr(runs, "_DRAIN_S", 0.5)
+    monkeypatch.setattr(run_watch, "_DRAIN_S", 0.5)
     monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.05)
 
 

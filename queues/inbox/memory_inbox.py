@@ -1,0 +1,132 @@
+"""One task's inbox in memory, as one attempt at the task has it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from tiercel.queues.inbox.contract import Effect
+from tiercel.queues.inbox.memory_box import Box, number_of
+from tiercel.queues.inbox.records import Covered, Entry, Opened, StaleAttemptError
+from tiercel.queues.inbox.rules import stale, unfinished, unsealed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """An effect within this process."""
+
+    call: Callable[[], T]
+
+    def perform(self) -> T:
+        return self.call()
+
+
+class MemoryInbox:
+    """``Inbox`` within one process."""
+
+    def __init__(
+        self,
+        attended: Callable[[], Box | None],
+        changed: threading.Condition,
+        task: int,
+        opened: Opened,
+    ) -> None:
+        """``attended``, called under the lock of ``changed``, gives the inbox while it belongs to
+        this attempt.
+        """
+        self._attended = attended
+        self._changed = changed
+        self._task = task
+        self._opened = opened
+        self._after = 0
+        self._woken = False
+
+    @property
+    def opened(self) -> Opened:
+        return self._opened
+
+    def take(
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+    ) -> list[Entry]:
+        if finishing is not None:
+            self._finish(finishing)
+        with self._changed:
+            if wait:
+                self._changed.wait_for(
+                    lambda: self._woken or self._box().last > self._after, wait.total_seconds()
+                )
+            self._woken = False
+            box = self._box()
+            entries = box.after(self._after, tuples, size)
+            if entries:
+                box.taken = entries[-1].position
+            # Do not wait for entries that were drained away in the meantime.
+            self._after = number_of(entries[-1].position) if entries else box.last
+            return entries
+
+    def read(self, positions: Sequence[str]) -> list[Entry]:
+        with self._changed:
+            entries = self._box().entries
+            return [entries[number][1] for number in map(number_of, positions) if number in entries]
+
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
+        return Call(lambda: self._seal(covered, snapshot))
+
+    def finish(self, step: int) -> Effect[bool]:
+        return Call(lambda: self._finish(step))
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        pass
+
+    def _box(self) -> Box:
+        box = self._attended()
+        if box is None:
+            raise stale(self._task)
+        return box
+
+    def _seal(self, covered: Covered, snapshot: bytes | None) -> bool:
+        with self._changed:
+            try:
+                box = self._box()
+            except StaleAttemptError:
+                return False
+            if box.sealed is None and covered.step > box.step:
+                box.sealed = covered
+                box.sealed_snapshot = snapshot
+            elif box.sealed is not None and covered.step == box.sealed.step:
+                box.sealed_snapshot = snapshot
+            elif box.sealed is not None and covered.step > box.sealed.step:
+                raise unfinished(covered.step)
+            return True
+
+    def _finish(self, step: int) -> bool:
+        with self._changed:
+            try:
+                box = self._box()
+            except StaleAttemptError:
+                return False
+            if step <= box.step:
+                return True
+            covered = box.sealed
+            if covered is None or covered.step != step:
+                raise unsealed(step)
+            box.done.update(covered.part)
+            box.remove(covered.whole)
+            box.free(covered.tuples, covered.bytes)
+            box.step = step
+            box.ticks = covered.ticks
+            box.sealed = None
+            if box.sealed_snapshot is not None:
+                box.snapshot = box.sealed_snapshot
+            box.sealed_snapshot = None
+            return True
