@@ -59,7 +59,7 @@ class Latency:
     def line(self) -> str:
         """For people."""
         return (
-            f"{self.rate:>6,} a second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} "
+            f"{self.rate:>6,} per second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} "
             f"ms  p99.9 {self.p999_ms:7.1f} ms"
             f"  ({self.messages:,} messages, published at most {self.late_ms:.1f} ms late)"
         )

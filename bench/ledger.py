@@ -191,7 +191,7 @@ def lines(found: dict[str, list[dict[str, float]]]) -> list[str]:
         *(
             f"{row['pending']:>9,.0f} pending roots: {row['bytes_per_root']:5.1f} bytes per root,"
             f" {row['updates_per_s']:>9,.0f} root updates per second by {_WRITERS} writers"
-            f" ({row['updates_per_core_s']:,.0f} a second of the server's core)"
+            f" ({row['updates_per_core_s']:,.0f} per second of the server's core)"
             for row in found["by_pending"]
         ),
         *(

@@ -21,8 +21,8 @@ _CONTESTANTS = {
     "basic": "tiercel, `BasicBolt`",
     "untracked": "tiercel, `BasicBolt`, `ackers=0`",
     "inline": "hand-written consumer, counts inline",
-    "dramatiq": "Dramatiq, a task a word",
-    "celery": "Celery, a task a word",
+    "dramatiq": "Dramatiq, a task per word",
+    "celery": "Celery, a task per word",
 }
 _SHORT = ("arrow", "basic", "bare", "inline", "dramatiq", "celery")
 
@@ -345,6 +345,6 @@ def _growth(results: Results) -> list[str]:
             *([""] if lines else []),
             *table,
             "",
-            f"![{curve.unit} a second by {curve.axis}](images/growth-{name}.png)",
+            f"![{curve.unit} per second by {curve.axis}](images/growth-{name}.png)",
         ]
     return lines

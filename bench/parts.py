@@ -102,7 +102,7 @@ def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
 def contestants(
     settings: Settings, scale: Scale, peers: str | None
 ) -> dict[str, Callable[[], Drained]]:
-    """By name; those with a task a word only if ``peers`` names a Python that has them."""
+    """By name; those with a task per word only if ``peers`` names a Python that has them."""
     count = scale.sentences
     all_of_us: dict[str, Callable[[], Drained]] = {
         "bare": lambda: contest.consumer("bare", settings, count),

@@ -53,7 +53,7 @@ class Drained:
 
 
 def rate_between(progress: Sequence[tuple[float, float]], low: float, high: float) -> float:
-    """Units a second between the moments at which ``low`` and ``high`` units were done; (time,
+    """Units per second between the moments at which ``low`` and ``high`` units were done; (time,
     done) ascending.
     """
     return (high - low) / (moment(progress, high) - moment(progress, low))
@@ -121,7 +121,7 @@ def tiercel(kind: str, settings: Settings, count: int) -> Drained:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Sentences a second of tiercel alone; `make bench` compares."
+        description="Sentences per second of tiercel alone; `make bench` compares."
     )
     parser.add_argument("--sentences", type=int, default=100_000)
     parser.add_argument("--kind", choices=KINDS, action="append", help="default: all")
