@@ -1,5 +1,8 @@
 """Steps 3 to 5: bolts run in long-lived Spark tasks. Importing this does not import PySpark.
 
+Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``spark`` <-
+``testing``. No file and no folder imports one that imports it, for its types neither.
+
 bolts      the contracts of bolts, and what they are given
 topology   who subscribes to what; a grouping chooses here
 running    one bolt task at work: steps and commits

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from tiercel.queues.schema import Field, Schema
     from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
     from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-    from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt, TopologyContext
+    from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+    from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
+    from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
-    from tiercel.spark_jobs.emitting.arrow_collector import ArrowCollector
-    from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector
     from tiercel.spark_jobs.errors import (
         AlreadySettledError,
         BadAnchorsError,
@@ -180,16 +180,16 @@ _PLACES = {
     "tiercel.spark_jobs.bolts.bolt": (
         "BasicBolt",
         "Bolt",
-        "TopologyContext",
     ),
-    "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
-    "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
-    "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
-    "tiercel.spark_jobs.emitting.arrow_collector": ("ArrowCollector",),
-    "tiercel.spark_jobs.emitting.collector": (
+    "tiercel.spark_jobs.bolts.collecting": (
+        "ArrowCollector",
         "BasicCollector",
         "OutputCollector",
     ),
+    "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
+    "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
+    "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
     "tiercel.spark_jobs.errors": (
         "AlreadySettledError",
         "BadAnchorsError",

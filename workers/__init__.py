@@ -1,6 +1,6 @@
 """The processes: one spout worker per spout task, the driver, and the command ``tiercel``.
 
-cli         the command line
+cli         the command line; imports the others, and none of them imports it
 config      settings and the environment
 loading     MODULE:TOPOLOGY
 local       a whole topology on one machine
@@ -11,6 +11,7 @@ control     what the processes of a topology tell each other in Redis, and what 
 monitoring  what people see: depths, top, the page
 demo        the demo
 heartbeat   for health checks
+signals     what a process does on SIGINT and SIGTERM
 patience    while Redis is away
 logs        readable lines or JSON
 redaction   without passwords

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 from tiercel.queues.errors import BadChunkError
 
+# Numbers of rows.
+Rows = NDArray[np.int64]
+
 _ROOTS = "__roots"
 _EDGES = "__edges"
 _ROUTE = b"tiercel"

@@ -1,7 +1,10 @@
 """The contracts of bolts, the built-in ones, and what they are given.
 
+context        what a bolt is told about its task
+streams        the names of streams: the default one, the system's
+tuples         what a bolt is given
+collecting     what it emits, acks and fails with: the contracts
 bolt           the contract of a bolt
-tuples         what it is given
 arrow_bolt     the contract of a bolt over whole batches
 stateful_bolt  the bolt with a state
 queue_sink     the built-in bolt: into a RabbitMQ queue

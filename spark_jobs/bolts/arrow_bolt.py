@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt, _Component
-
-if TYPE_CHECKING:
-    from tiercel.spark_jobs.emitting.arrow_collector import ArrowCollector
+from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 
 
 class ArrowBolt(_Component):

@@ -9,27 +9,16 @@ again in the next process. A driver that starts anew begins with fresh copies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tiercel.queues.spout import TaskContext
-
+# A file of bolts imports this one, and Arrow, behind the others, takes a moment.
 if TYPE_CHECKING:
+    from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
+    from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.tuples import Tuple
-    from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector
-
-DEFAULT_STREAM = "default"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopologyContext(TaskContext):
-    """Context that a bolt task is given."""
-
-    # (component, stream) of each subscription.
-    sources: Sequence[tuple[str, str]]
 
 
 class _Component:

@@ -10,12 +10,12 @@ from tiercel.queues.bodies import json_body, plain_body
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import BrokerUnavailableError, QueuesError
 from tiercel.queues.publishing.publisher import Publisher
-from tiercel.spark_jobs.bolts.bolt import Bolt, TopologyContext
+from tiercel.spark_jobs.bolts.bolt import Bolt
+from tiercel.spark_jobs.bolts.collecting import OutputCollector
+from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.emitting.collector import OutputCollector
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
-from tiercel.spark_jobs.topology.graph import Topology
 
 _Message = tuple[str, bytes]
 _NAME_BYTES = 250
@@ -191,15 +191,3 @@ def no_address(component: str) -> str:
         f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or "
         "set TIERCEL_AMQP"
     )
-
-
-def sinks_of(topology: Topology) -> list[str]:
-    """The components that publish to the topology's RabbitMQ: those without an ``amqp_url`` among
-    their own settings.
-    """
-    return [
-        component
-        for component, spec in topology.bolts.items()
-        if isinstance(spec.bolt, QueueSink)
-        and not topology.config_of(component).extra.get("amqp_url")
-    ]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tiercel.queues.inbox.chunk import Chunk
-from tiercel.spark_jobs.topology.system import SYSTEM, TICK
+from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
 OPEN, ACKED, FAILED = range(3)
 
@@ -56,7 +56,7 @@ class Tuple:
         # A well-mixed number of its identity, the same in each attempt at the task if the
         # tuple is tracked.
         self.seed = seed
-        # That of the step which has it: ``collector.Record``.
+        # That of the step which has it: ``emitting.record.Record``.
         self.record = record
         # Emissions anchored to it so far.
         self.emitted = 0

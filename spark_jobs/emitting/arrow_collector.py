@@ -1,6 +1,4 @@
-"""The collector that an ``ArrowBolt`` is handed: it emits record batches,
-anchored by row number.
-"""
+"""The collector of an ``ArrowBolt``: it keeps what one call emits and fails, until it returns."""
 
 from __future__ import annotations
 
@@ -13,16 +11,18 @@ from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.queues.inbox.chunk import Rows
+from tiercel.spark_jobs.bolts.collecting import ArrowCollector
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
 from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_anchors, read_rows
 from tiercel.spark_jobs.emitting.arrow_columns import conform
-from tiercel.spark_jobs.emitting.collector import SPREAD, STEP, Record, _Collector
-from tiercel.spark_jobs.emitting.fold import Anchors, Rows
+from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
+from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.emitting.outputs import Outlet
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadySettledError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line, reason_of
 from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
-from tiercel.spark_jobs.topology.system import SYSTEM, TICK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +67,8 @@ class Sent:
     anchors: Anchors
 
 
-class ArrowCollector(_Collector):
-    """For one call of ``execute``, or for ``flush``.
-
-    What it was told counts only if the call returns.
-    """
+class ArrowRecorder(Recorder, ArrowCollector):
+    """The ``ArrowCollector`` of one call."""
 
     def __init__(self, record: Record, seeds: Ids, portion: Portion) -> None:
         """``seeds`` are the identities of the step's input, as the tuples of other
@@ -94,44 +91,21 @@ class ArrowCollector(_Collector):
 
     @property
     def source_component(self) -> str:
-        """The component that emitted the rows; empty in ``flush``."""
         return self._portion.component
 
     @property
     def source_stream(self) -> str:
-        """The stream that they came on; empty in ``flush``."""
         return self._portion.stream
 
     @property
     def source_tasks(self) -> pa.Int32Array:
-        """The task that emitted each row."""
         return pa.array(self._portion.tasks, pa.int32())
 
     @property
     def is_tick(self) -> bool:
-        """True if the batch is a tick: one row in no tree, sent every ``tick_tuple_freq_secs``."""
         return (self._portion.component, self._portion.stream) == (SYSTEM, TICK)
 
     def emit(self, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple for each row of ``batch``, anchored to the input rows that
-        ``anchors`` names.
-
-        ``batch`` is a RecordBatch or a Table, a mapping of column names to arrays, or a data frame
-        of pandas or polars; its columns are the stream's, in any order. ``anchors`` is an array, a
-        Series or a list as long as ``batch``:
-
-        * a row number each (filter: ``indices_nonzero(mask)``; explode:
-          ``list_parent_indices(column)``);
-        * or a list of row numbers each (fold: what ``group_by(…).aggregate([("row",
-          "list")])`` returns);
-        * or ``None`` itself: the rows are in no tree, and nothing is replayed if they are lost.
-
-        Input rows that nothing is anchored to are acked like the others. An emission stays behind
-        when all its anchors fail, now or later in the step; one good anchor lets it go, since that
-        message counts on it, and the failed ones bring their part again. Raises BadValuesError,
-        BadAnchorsError, UnknownStreamError, DirectStreamError, AlreadySettledError after the call
-        has ended, and what a custom grouping raises; then nothing was emitted.
-        """
         self._check_open()
         outlet = self._outputs.find(stream)
         values, given = self._read(batch, anchors, outlet, stream)
@@ -143,12 +117,6 @@ class ArrowCollector(_Collector):
     def emit_direct(
         self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit on a direct stream, all rows to one task, or each to its own: ``tasks`` is an id, or
-        an array with one per row.
-
-        Else as ``emit``. Raises DirectStreamError as well for a task that does not
-        receive the stream.
-        """
         self._check_open()
         outlet = self._outputs.find(stream, direct=True)
         values, given = self._read(batch, anchors, outlet, stream)
@@ -158,13 +126,6 @@ class ArrowCollector(_Collector):
         self._send(stream, values, self._anchored(given, self._positions(given)), [chosen])
 
     def fail(self, rows: Any, reason: BaseException | str = "") -> None:
-        """Fail input rows by number, one or an array of them: their messages are delivered again.
-
-        The others are acked.
-
-        A row that failed before keeps its first reason, of which one line is kept. Raises
-        BadAnchorsError, AlreadySettledError after the call has ended.
-        """
         self._check_open()
         try:
             found = read_rows(rows, len(self._portion.rows))
@@ -214,7 +175,7 @@ class ArrowCollector(_Collector):
         identities = mix_array(count + np.arange(len(given.counts), dtype=np.uint64))
         if not len(given.rows):
             return identities
-        # As in OutputCollector: an untracked anchor's seed differs from attempt to attempt, so
+        # As in OutputRecorder: an untracked anchor's seed differs from attempt to attempt, so
         # tracked ones alone count.
         anchored = np.isin(self._portion.rows[given.rows], list(record.untracked), invert=True)
         starts = np.cumsum(given.counts) - given.counts

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.inbox.chunk import Lineage
-from tiercel.spark_jobs.emitting.collector import Record
-from tiercel.spark_jobs.emitting.fold import Anchors, Rows, child_lineage, select
+from tiercel.queues.inbox.chunk import Lineage, Rows
+from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, select
 from tiercel.spark_jobs.emitting.outputs import Outgoing
+from tiercel.spark_jobs.emitting.record import Record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

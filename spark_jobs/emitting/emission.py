@@ -16,9 +16,8 @@ import pyarrow as pa
 from tiercel.acker.ids import edge, edges, mix, mix_array, seed, seed_array
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode
 from tiercel.queues.inbox.records import Parcel
-from tiercel.spark_jobs.emitting.fold import Rows
 from tiercel.spark_jobs.emitting.outputs import Outgoing, Outlet, Outputs
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.topology.graph import Topology

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from tiercel.acker.ids import edges, seed_array
 from tiercel.acker.ledger import Ids, Updates
-from tiercel.queues.inbox.chunk import Lineage
+from tiercel.queues.inbox.chunk import Lineage, Rows
 
-Rows = NDArray[np.int64]
 _FIRST = np.zeros(1, np.int64)
 
 

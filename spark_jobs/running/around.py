@@ -9,11 +9,11 @@ from typing import Any
 
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.inbox.contract import Inboxes
+from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.system import is_system
 
 
 @dataclass(frozen=True, kw_only=True)

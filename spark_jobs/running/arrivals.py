@@ -11,8 +11,8 @@ from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.chunk import Chunk, Route, decode
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.schema import Schema
+from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.system import SYSTEM, SYSTEM_STREAMS
 
 log = logging.getLogger(__name__)
 

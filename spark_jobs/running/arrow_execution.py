@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ledger import Ids
-from tiercel.queues.inbox.chunk import Chunk, Lineage
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN
-from tiercel.spark_jobs.emitting.arrow_collector import ArrowCollector, Portion, Sent
-from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, Portion, Sent
 from tiercel.spark_jobs.emitting.departures import Departure
-from tiercel.spark_jobs.emitting.fold import Anchors, Rows, child_lineage, join_anchors
+from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.execution import flush_bolt
 from tiercel.spark_jobs.suspects.guard import Watch
-from tiercel.spark_jobs.topology.system import is_system
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class ArrowRecord(Record):
             took_ns * int(np.isin(rows, failed, invert=True).sum()) for rows, took_ns in self._calls
         )
 
-    def commit(self, collector: ArrowCollector) -> None:
+    def commit(self, collector: ArrowRecorder) -> None:
         """The call returned: what its collector was told counts."""
         self.sent += collector.sent
         self.emissions += collector.emissions
@@ -158,7 +158,7 @@ def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
     nothing = Portion(
         component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows
     )
-    collector = ArrowCollector(record, record.seeds, nothing)
+    collector = ArrowRecorder(record, record.seeds, nothing)
     trusted = flush_bolt(lambda: bolt.flush(collector), record)
     collector.closed = True
     if trusted:
@@ -201,7 +201,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
 def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     """One call; if it raises, two with half of the rows each, down to single rows."""
     record.signs += 1
-    collector = ArrowCollector(record, record.seeds, portion)
+    collector = ArrowRecorder(record, record.seeds, portion)
     began = time.perf_counter_ns()
     try:
         bolt.execute(portion.batch, collector)

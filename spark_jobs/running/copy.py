@@ -11,7 +11,7 @@ from typing import Any
 from tiercel.queues.inbox.chunk import Lineage
 from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN
-from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.snapshots.packing import Held, Packed, pack, unpack
 from tiercel.spark_jobs.snapshots.sealing import BadSealError, seal, unseal

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from tiercel.acker.ledger import Reply
 from tiercel.queues.inbox.chunk import Chunk
-from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.record import Record
 
 ACKER = "__acker"
 ACKER_TASK = 0

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
-from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector, Record
+from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.suspects.guard import Watch
 
@@ -26,7 +27,7 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
     """
     began = time.perf_counter_ns()
     if isinstance(bolt, BasicBolt):
-        basic = BasicCollector(record)
+        basic = BasicRecorder(record)
 
         def flush() -> bool:
             basic.current = None
@@ -34,7 +35,7 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
 
         _execute_basic(bolt, basic, watch(record.fresh, flush) if watch else record.fresh, record)
     else:
-        output = OutputCollector(record)
+        output = OutputRecorder(record)
 
         def flush() -> bool:
             return flush_bolt(lambda: bolt.flush(output), record)
@@ -47,7 +48,7 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
 
 
 def _execute_basic(
-    bolt: BasicBolt, collector: BasicCollector, tuples: Iterable[Tuple], record: Record
+    bolt: BasicBolt, collector: BasicRecorder, tuples: Iterable[Tuple], record: Record
 ) -> None:
     execute = bolt.state.guarded(bolt.execute) if isinstance(bolt, StatefulBolt) else bolt.execute
     clock = time.perf_counter_ns
@@ -71,7 +72,7 @@ def _execute_basic(
 
 
 def _execute_rich(
-    bolt: Bolt, collector: OutputCollector, tuples: Iterable[Tuple], record: Record
+    bolt: Bolt, collector: OutputRecorder, tuples: Iterable[Tuple], record: Record
 ) -> None:
     for tup in tuples:
         record.doing = tup

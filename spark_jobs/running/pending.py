@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from tiercel.queues.inbox.chunk import Chunk
+from tiercel.queues.inbox.chunk import Chunk, Rows
 from tiercel.queues.inbox.records import Covered, Entry
 from tiercel.spark_jobs.emitting.fold import row_seeds, select
 
-Rows = NDArray[np.int64]
 # Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
 Reader = Callable[[bytes], tuple[Chunk | None, list[int]]]
 

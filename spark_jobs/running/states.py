@@ -12,7 +12,7 @@ from tiercel.acker.ledger import Failure, Updates
 from tiercel.acker.work import canonical
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
-from tiercel.spark_jobs.emitting.collector import Record
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.state.encoding import Key
 from tiercel.spark_jobs.state.key_value import KeyValueState

@@ -23,10 +23,10 @@ from tiercel.queues.inbox.records import Parcel
 from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt, ArrowBolt
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
-from tiercel.spark_jobs.emitting.collector import Item, Record
 from tiercel.spark_jobs.emitting.departures import Departure, departures
 from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.counts import sources_of

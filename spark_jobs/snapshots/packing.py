@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
-from tiercel.spark_jobs.emitting.collector import Record
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 
 _FRAME = struct.Struct(">I")

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from tiercel.acker.errors import LedgerUnavailableError
 from tiercel.acker.ledger import Ledger, Token
-from tiercel.spark_jobs.emitting.collector import Item, Record
+from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.case import REASON, Suspect
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from tiercel.spark_jobs.emitting.collector import Item, Record
+from tiercel.spark_jobs.emitting.record import Item, Record
 
 log = logging.getLogger(__name__)
 

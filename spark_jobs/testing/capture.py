@@ -18,12 +18,13 @@ import numpy as np
 from tiercel.queues.inbox.chunk import Chunk, Lineage, decode, encode
 from tiercel.queues.inbox.contract import Effect, Inbox, Inboxes
 from tiercel.queues.inbox.records import Appended, Entry, InboxFigures, Parcel, Sender
-from tiercel.spark_jobs.bolts.bolt import BasicBolt, TopologyContext
+from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.collecting import BasicCollector
+from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.emitting.collector import BasicCollector
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.grouping import Global
-from tiercel.spark_jobs.topology.system import is_system
 
 CAPTURE = "__capture"
 

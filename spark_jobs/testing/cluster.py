@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 from tiercel.queues.spout import MsgId, Spout
-from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM_TASK
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.testing.capture import Seen, watched
 from tiercel.spark_jobs.testing.clock import SimulatedClock, to_ns
@@ -24,7 +24,6 @@ from tiercel.spark_jobs.testing.ticks import Ticks
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
-from tiercel.spark_jobs.topology.system import SYSTEM_TASK
 
 EngineName = Literal["memory", "spark"]
 

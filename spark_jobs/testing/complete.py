@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiercel.queues.spout import Spout
-from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.testing.cluster import EngineName, LocalCluster
 from tiercel.spark_jobs.testing.errors import LocalClusterError
 from tiercel.spark_jobs.testing.feeder import FeederSpout

@@ -11,7 +11,7 @@ from typing import Any
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
-from tiercel.spark_jobs.bolts.bolt import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import (
     BadValuesError,
     DirectStreamError,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tiercel.queues.inbox.chunk import encode
 from tiercel.queues.inbox.records import Parcel
+from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.running.ticks import tick_for
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.system import is_system
 
 _NS = 1_000_000_000
 

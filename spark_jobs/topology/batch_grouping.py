@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Ids
+from tiercel.queues.inbox.chunk import Rows
 from tiercel.queues.schema import Schema
-from tiercel.spark_jobs.emitting.fold import Rows
 from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import (
     AllTasks,

@@ -11,7 +11,7 @@ from typing import Any
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
-from tiercel.spark_jobs.bolts.bolt import TopologyContext
+from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.grouping import Grouping
 

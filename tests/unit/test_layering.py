@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,82 @@ def test_a_folder_imports_only_the_folders_below_it(path: Path) -> None:
     folder = name_of(path).split("/")[0]
     foreign = {folder_of(module) for module in imports_of(parsed(path))} & set(FOLDERS) - {folder}
     assert foreign <= (MAY_IMPORT_IN_KIT if name_of(path).startswith(KIT) else MAY_IMPORT[folder])
+
+
+def modules_by_name() -> dict[str, Path]:
+    """Return every module by its name in ``tiercel``: ``queues.broker.depths``."""
+    return {name_of(path).removesuffix(".py").replace("/", "."): path for path in modules()}
+
+
+def imports_between_modules() -> dict[str, set[str]]:
+    """Return the modules that each one imports; those for types alone, and in functions, count."""
+    known = modules_by_name()
+    found = {}
+    for name, path in known.items():
+        tree = parsed(path)
+        named = set(imports_of(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                named |= {f"{node.module}.{alias.name}" for alias in node.names}
+        found[name] = {each.removeprefix("tiercel.") for each in named} & known.keys() - {name}
+    return found
+
+
+def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return the nodes of one circle in order, the first again at the end; empty if none."""
+    done: set[str] = set()
+
+    def search(node: str, way: Sequence[str]) -> list[str]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return []
+        for other in sorted(graph.get(node, ())):
+            if circle := search(other, [*way, node]):
+                return circle
+        done.add(node)
+        return []
+
+    return next(filter(None, (search(node, []) for node in sorted(graph))), [])
+
+
+def test_no_circle_of_imports_between_files() -> None:
+    circle = circle_in(imports_between_modules())
+    assert not circle, "a circle of imports: " + " -> ".join(circle)
+
+
+def test_no_circle_of_imports_between_folders() -> None:
+    """A file that lies right in a top folder is a node of its own, and so is a sub-folder."""
+
+    def node_of(module: str) -> str:
+        folder, _, _ = module.rpartition(".")
+        return folder if "." in folder else module
+
+    graph: dict[str, set[str]] = defaultdict(set)
+    why: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module, others in imports_between_modules().items():
+        for other in others:
+            if node_of(module) != node_of(other):
+                graph[node_of(module)].add(node_of(other))
+                why[node_of(module), node_of(other)].append(f"{module} imports {other}")
+    circle = circle_in(graph)
+    steps = pairwise(circle)
+    assert not circle, f"a circle: {' -> '.join(circle)}\n" + "\n".join(
+        line for step in steps for line in sorted(why[step])
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "circle"),
+    [
+        ({}, []),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b"}}, ["b", "c", "d", "b"]),
+        ({"a": {"b", "x"}, "b": set(), "x": {"y"}, "y": {"x"}}, ["x", "y", "x"]),
+    ],
+)
+def test_a_circle_is_found_and_named(graph: dict[str, set[str]], circle: list[str]) -> None:
+    assert circle_in(graph) == circle
 
 
 @every_module

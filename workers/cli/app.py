@@ -24,11 +24,11 @@ from tiercel.workers.cli.options import (
     Redis,
     TopologyName,
     load_settings,
-    on_signals,
 )
 from tiercel.workers.config import Settings, use_this_python_for_spark
 from tiercel.workers.driver.jvm_output import as_log_records
 from tiercel.workers.errors import UsageError
+from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
 app = typer.Typer(

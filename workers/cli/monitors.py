@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiercel.workers.cli.options import Amqp, Management, Redis, load_settings, on_signals
+from tiercel.workers.cli.options import Amqp, Management, Redis, load_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
+from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
 if TYPE_CHECKING:

@@ -1,9 +1,7 @@
-"""Shared by the commands: options, settings, and signals."""
+"""Shared by the commands: options and settings."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -47,14 +45,3 @@ def load_settings(component: str, **given: Any) -> Settings:
     settings = Settings.load(**given)
     set_up_logging(settings.log, settings.log_level, component)
     return settings
-
-
-def on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` on SIGINT and SIGTERM; a second signal ends the process at once."""
-
-    def first(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, first)

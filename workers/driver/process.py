@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.errors import LedgerUnavailableError
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.bolts.queue_sink import no_address, sinks_of
+from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
 from tiercel.spark_jobs.spark.job import LongTasks
@@ -161,3 +161,15 @@ class _SparkHosts:
 
     def silenced(self) -> AbstractContextManager[None]:
         return self._spark.silenced()
+
+
+def sinks_of(topology: Topology) -> list[str]:
+    """Return the components that publish to the topology's RabbitMQ: those without an ``amqp_url``
+    among their own settings.
+    """
+    return [
+        component
+        for component, spec in topology.bolts.items()
+        if isinstance(spec.bolt, QueueSink)
+        and not topology.config_of(component).extra.get("amqp_url")
+    ]

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tiercel.acker.errors import LedgerUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.cli.options import on_signals
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.claims import Claims
 from tiercel.workers.control.contract import Control, State
@@ -26,6 +25,7 @@ from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.heartbeat import Heartbeat
 from tiercel.workers.patience import patiently
 from tiercel.workers.processes import Child, Supervisor
+from tiercel.workers.signals import on_signals
 from tiercel.workers.spout.process import SpoutProcess, spout_spec
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,8 @@ from tiercel import BasicBolt, Config, QueueSink, TopologyBuilder, TopologyError
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import AddressError
 from tiercel.queues.publishing.publisher import Publisher
-from tiercel.spark_jobs.bolts.queue_sink import sinks_of
 from tiercel.testing import FeederSpout, LocalCluster
-from tiercel.workers.driver.process import Driver
+from tiercel.workers.driver.process import Driver, sinks_of
 
 
 class Running:

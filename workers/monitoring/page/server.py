@@ -12,7 +12,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
-from tiercel.workers.cli.options import on_signals
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.page.gate import Gate
@@ -23,6 +22,7 @@ from tiercel.workers.monitoring.page.token import Lock
 from tiercel.workers.monitoring.page.view import Page
 from tiercel.workers.monitoring.station import Station
 from tiercel.workers.monitoring.watcher import Servers, Watcher
+from tiercel.workers.signals import on_signals
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ def pump(monkeypatch):
 
 
 def test_the_spout_is_told_while_the_bolt_still_works(pump, monkeypatch):
-    monkeypatch.setattr("tiercel.spark_jobs.emitting.collector._TELL_RESETS_S", 0)
+    monkeypatch.setattr("tiercel.spark_jobs.emitting.record._TELL_RESETS_S", 0)
     [root] = pump.feed(["long"])
     pump.run()
     assert Resets.heard == [root, root, root]
@@ -51,7 +51,7 @@ def test_not_oftener_than_once_a_second_and_the_rest_when_the_step_ends(pump):
 
 
 def test_a_redis_that_is_away_does_not_fail_the_tuple(pump, monkeypatch):
-    monkeypatch.setattr("tiercel.spark_jobs.emitting.collector._TELL_RESETS_S", 0)
+    monkeypatch.setattr("tiercel.spark_jobs.emitting.record._TELL_RESETS_S", 0)
     reset = pump.ledger.reset_timeout
     away = iter([True, True, True])
 

@@ -9,11 +9,20 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.pump import Source
-from tiercel import BasicBolt, Bolt, TopologyBuilder
+from tiercel import (
+    ArrowCollector,
+    BasicBolt,
+    BasicCollector,
+    Bolt,
+    OutputCollector,
+    TopologyBuilder,
+)
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple
-from tiercel.spark_jobs.emitting.collector import BasicCollector, OutputCollector, Record
+from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder
+from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import (
     AlreadySettledError,
     BadValuesError,
@@ -56,14 +65,14 @@ def record() -> Record:
     return made
 
 
-def by_hand() -> tuple[OutputCollector, Record]:
+def by_hand() -> tuple[OutputRecorder, Record]:
     made = record()
-    return OutputCollector(made), made
+    return OutputRecorder(made), made
 
 
-def basic() -> tuple[BasicCollector, Record]:
+def basic() -> tuple[BasicRecorder, Record]:
     made = record()
-    collector = BasicCollector(made)
+    collector = BasicRecorder(made)
     collector.current = made.tuples[0]
     return collector, made
 
@@ -225,3 +234,26 @@ def test_a_tuple_is_read_by_name_and_by_position() -> None:
 def test_an_unknown_field_is_an_error_that_names_the_fields() -> None:
     with pytest.raises(KeyError, match="there is no field 'wort'; the fields are word, n"):
         record().tuples[0]["wort"]
+
+
+def test_a_collector_is_what_the_signatures_of_bolts_name_and_none_of_the_others():
+    kinds = (BasicCollector, OutputCollector, ArrowCollector)
+    assert [isinstance(basic()[0], kind) for kind in kinds] == [True, False, False]
+    assert [isinstance(by_hand()[0], kind) for kind in kinds] == [False, True, False]
+    assert [issubclass(ArrowRecorder, kind) for kind in kinds] == [False, False, True]
+
+
+@pytest.mark.parametrize("kind", [BasicCollector, OutputCollector, ArrowCollector])
+def test_the_contract_of_a_collector_says_what_each_call_does(kind):
+    calls = [name for name in dir(kind) if not name.startswith("_")]
+    assert {"emit", "emit_direct", "report_error"} <= set(calls)
+    assert all(getattr(kind, name).__doc__ for name in calls)
+    assert set(calls) <= kind.__abstractmethods__
+
+
+def test_errors_of_a_wrong_call_name_the_class_that_users_know():
+    collector, _ = basic()
+    with pytest.raises(TypeError, match=r"^BasicCollector\.emit\(\) missing 1 required"):
+        collector.emit()
+    with pytest.raises(AttributeError, match=r"^'BasicCollector' object has no attribute 'ack'"):
+        collector.ack(ORIGIN)

@@ -1,4 +1,4 @@
-"""The system's own emissions: component, streams and fields.
+"""The names of streams: the default one, and what the system itself emits.
 
 User ids never begin with two underscores.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tiercel.queues.schema import Schema
+
+DEFAULT_STREAM = "default"
 
 SYSTEM = "__system"
 # As in Storm: no task of a topology has this id.
