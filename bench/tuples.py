@@ -264,7 +264,7 @@ def lines(found: dict[str, dict[str, float]]) -> list[str]:
     return [
         f"{kind:<10} {row['tuples_per_s']:>11,.0f} tuples/s on one core; us: "
         f"{row['spout_us']:.2f} per sentence emitted,"
-        f" {row['split_us']:.2f} per tuple split (in or out), {row['count_us']:.2f} per word counted"
+        f" {row['split_us']:.2f} per tuple split, {row['count_us']:.2f} per word counted"
         for kind, row in found.items()
     ]
 

@@ -1,4 +1,4 @@
-"""What a process does on SIGINT and SIGTERM."""
+"""Handlers of SIGINT and SIGTERM."""
 
 from __future__ import annotations
 

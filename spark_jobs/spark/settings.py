@@ -93,10 +93,14 @@ def settings_of(
 def one_machine(java_options: Sequence[str]) -> dict[str, str]:
     """The settings where all of Spark is on this machine."""
     java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", SMALL_JVM, *java_options])
-    # For the executors of local-cluster; those of local mode are in the driver's JVM. One that takes the place of another
-    # starts in half the time with the classes of the archive.
+    # For the executors of local-cluster; those of local mode are in the driver's JVM. One that
+    # takes the place of another starts in half the time with the classes of the archive.
     executors = " ".join([SMALL_JVM, *java_options])
-    return {**ONE_MACHINE, "spark.driver.extraJavaOptions": java, "spark.executor.extraJavaOptions": executors}
+    return {
+        **ONE_MACHINE,
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": executors,
+    }
 
 
 def is_one_machine(master: str) -> bool:

@@ -111,7 +111,9 @@ def vanish(wired, come_back):
         stopped_at = time.time()
         done = len(Executions(wired.folder).done)
         wrote = effects_of(wired, worker)
-        wait_until(lambda: flows(wired, stopped_at), FLOWS_AGAIN_S, "messages to flow on what is there")
+        wait_until(
+            lambda: flows(wired, stopped_at), FLOWS_AGAIN_S, "messages to flow on what is there"
+        )
         flowed_s = time.time() - stopped_at
         time.sleep(AWAY_S - flowed_s)
         meanwhile = len(Executions(wired.folder).done) - done
