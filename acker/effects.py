@@ -34,7 +34,7 @@ class LocalEffect(Generic[T]):
         return self.call()
 
 
-class Batch(Protocol):
+class Pipeline(Protocol):
     """A connection's way to make several prepared calls in one round trip."""
 
     def perform(self, effects: Sequence[Any]) -> list[Any]:
@@ -53,15 +53,15 @@ def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
     of them raises, the others may have taken effect or not: repeat all of them.
     """
     replies: list[Any] = [None] * len(effects)
-    together: dict[Batch, list[int]] = {}
+    together: dict[Pipeline, list[int]] = {}
     for at, effect in enumerate(effects):
-        batch = _batch_of(effect)
-        if batch is None:
+        pipeline = _pipeline_of(effect)
+        if pipeline is None:
             replies[at] = effect.perform()
         else:
-            together.setdefault(batch, []).append(at)
-    for batch, positions in together.items():
-        found = batch.perform([effects[at] for at in positions])
+            together.setdefault(pipeline, []).append(at)
+    for pipeline, positions in together.items():
+        found = pipeline.perform([effects[at] for at in positions])
         for at, reply in zip(positions, found, strict=True):
             replies[at] = reply
     return replies
@@ -77,17 +77,17 @@ def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
     all of them. Holds on several servers as well, with a round trip for each change of server.
     """
     replies: list[Any] = []
-    for batch, together in groupby(effects, _batch_of):
+    for pipeline, together in groupby(effects, _pipeline_of):
         mine = list(together)
-        made = perform_singly(mine) if batch is None else batch.perform_in_turn(mine)
+        made = perform_singly(mine) if pipeline is None else pipeline.perform_in_turn(mine)
         replies += made
         if len(made) < len(mine) or made[-1] is not True:
             break
     return replies
 
 
-def _batch_of(effect: Effect[Any]) -> Batch | None:
-    return getattr(effect, "batch", None)
+def _pipeline_of(effect: Effect[Any]) -> Pipeline | None:
+    return getattr(effect, "pipeline", None)
 
 
 def perform_singly(effects: Sequence[Effect[Any]]) -> list[Any]:

@@ -1,10 +1,10 @@
 """Errors that the acker raises.
 
 AckerError
-├── LedgerUnavailableError   Redis did not answer or takes no writes now: nothing may be
+├── RedisUnavailableError    Redis did not answer or takes no writes now: nothing may be
                              assumed, try again
-├── LedgerRefusedError       Redis answered "no" (login, permissions): a person must act
-└── LedgerVersionError       the server is too old
+├── RedisRefusedError        Redis answered "no" (login, permissions): a person must act
+└── RedisVersionError        the server is too old
 
 Expected outcomes (a late root, a repeated token, a collision) are values in the replies,
 never exceptions.
@@ -12,19 +12,19 @@ never exceptions.
 
 
 class AckerError(Exception):
-    """An error of the ledger or of the outcome feed."""
+    """An error of what is kept in Redis: ledger, inboxes, states, metrics, control."""
 
 
-class LedgerUnavailableError(AckerError):
+class RedisUnavailableError(AckerError):
     """Redis did not answer or takes no writes now.
 
     The call may or may not have taken effect, and may be repeated as it is.
     """
 
 
-class LedgerRefusedError(AckerError):
+class RedisRefusedError(AckerError):
     """Redis refused the call; repeating it does not help until the server's settings change."""
 
 
-class LedgerVersionError(AckerError):
-    """The server is too old for the scripts."""
+class RedisVersionError(AckerError):
+    """Redis is too old for the scripts."""

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Failure, Ids, LedgerSpec
-from tiercel.acker.work import LIFETIMES, REASON_LENGTH, Work
+from tiercel.acker.work import LIFETIMES, REASON_LENGTH, RootUpdates
 
 # Roots per call: two to four milliseconds, and a third of what Lua can unpack.
 SLICE = 3000
@@ -158,14 +158,14 @@ def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Byt
     return table
 
 
-def slices(work: Work) -> Iterator[Work]:
+def slices(work: RootUpdates) -> Iterator[RootUpdates]:
     """Cut into calls.
 
     Equal work is cut equally, so that a slice's number means the same to every attempt.
     """
     for start in range(0, work.roots.size, SLICE):
         part = np.s_[start : start + SLICE]
-        yield Work(
+        yield RootUpdates(
             roots=work.roots[part],
             xors=work.xors[part],
             reasons=work.reasons[part],
@@ -173,9 +173,9 @@ def slices(work: Work) -> Iterator[Work]:
         )
 
 
-def share(work: Work, mine: NDArray[np.intp]) -> Work:
+def share(work: RootUpdates, mine: NDArray[np.intp]) -> RootUpdates:
     """The part of ``work`` at the positions ``mine``."""
-    return Work(
+    return RootUpdates(
         roots=work.roots[mine],
         xors=work.xors[mine],
         reasons=work.reasons[mine],

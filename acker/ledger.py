@@ -151,7 +151,7 @@ class OutcomeFeed(Protocol):
 
         Every outcome appended since this feed was opened is returned exactly once; those of an
         earlier reader of the same owner are skipped (its roots belonged to a channel that is gone).
-        Raises LedgerUnavailableError; the next read then goes on where the last successful one
+        Raises RedisUnavailableError; the next read then goes on where the last successful one
         ended, so nothing is skipped.
         """
         ...
@@ -173,7 +173,7 @@ class Ledger(Protocol):
       ignored and counted.
     * Everything may vanish at any moment: a root whose entry was lost gets no outcome, and its
       spout times it out.
-    * Raises LedgerUnavailableError (may be repeated), LedgerRefusedError (a person must act).
+    * Raises RedisUnavailableError (may be repeated), RedisRefusedError (a person must act).
     """
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:

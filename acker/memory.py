@@ -31,7 +31,7 @@ _ROOT_BYTES = 27
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Tree:
     owner: int
     ack_val: int
     expires: float
@@ -50,7 +50,7 @@ class MemoryLedger:
         )
         self._clock = clock
         self._changed = threading.Condition()
-        self._entries: dict[int, _Entry] = {}
+        self._trees: dict[int, _Tree] = {}
         self._steps = MemorySteps()
         self._completed_at_once: set[tuple[int, int]] = set()
         self._feeds: dict[int, MemoryFeed] = {}
@@ -60,12 +60,12 @@ class MemoryLedger:
         collided = []
         with self._changed:
             for root, ack_val in zip(roots, ack_vals, strict=True):
-                entry = self._find(root)
-                if entry is not None:
-                    if (entry.owner, entry.ack_val) != (owner, ack_val):
+                tree = self._find(root)
+                if tree is not None:
+                    if (tree.owner, tree.ack_val) != (owner, ack_val):
                         collided.append(root)
                 elif ack_val:
-                    self._entries[root] = _Entry(owner, ack_val, self._clock() + self._lifetime)
+                    self._trees[root] = _Tree(owner, ack_val, self._clock() + self._lifetime)
                 elif (owner, root) not in self._completed_at_once:
                     self._completed_at_once.add((owner, root))
                     self._tell(owner, Outcomes(acked=[root]))
@@ -100,19 +100,17 @@ class MemoryLedger:
 
     def release(self, roots: Sequence[int]) -> int:
         with self._changed:
-            released = [
-                (root, entry) for root in dict.fromkeys(roots) if (entry := self._take(root))
-            ]
-            for root, entry in released:
-                self._tell(entry.owner, Outcomes(released=[root]))
+            released = [(root, tree) for root in dict.fromkeys(roots) if (tree := self._take(root))]
+            for root, tree in released:
+                self._tell(tree.owner, Outcomes(released=[root]))
             return len(released)
 
     def reset_timeout(self, roots: Sequence[int]) -> None:
         with self._changed:
             for root in dict.fromkeys(roots):
-                if entry := self._find(root):
-                    entry.expires = self._clock() + self._lifetime
-                    self._tell(entry.owner, Outcomes(reset=[root]))
+                if tree := self._find(root):
+                    tree.expires = self._clock() + self._lifetime
+                    self._tell(tree.owner, Outcomes(reset=[root]))
 
     def forget(self, roots: Sequence[int]) -> None:
         with self._changed:
@@ -121,7 +119,7 @@ class MemoryLedger:
 
     def pending(self) -> int:
         with self._changed:
-            return sum(self._find(root) is not None for root in list(self._entries))
+            return sum(self._find(root) is not None for root in list(self._trees))
 
     def census(self) -> Census:
         pending = self.pending()
@@ -146,7 +144,7 @@ class MemoryLedger:
     def lose(self) -> None:
         """Forget everything, as a server that restarts empty does, and tell the feeds."""
         with self._changed:
-            self._entries.clear()
+            self._trees.clear()
             self._steps = MemorySteps()
             for owner in self._feeds:
                 self._tell(owner, Outcomes(ledger_lost=True))
@@ -170,39 +168,39 @@ class MemoryLedger:
     def _update(self, xors: dict[int, int]) -> tuple[int, int]:
         completed = late = 0
         for root, xor in sorted(xors.items()):
-            entry = self._find(root)
-            if entry is None:
+            tree = self._find(root)
+            if tree is None:
                 late += 1
                 continue
-            entry.ack_val ^= xor
-            if not entry.ack_val:
+            tree.ack_val ^= xor
+            if not tree.ack_val:
                 completed += 1
                 self._take(root)
-                self._tell(entry.owner, Outcomes(acked=[root]))
+                self._tell(tree.owner, Outcomes(acked=[root]))
         return completed, late
 
     def _fail(self, failures: Iterable[Failure]) -> int:
         failed = 0
         for failure in failures:
-            if entry := self._take(failure.root):
+            if tree := self._take(failure.root):
                 failed += 1
                 self._tell(
-                    entry.owner,
+                    tree.owner,
                     Outcomes(failed=[replace(failure, reason=failure.reason[:REASON_LENGTH])]),
                 )
         return failed
 
-    def _find(self, root: int) -> _Entry | None:
-        entry = self._entries.get(root)
-        if entry is not None and entry.expires <= self._clock():
-            del self._entries[root]
+    def _find(self, root: int) -> _Tree | None:
+        tree = self._trees.get(root)
+        if tree is not None and tree.expires <= self._clock():
+            del self._trees[root]
             return None
-        return entry
+        return tree
 
-    def _take(self, root: int) -> _Entry | None:
-        entry = self._find(root)
-        self._entries.pop(root, None)
-        return entry
+    def _take(self, root: int) -> _Tree | None:
+        tree = self._find(root)
+        self._trees.pop(root, None)
+        return tree
 
     def _tell(self, owner: int, outcomes: Outcomes) -> None:
         if owner in self._feeds:

@@ -196,7 +196,7 @@ class RedisFeed:
     """``OutcomeFeed`` over one or several servers."""
 
     def __init__(self, servers: Iterable[FeedServer]) -> None:
-        """Opens the feed; raises LedgerUnavailableError or LedgerRefusedError."""
+        """Opens the feed; raises RedisUnavailableError or RedisRefusedError."""
         self._servers = list(servers)
         self._closed = threading.Event()
         self._reading = threading.Lock()

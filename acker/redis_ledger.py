@@ -31,7 +31,7 @@ from tiercel.acker.outcomes import total
 from tiercel.acker.redis_census import pending_in, shard_census
 from tiercel.acker.redis_feed import FeedServer, RedisFeed, ShardFeed
 from tiercel.acker.scripts import ShardScripts
-from tiercel.acker.work import Work, canonical
+from tiercel.acker.work import RootUpdates, canonical
 
 _MOST_OWNERS = 65_535
 
@@ -103,13 +103,13 @@ class RedisLedger:
 
     def fail(self, failures: Sequence[Failure]) -> int:
         none = np.empty(0, np.uint64)
-        return self._settle("f", canonical(Updates(roots=none, xors=none), failures), "fail roots")
+        return self._remove("f", canonical(Updates(roots=none, xors=none), failures), "fail roots")
 
     def release(self, roots: Sequence[int]) -> int:
-        return self._settle("r", _of(roots), "release roots")
+        return self._remove("r", _of(roots), "release roots")
 
     def forget(self, roots: Sequence[int]) -> None:
-        self._settle("-", _of(roots), "forget roots")
+        self._remove("-", _of(roots), "forget roots")
 
     def reset_timeout(self, roots: Sequence[int]) -> None:
         work = _of(roots)
@@ -170,9 +170,9 @@ class RedisLedger:
         for client in self._clients:
             client.close()
 
-    def _settle(self, kind: Literal["f", "r", "-"], work: Work, verb: str) -> int:
+    def _remove(self, kind: Literal["f", "r", "-"], work: RootUpdates, verb: str) -> int:
         parts = [
-            scripts.settle(kind, part, verb)
+            scripts.remove(kind, part, verb)
             for scripts, mine in self._by_shard(work.roots)
             for part in slices(share(work, mine))
         ]
@@ -191,7 +191,7 @@ class RedisLedger:
         return connect(self._spec.urls[shard % len(self._spec.urls)], self._keys[shard].mark)
 
 
-def _of(roots: Sequence[int]) -> Work:
+def _of(roots: Sequence[int]) -> RootUpdates:
     ids = np.array(roots, np.uint64)
     return canonical(Updates(roots=ids, xors=np.zeros(ids.size, np.uint64)))
 

@@ -23,7 +23,7 @@ from tiercel.acker.layout import (
     unpack_roots,
 )
 from tiercel.acker.ledger import Applied, Ids, Reply, Token
-from tiercel.acker.work import Work, conflict_of
+from tiercel.acker.work import RootUpdates, conflict_of
 
 T = TypeVar("T")
 _CONFLICT = pack_failure(conflict_of(0))
@@ -57,7 +57,7 @@ class ShardScripts:
         self._common = (len(keys.feeds), lifetimes.entries_ms)
         self._register = server.script(_joined("outcomes", "register"))
         self._apply = server.script(_joined("outcomes", "steps", "apply"))
-        self._settle = server.script(_joined("outcomes", "settle"))
+        self._remove = server.script(_joined("outcomes", "remove"))
         self._reset_timeout = server.script(_joined("outcomes", "reset_timeout"))
         self._begin = server.script(script_source("begin"))
         self._fence = server.script(script_source("fence"))
@@ -91,7 +91,7 @@ class ShardScripts:
 
         return self._call(self._register, keys, args, read, "register roots")
 
-    def apply(self, token: Token, digest: bytes, number: int, work: Work) -> Effect[Reply]:
+    def apply(self, token: Token, digest: bytes, number: int, work: RootUpdates) -> Effect[Reply]:
         """One slice, the ``number``-th, of work with this digest."""
         groups = groups_of(work.roots)
         numbers, reasons = _number_reasons(work, [_CONFLICT])
@@ -124,7 +124,7 @@ class ShardScripts:
         args = [run, task, struct.pack(">I", attempt)]
         return self._fence([self._keys.tokens], args, bool, "fence a task")
 
-    def settle(self, kind: Literal["f", "r", "-"], work: Work, verb: str) -> Effect[int]:
+    def remove(self, kind: Literal["f", "r", "-"], work: RootUpdates, verb: str) -> Effect[int]:
         """Fail (for ``work``'s reasons), release or forget; returns how many were pending."""
         groups = groups_of(work.roots)
         numbers, reasons = _number_reasons(work, [])
@@ -132,7 +132,7 @@ class ShardScripts:
         args: list[Any] = [*self._common, kind, len(groups)]
         for group in groups:
             args += (group.high, packed[7 * group.start : 7 * group.end])
-        return self._call(self._settle, self._keys.buckets(groups), [*args, *reasons], int, verb)
+        return self._call(self._remove, self._keys.buckets(groups), [*args, *reasons], int, verb)
 
     def reset_timeout(self, roots: Ids) -> Effect[None]:
         groups = groups_of(roots)
@@ -164,7 +164,9 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _number_reasons(work: Work, first: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:
+def _number_reasons(
+    work: RootUpdates, first: Sequence[bytes]
+) -> tuple[NDArray[np.int64], list[bytes]]:
     """A number for the reason of each root, and the packed reasons by number, each once.
 
     ``first`` has the first numbers.

@@ -26,7 +26,7 @@ def conflict_of(root: int) -> Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class RootUpdates:
     """Each root once, ascending; ``reasons[i]`` says which of ``failures`` fails root i, -1:
     none, it is updated.
     """
@@ -50,7 +50,7 @@ class Work:
         return content.digest()
 
 
-def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> Work:
+def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates:
     """Sort, fold entries of one root, and let failing win over updating.
 
     Raises ValueError for arrays of unequal length.
@@ -72,7 +72,7 @@ def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> Work:
         # Backwards, so that the first of several failures of one root stays.
         reasons[np.searchsorted(roots, failed[::-1])] = np.arange(failed.size)[::-1]
         xors = np.where(reasons >= 0, np.uint64(0), xors)
-    return Work(roots=roots, xors=xors, reasons=reasons, failures=failures)
+    return RootUpdates(roots=roots, xors=xors, reasons=reasons, failures=failures)
 
 
 def _ascending(roots: Ids) -> bool:

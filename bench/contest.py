@@ -15,7 +15,7 @@ from pathlib import Path
 import redis
 
 from bench.peers.words import BEGAN
-from bench.probe import Reading, Sample
+from bench.probe import ProbeResults, ProcessSample
 from bench.processes import cpu_seconds, spent
 from bench.rig import ROOT, WORDS, BenchError, clear, fill, sentences, until
 from bench.throughput import Drained, moment, rate_between
@@ -50,7 +50,7 @@ def consumer(what: str, settings: Settings, count: int) -> Drained:
 
 def _consumed(
     what: str, queue: str, settings: Settings, count: int
-) -> tuple[list[Sample], dict[str, float]]:
+) -> tuple[list[ProcessSample], dict[str, float]]:
     before = cpu_seconds()
     with consuming(what, queue, settings) as (reading, check):
         within_s = 60 + count / _SLOWEST[what]
@@ -64,13 +64,13 @@ def _consumed(
 @contextmanager
 def consuming(
     what: str, queue: str, settings: Settings, *, timed: bool = False
-) -> Iterator[tuple[Reading, Callable[[], bool]]]:
+) -> Iterator[tuple[ProbeResults, Callable[[], bool]]]:
     """The consumer ``bare`` or ``inline`` runs within the block.
 
     Yields what its probe writes, and what raises BenchError if it has ended.
     """
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
-        reading = Reading(Path(folder))
+        reading = ProbeResults(Path(folder))
         argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
         with _process(argv, settings, reading.environment(timed=timed)) as check:
             yield reading, check

@@ -66,7 +66,7 @@ class Amount:
     idle_s: float = 6.0
 
 
-class Bench:
+class InboxBench:
     """One topology's inboxes on an empty server; the sender is task 1."""
 
     def __init__(self, url: str) -> None:
@@ -116,7 +116,7 @@ def calls(url: str, times: int) -> dict[str, Row]:
     """By name of the call: microseconds of CPU of client and server, milliseconds that it takes."""
     payload = b"x" * _CHUNK
     large = payload * _LARGE
-    with closing(Bench(url)) as bench:
+    with closing(InboxBench(url)) as bench:
 
         def take_one() -> None:
             bench.inbox.take(1, 2**30, _NOW)
@@ -127,7 +127,7 @@ def calls(url: str, times: int) -> dict[str, Row]:
         found["take 2 KB"] = _measured(bench.client, take_one, times)
         found["seal and finish"] = _measured(bench.client, bench.seal_and_finish, times)
         found["append 64 KB"] = _measured(bench.client, lambda: bench.append(large), times // 4)
-    with closing(Bench(url)) as bench:
+    with closing(InboxBench(url)) as bench:
         bench.append(payload)
         found["commit"] = _measured(bench.client, lambda: bench.commit(payload), times)
     connect(url).flushdb()
@@ -210,7 +210,7 @@ def _taker(url: str, topology: str, messages: int, answer: Connection) -> None:
 
 def idle(url: str, seconds: float) -> Row:
     """Milliseconds of CPU per minute of a task that waits, and bytes of its inbox."""
-    with closing(Bench(url)) as bench:
+    with closing(InboxBench(url)) as bench:
         bench.append(b"x" * _CHUNK)
         entries = bench.inbox.take(1, 2**30, _NOW)
         covered = Covered(

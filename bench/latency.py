@@ -25,18 +25,18 @@ import numpy as np
 from pika import BasicProperties
 
 from bench.contest import consuming
-from bench.probe import Reading
+from bench.probe import ProbeResults
 from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, Running, clear, fill, running, sentences, servers, until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.publishing.outlet import Outgoing, Outlet
+from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.workers.config import Settings
 
 RATES = (100, 1_000, 5_000)
 # Time at the beginning of each rate that does not count.
-_SETTLE_S = 5.0
-_BARE_SETTLE_S = 1.0
+_WARM_UP_S = 5.0
+_BARE_WARM_UP_S = 1.0
 _STEP_S = 0.001
 _PATIENCE_S = 60.0
 _BODIES = 20_000
@@ -94,7 +94,7 @@ class Schedule:
                 at = began + number / rate
                 properties = BasicProperties(delivery_mode=2, message_id=str(round(at * 1e6)))
                 self._outlet.submit(
-                    Outgoing(self._queue, bodies[number % len(bodies)], properties, self._done)
+                    Publication(self._queue, bodies[number % len(bodies)], properties, self._done)
                 )
                 late.append(now - at)
             sent = due
@@ -124,7 +124,7 @@ def measure(topology: Running, rate: int, seconds: float) -> Latency:
     """With a topology that is warm and runs with its probe ``timed``."""
     return _offered(
         topology.settings, topology.queue, topology.reading, topology.wait_for_acks,
-        (rate, _SETTLE_S, seconds),
+        (rate, _WARM_UP_S, seconds),
     )  # fmt: skip
 
 
@@ -141,27 +141,31 @@ def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
             # One message first: the process has started when it is acked.
             fill(settings, queue, sentences(1))
             wait(1, _PATIENCE_S)
-            return _offered(settings, queue, reading, wait, (rate, _BARE_SETTLE_S, seconds))
+            return _offered(settings, queue, reading, wait, (rate, _BARE_WARM_UP_S, seconds))
     finally:
         clear(settings, [queue])
 
 
 def _offered(
-    settings: Settings, queue: str, reading: Reading, wait: Wait, load: tuple[int, float, float]
+    settings: Settings,
+    queue: str,
+    reading: ProbeResults,
+    wait: Wait,
+    load: tuple[int, float, float],
 ) -> Latency:
     """Publish at a rate, for some seconds that do not count and some that do."""
-    rate, settle_s, seconds = load
+    rate, warm_up_s, seconds = load
     acked_before = reading.last().acked
     cpu_before = cpu_seconds()
     schedule = Schedule(settings.amqp or "", queue)
     try:
-        count, began, late = schedule.run(rate, settle_s + seconds)
+        count, began, late = schedule.run(rate, warm_up_s + seconds)
         wait(acked_before + count, _PATIENCE_S)
     finally:
         schedule.close()
     used = spent(cpu_before, cpu_seconds())
     found = reading.latencies()
-    found = found[found[:, 0] >= began + settle_s - 1e-6]
+    found = found[found[:, 0] >= began + warm_up_s - 1e-6]
     p50, p99, p999 = 1000 * np.percentile(found[:, 1], [50, 99, 99.9])
     return Latency(
         rate=rate,

@@ -34,7 +34,7 @@ _EVERY_S = 0.025
 _TAIL = 400
 
 
-class Sample(NamedTuple):
+class ProcessSample(NamedTuple):
     """Progress of a process at a moment."""
 
     at: float
@@ -164,7 +164,7 @@ def start_probe() -> None:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ProbeResults:
     """Everything that the probes of all processes wrote into a folder."""
 
     folder: Path
@@ -173,23 +173,23 @@ class Reading:
         """Return the environment that makes a process write there."""
         return {FOLDER: str(self.folder), **({TIMED: "1"} if timed else {})}
 
-    def last(self) -> Sample:
+    def last(self) -> ProcessSample:
         """All processes together, as they were when they last wrote; cheap enough to ask often."""
         ends = [
             end for path in self.folder.glob("progress-*") for end in _read(path, tail=_TAIL)[-1:]
         ]
-        return Sample(
+        return ProcessSample(
             at=max((end.at for end in ends), default=0.0),
             delivered=sum(end.delivered for end in ends),
             acked=sum(end.acked for end in ends),
             returned=sum(end.returned for end in ends),
         )
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[ProcessSample]:
         """All processes together over time, ascending."""
         changes = []
         for path in self.folder.glob("progress-*"):
-            before = Sample(0.0, 0, 0, 0)
+            before = ProcessSample(0.0, 0, 0, 0)
             for now in _read(path):
                 more = (
                     now.delivered - before.delivered,
@@ -206,7 +206,7 @@ class Reading:
             delivered = delivered + more_of[0]
             acked = acked + more_of[1]
             returned = returned + more_of[2]
-            together.append(Sample(at, delivered, acked, returned))
+            together.append(ProcessSample(at, delivered, acked, returned))
         return together
 
     def latencies(self) -> np.ndarray:
@@ -217,7 +217,7 @@ class Reading:
         return np.concatenate(parts) if parts else np.empty((0, 2))
 
 
-def _read(path: Path, tail: int | None = None) -> list[Sample]:
+def _read(path: Path, tail: int | None = None) -> list[ProcessSample]:
     """The whole lines of a file, or of its last bytes: there the first line may be cut,
     and is left out.
     """
@@ -227,7 +227,7 @@ def _read(path: Path, tail: int | None = None) -> list[Sample]:
             file.readline()
         rows = [line.split() for line in file.read().rpartition(b"\n")[0].splitlines()]
     return [
-        Sample(float(at), int(delivered), int(acked), int(back))
+        ProcessSample(float(at), int(delivered), int(acked), int(back))
         for at, delivered, acked, back in rows
     ]
 

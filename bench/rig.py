@@ -13,7 +13,7 @@ from pathlib import Path
 
 import redis
 
-from bench.probe import Reading, environment
+from bench.probe import ProbeResults, environment
 from tiercel import Publisher
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.compose.embedded import EmbeddedServices
@@ -86,7 +86,7 @@ class Running:
     """
 
     def __init__(
-        self, topology: Topology, settings: Settings, reading: Reading, local: LocalRun
+        self, topology: Topology, settings: Settings, reading: ProbeResults, local: LocalRun
     ) -> None:
         self.name = self.queue = topology.name
         self.settings = settings
@@ -210,7 +210,7 @@ def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[R
     name = f"bench.topologies:{kind}"
     queue = f"bench-{kind}"
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
-        reading = Reading(Path(folder))
+        reading = ProbeResults(Path(folder))
         fill(settings, queue, iter(()))
         try:
             topology = load_topology(name)

@@ -47,7 +47,7 @@ _SLOWEST = 6.0
 _LEAST_S = 60.0
 # More messages for one point would only measure how fast they are published.
 _MESSAGES = 40_000
-_SETTLE_S = 10.0
+_WARM_UP_S = 10.0
 _PATIENCE_S = 90.0
 Say = Callable[[str], None]
 
@@ -194,8 +194,8 @@ def beside(settings: Settings, how: Slow) -> Beside:
     shape = SlowShape(tasks=how.tasks, even=True)
     long_s = how.long_ms / 1000
     # A message for the first task, some seconds after the beginning.
-    number = _first_of_task_zero(int(_SETTLE_S * how.rate), how.tasks)
-    seconds = _SETTLE_S + long_s + how.tasks / how.rate + 1.0
+    number = _first_of_task_zero(int(_WARM_UP_S * how.rate), how.tasks)
+    seconds = _WARM_UP_S + long_s + how.tasks / how.rate + 1.0
     bodies = [
         slow_body(each, how.long_ms if each == number else 0.0)
         for each in range(int(seconds * how.rate))

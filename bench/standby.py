@@ -19,14 +19,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.probe import Reading
+from bench.probe import ProbeResults
 from bench.processes import cpu_seconds, spent
 from bench.rig import ROOT, clear, fill, sentences, servers, until
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.workers.config import Settings, child_environment, python_path
 
 _QUEUE = "bench-basic"
-_SETTLE_S = 10.0
+_WARM_UP_S = 10.0
 _WITHIN_S = 240.0
 _GRACE_S = 30.0
 
@@ -54,7 +54,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
     """Start the word count as a user does, and leave it alone for ``seconds``."""
     fill(settings, _QUEUE, sentences(1))
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
-        reading = Reading(Path(folder))
+        reading = ProbeResults(Path(folder))
         environment = {
             **settings.as_environment(),
             **python_path(ROOT),
@@ -66,7 +66,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
         try:
             until(lambda: reading.last().acked >= 1, _WITHIN_S, "the first ack")
             first_ack_s = reading.samples()[-1].at - began
-            time.sleep(_SETTLE_S)
+            time.sleep(_WARM_UP_S)
             before = cpu_seconds()
             since = time.monotonic()
             time.sleep(seconds)

@@ -36,7 +36,7 @@ _LARGE = 20
 _TOUCHED = 20_000
 
 
-class Bench:
+class StateBench:
     """One component's state on one shard, one step after the other."""
 
     def __init__(self, url: str) -> None:
@@ -48,7 +48,7 @@ class Bench:
             owners=1,
             message_timeout=timedelta(seconds=30),
         )
-        self._store = RedisStateStore(self.spec, epoch=1)
+        self._store = RedisStateStore(self.spec, run_number=1)
         self._step = 0
 
     def fill(self, count: int) -> None:
@@ -87,7 +87,7 @@ def small_batches(url: str, entries: int) -> float:
     """Median milliseconds of a step that touches ten keys of a state that has
     ``entries`` others.
     """
-    bench = Bench(url)
+    bench = StateBench(url)
     bench.fill(entries)
     times = [bench.run(_TEN) for _ in range(_SMALL)]
     if bench.entries() != entries + len(_TEN):
@@ -101,7 +101,7 @@ def updates_a_second(url: str) -> tuple[float, float]:
     """Keys that one task increments per second in large steps, and the longest call in
     the server, in ms.
     """
-    bench = Bench(url)
+    bench = StateBench(url)
     keys = [f"word {number}" for number in range(_TOUCHED)]
     bench.run(keys)
     client = connect(url)

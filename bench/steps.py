@@ -122,7 +122,7 @@ class Stage:
             topology=topology,
             inboxes=self._inboxes,
             ledger=self._ledger,
-            state=self._open.enter_context(closing(RedisStateStore(spec, epoch=1))),
+            state=self._open.enter_context(closing(RedisStateStore(spec, run_number=1))),
             counting=Counting(MemoryMetrics()),
             config={},
             key=b"key",

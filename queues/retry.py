@@ -70,14 +70,14 @@ class BrokerLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class RequeueAfter:
     """Reject it with requeue after this many seconds."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class GiveUp:
     """No further delivery."""
 
 
@@ -102,10 +102,10 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
     return count if isinstance(count, int) else None
 
 
-def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> Requeue | DeadLetter:
+def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> RequeueAfter | GiveUp:
     """Decide about a message that failed, and had failed ``failures`` times before."""
     if failures >= delivery_limit:
-        return DeadLetter()
+        return GiveUp()
     # 2.0 ** 64 times any wait is above any bound, and larger exponents would overflow.
     wait = policy.first.total_seconds() * 2.0 ** min(failures, 64)
-    return Requeue(min(wait, policy.longest.total_seconds()))
+    return RequeueAfter(min(wait, policy.longest.total_seconds()))

@@ -8,7 +8,7 @@ SparkJobsError
 ├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and
                             the worker goes on
-    ├── AlreadySettledError   acked or failed twice, or used as an anchor after that
+    ├── AlreadyAckedError     acked or failed twice, or used as an anchor after that
     ├── ForeignTupleError     not a tuple that this bolt task received
     ├── UnknownStreamError    emitted on a stream that is not declared
     ├── DirectStreamError     emit on a direct stream, emit_direct on another, or to a task that
@@ -53,7 +53,7 @@ class TupleError(SparkJobsError):
     """A bolt broke a rule of the collector."""
 
 
-class AlreadySettledError(TupleError):
+class AlreadyAckedError(TupleError):
     """The tuple was acked or failed before."""
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tiercel.acker.errors import (
         AckerError,
-        LedgerRefusedError,
-        LedgerUnavailableError,
-        LedgerVersionError,
+        RedisRefusedError,
+        RedisUnavailableError,
+        RedisVersionError,
     )
     from tiercel.queues.broker.declare import WorkQueue, declare_queue
     from tiercel.queues.broker.depths import QueueDepth
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
     from tiercel.spark_jobs.errors import (
-        AlreadySettledError,
+        AlreadyAckedError,
         BadAnchorsError,
         BadStateError,
         BadValuesError,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AckerError",
     "AddressError",
-    "AlreadySettledError",
+    "AlreadyAckedError",
     "ArrowBolt",
     "ArrowCollector",
     "BadAnchorsError",
@@ -94,9 +94,6 @@ __all__ = [
     "Grouping",
     "GroupingError",
     "KeyValueState",
-    "LedgerRefusedError",
-    "LedgerUnavailableError",
-    "LedgerVersionError",
     "MessageId",
     "MessageTooLargeError",
     "MsgId",
@@ -109,6 +106,9 @@ __all__ = [
     "QueueSink",
     "QueueSpout",
     "QueuesError",
+    "RedisRefusedError",
+    "RedisUnavailableError",
+    "RedisVersionError",
     "RetryPolicy",
     "Schema",
     "SchemaError",
@@ -136,9 +136,9 @@ __all__ = [
 _PLACES = {
     "tiercel.acker.errors": (
         "AckerError",
-        "LedgerRefusedError",
-        "LedgerUnavailableError",
-        "LedgerVersionError",
+        "RedisRefusedError",
+        "RedisUnavailableError",
+        "RedisVersionError",
     ),
     "tiercel.queues.broker.declare": (
         "WorkQueue",
@@ -191,7 +191,7 @@ _PLACES = {
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
     "tiercel.spark_jobs.errors": (
-        "AlreadySettledError",
+        "AlreadyAckedError",
         "BadAnchorsError",
         "BadStateError",
         "BadValuesError",

@@ -11,7 +11,7 @@ control     what the processes of a topology tell each other in Redis, and what 
 monitoring  what people see: depths, top, the page
 demo        the demo
 heartbeat   for health checks
-signals     what a process does on SIGINT and SIGTERM
+signals     SIGINT and SIGTERM
 patience    while Redis is away
 logs        readable lines or JSON
 redaction   without passwords

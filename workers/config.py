@@ -36,7 +36,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tiercel.acker.connection.address import Form, RedisAddress, split_urls
-from tiercel.acker.errors import LedgerRefusedError
+from tiercel.acker.errors import RedisRefusedError
 from tiercel.workers.errors import ConfigError
 from tiercel.workers.redaction import redact
 
@@ -89,7 +89,7 @@ def _redis(value: str) -> str:
     for url in split_urls(value) or [""]:
         try:
             address = RedisAddress.parse(url)
-        except LedgerRefusedError as error:
+        except RedisRefusedError as error:
             raise ValueError(str(error)) from None
         if address.form is Form.SERVER:
             _check_url(url, ("redis", "rediss", "unix"), "redis://:password@host:6379/0")

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def patiently(
     try:
         # First without tenacity, which takes longer than a read of the outcome feed.
         return call(*args, **kwargs)
-    except LedgerUnavailableError as error:
+    except RedisUnavailableError as error:
         if stopped.is_set():
             return None
         log.warning("%s; trying again", error, extra={"event": "redis_away"})
@@ -38,7 +38,7 @@ def patiently(
         stopped.wait(seconds)
 
     retrying = Retrying(
-        retry=retry_if_exception_type(LedgerUnavailableError),
+        retry=retry_if_exception_type(RedisUnavailableError),
         wait=wait_random_exponential(multiplier=_FIRST_WAIT_S, max=2),
         stop=lambda _: stopped.is_set(),
         sleep=sleep,

@@ -1,4 +1,4 @@
-"""Handlers of SIGINT and SIGTERM."""
+"""SIGINT and SIGTERM: the first asks a process to end, the second ends it."""
 
 from __future__ import annotations
 

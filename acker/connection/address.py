@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from tiercel.acker.errors import LedgerRefusedError
+from tiercel.acker.errors import RedisRefusedError
 
 _FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(.*)", re.DOTALL | re.IGNORECASE)
 _AFTER_PLACE = re.compile(r"[/?#]")
@@ -56,7 +56,7 @@ class RedisAddress:
 
     @classmethod
     def parse(cls, url: str) -> RedisAddress:
-        """Raises LedgerRefusedError for a malformed URL, and never shows a part that
+        """Raises RedisRefusedError for a malformed URL, and never shows a part that
         may be a password.
         """
         found = _FORM.fullmatch(url)
@@ -80,9 +80,7 @@ class RedisAddress:
         ):
             raise _malformed(form)
         if form is Form.CLUSTER and path not in ([], ["0"]):
-            raise LedgerRefusedError(
-                "a Redis Cluster has database 0 alone; leave it out of the URL"
-            )
+            raise RedisRefusedError("a Redis Cluster has database 0 alone; leave it out of the URL")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         own = (options.pop("sentinel_username", None), options.pop("sentinel_password", None))
         database = path[0] if path else "0"
@@ -114,6 +112,6 @@ def _host(form: Form, text: str) -> tuple[str, int]:
     return host, port or (_SENTINEL_PORT if form is Form.SENTINEL else _PORT)
 
 
-def _malformed(form: Form) -> LedgerRefusedError:
+def _malformed(form: Form) -> RedisRefusedError:
     example = _SENTINEL_EXAMPLE if form is Form.SENTINEL else _CLUSTER_EXAMPLE
-    return LedgerRefusedError(f"malformed Redis URL; it should look like {example}")
+    return RedisRefusedError(f"malformed Redis URL; it should look like {example}")

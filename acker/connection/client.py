@@ -20,7 +20,7 @@ from tiercel.acker.connection.address import Form, RedisAddress
 from tiercel.acker.connection.errors import shown
 from tiercel.acker.connection.pool import Pool
 from tiercel.acker.connection.primary import following_pool
-from tiercel.acker.errors import LedgerRefusedError, LedgerVersionError
+from tiercel.acker.errors import RedisRefusedError, RedisVersionError
 from tiercel.acker.layout import topology_prefix
 
 # Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with.
@@ -95,7 +95,7 @@ def connect(
     No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call
     may take effect more than once on its way to one reply; the caller must be able to bear that.
     ``rediss://`` is TLS, and the certificate must be valid for the host; ``?ssl_ca_certs=path``
-    names authorities beside those of the system. Raises LedgerRefusedError for a malformed URL, an
+    names authorities beside those of the system. Raises RedisRefusedError for a malformed URL, an
     unknown option in it, or a file that cannot be read.
     """
     address = RedisAddress.parse(url)
@@ -134,7 +134,7 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
         )
     except ValueError:
         # Without the cause: it may quote a part of the password.
-        raise LedgerRefusedError(
+        raise RedisRefusedError(
             "malformed Redis URL; it should look like redis://:password@host:6379/0"
         ) from None
     _check_options(pool)
@@ -149,7 +149,7 @@ def _check_options(pool: redis.ConnectionPool) -> None:
     try:
         pool.connection_class(**options)
     except (TypeError, exceptions.RedisError) as error:
-        raise LedgerRefusedError(f"an option in the Redis URL is wrong: {shown(error)}") from None
+        raise RedisRefusedError(f"an option in the Redis URL is wrong: {shown(error)}") from None
     files = {name: options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")}
     if not any(files.values()):
         return
@@ -161,11 +161,11 @@ def _check_options(pool: redis.ConnectionPool) -> None:
             )
     except OSError as error:  # SSLError, for a file with something else in it, is one
         named = " or ".join(f"{name}={path}" for name, path in files.items() if path)
-        raise LedgerRefusedError(f"cannot read {named} of the Redis URL: {error}") from error
+        raise RedisRefusedError(f"cannot read {named} of the Redis URL: {error}") from error
 
 
 def check_version(client: redis.Redis) -> None:
-    """Raises LedgerVersionError if the server is too old, and LedgerRefusedError if
+    """Raises RedisVersionError if the server is too old, and RedisRefusedError if
     it is a Sentinel.
 
     A server that does not let itself be asked is taken as it is.
@@ -175,12 +175,12 @@ def check_version(client: redis.Redis) -> None:
     except exceptions.NoPermissionError:
         return
     if info.get("redis_mode") == "sentinel":
-        raise LedgerRefusedError(
+        raise RedisRefusedError(
             "this Redis is a Sentinel: write its URL as redis+sentinel://host:26379/mymaster/0"
         )
     version = str(info["redis_version"])
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
-        raise LedgerVersionError(
+        raise RedisVersionError(
             f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey"
         )

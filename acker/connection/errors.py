@@ -1,8 +1,8 @@
 """The one place where errors of Redis and of its client become ours: retry or refuse, the same
 for every store.
 
-LedgerUnavailableError (retry) is for what passes by itself or by an operator's work on the server,
-so that a process waits for it. LedgerRefusedError (refuse) is for what is wrong in the address, the
+RedisUnavailableError (retry) is for what passes by itself or by an operator's work on the server,
+so that a process waits for it. RedisRefusedError (refuse) is for what is wrong in the address, the
 rights or the kind of server: waiting helps nothing.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from redis import exceptions
 
-from tiercel.acker.errors import LedgerRefusedError, LedgerUnavailableError
+from tiercel.acker.errors import RedisRefusedError, RedisUnavailableError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,12 +125,12 @@ def translated(verb: str) -> Iterator[None]:
         said = shown(error)
         tls = _tls_advice(error)
         if tls:
-            raise LedgerRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
+            raise RedisRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
         meaning = _meaning(error)
         also = (
             f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
         )
-        kind = LedgerUnavailableError if meaning.passes else LedgerRefusedError
+        kind = RedisUnavailableError if meaning.passes else RedisRefusedError
         raise kind(
             f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}"
         ) from error

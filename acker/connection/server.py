@@ -23,7 +23,7 @@ from tiercel.acker.connection.errors import translated
 from tiercel.acker.connection.pool import Command, Pool
 from tiercel.acker.connection.script_sources import in_turn
 from tiercel.acker.effects import perform_singly
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -43,7 +43,7 @@ class RedisEffect(Generic[T]):
     It may be sent more than once on its way to one reply, so its script must recognise a repeat.
     """
 
-    batch: RedisServer
+    pipeline: RedisServer
     command: tuple[Any, ...]
     read: Reader[T]
     # For errors: "cannot ``verb``: …".
@@ -54,9 +54,9 @@ class RedisEffect(Generic[T]):
     def perform(self) -> T:
         """Make the call alone.
 
-        Raises LedgerUnavailableError, LedgerRefusedError, and what ``read`` raises.
+        Raises RedisUnavailableError, RedisRefusedError, and what ``read`` raises.
         """
-        reply: T = self.batch.perform([self])[0]
+        reply: T = self.pipeline.perform([self])[0]
         return reply
 
     def in_full(self) -> tuple[Any, ...]:
@@ -88,11 +88,11 @@ class RedisScript:
 class RedisServer:
     """One server, or one hash slot of a cluster. Thread-safe; connects on its first call.
 
-    Servers with the same connections are equal, so that effects of several stores form one batch.
+    Servers with the same connections are equal: effects of several stores form one pipeline.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
-        """``url`` and ``key`` as in ``connect``, which raises LedgerRefusedError and ValueError."""
+        """``url`` and ``key`` as in ``connect``, which raises RedisRefusedError and ValueError."""
         self._client = connect(url, key)
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
         self._checked = False
@@ -118,8 +118,8 @@ class RedisServer:
         """Make the calls in order, in one round trip; returns their replies.
 
         The first error is raised when all calls were made. A script goes by its digest once it was
-        sent from here. Should the server have forgotten it since, the whole batch is repeated with
-        the texts: the calls behind it have then taken effect before it.
+        sent from here. Should the server have forgotten it since, the whole pipeline is
+        repeated with the texts: the calls behind it have then taken effect before it.
         """
         if not effects:
             return []
@@ -156,7 +156,7 @@ class RedisServer:
             return [effects[0].perform()]
         try:
             found = self._joined(effects).perform()
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
                 raise
             # A server without memory refuses all of them, also what it takes alone, as that frees
@@ -223,7 +223,7 @@ class RedisServers:
     """The servers of one store, by number: one object per server, or per hash tag in a cluster."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """Raises LedgerRefusedError for a malformed URL."""
+        """Raises RedisRefusedError for a malformed URL."""
         if not urls:
             raise ValueError("a store in Redis needs a server at least")
         self._urls = tuple(urls)

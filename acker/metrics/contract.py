@@ -61,7 +61,7 @@ class Metrics(Protocol):
 
         Call it once per piece of work.
 
-        When it raises LedgerUnavailableError the counts are kept here: the next call sends them
+        When it raises RedisUnavailableError the counts are kept here: the next call sends them
         too, and a call that had taken effect although its reply was lost is not counted twice. So
         do not add them again.
         """

@@ -45,7 +45,7 @@ _REPORTER_MEMORY_MS = 600_000
 class RedisMetrics:
     """``Metrics`` on one server; thread-safe.
 
-    Connects on its first call. Raises LedgerUnavailableError, LedgerRefusedError.
+    Connects on its first call. Raises RedisUnavailableError, RedisRefusedError.
     """
 
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:

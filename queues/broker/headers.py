@@ -46,7 +46,7 @@ class _UnreadableError(ValueError):
     """The bytes are not what the protocol says, so that an end cannot be found."""
 
 
-class _Entry(NamedTuple):
+class _HeaderField(NamedTuple):
     """One value, with the places where it begins (with its name), where its type
     stands, and its end.
     """
@@ -117,8 +117,8 @@ class Headers(Mapping[str, Any]):
         return f"Headers({self._values!r})"
 
     @cached_property
-    def _table(self) -> tuple[list[_Entry], str]:
-        entries: list[_Entry] = []
+    def _table(self) -> tuple[list[_HeaderField], str]:
+        entries: list[_HeaderField] = []
         why = self._unreadable
         try:
             for entry in _entries(self.wire, 0, len(self.wire), named=True):
@@ -134,7 +134,7 @@ class Headers(Mapping[str, Any]):
         return {each.name: _value(self.wire, each, 1) for each in reversed(self._table[0])}
 
 
-def _entries(wire: bytes, at: int, end: int, *, named: bool) -> Iterator[_Entry]:
+def _entries(wire: bytes, at: int, end: int, *, named: bool) -> Iterator[_HeaderField]:
     """The values of a table, or of an array if they are not named; raises _UnreadableError."""
     while at < end:
         kind = at + 1 + wire[at] if named else at
@@ -142,7 +142,7 @@ def _entries(wire: bytes, at: int, end: int, *, named: bool) -> Iterator[_Entry]
         if stop > end:
             raise _UnreadableError(f"the value at byte {kind} is cut off")
         name = wire[at + 1 : kind].decode("utf-8", "backslashreplace") if named else ""
-        yield _Entry(name, at, kind, stop)
+        yield _HeaderField(name, at, kind, stop)
         at = stop
 
 
@@ -158,7 +158,7 @@ def _end(wire: bytes, kind: int) -> int:
     return kind + 5 + int.from_bytes(wire[kind + 1 : kind + 5])
 
 
-def _value(wire: bytes, entry: _Entry, depth: int) -> Any:
+def _value(wire: bytes, entry: _HeaderField, depth: int) -> Any:
     type_ = wire[entry.kind : entry.kind + 1]
     if type_ in (b"A", b"F"):
         return _nested(wire, entry, depth, named=type_ == b"F")
@@ -184,7 +184,7 @@ def _number(type_: bytes, wire: bytes, at: int) -> Any:
     return found[0]
 
 
-def _nested(wire: bytes, entry: _Entry, depth: int, *, named: bool) -> Any:
+def _nested(wire: bytes, entry: _HeaderField, depth: int, *, named: bool) -> Any:
     start = entry.kind + 5
     if depth > DEEPEST:
         return f"({entry.end - start} bytes nested more than {DEEPEST} deep)"

@@ -1,11 +1,11 @@
 """A message is opened, handed out, and settled: acked when its tree is complete, or rejected.
 
 consumer          one queue on an I/O thread
-subscription      one consumer of a channel, begun and ended as the prefetch changes
+broker_consumer   one consumer of a channel, begun and ended as the prefetch changes
 intake            how many messages to ask for
 channel           one channel from its opening to its end: what came on it
 channel_settings  settings that all channels of a consumer share
-waiting           opened and not yet handed out
+hand_out          opened and not yet handed out
 open_messages     how each is settled: a failed message is rejected here
 failures          how often each message failed
 delivery_tags     which messages an ack covers

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiercel.queues.broker.link import Link
-from tiercel.queues.consuming.delivery_tags import SettleBook
+from tiercel.queues.consuming.delivery_tags import AckBook
 
 # Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most
 # are part of a contiguous prefix some milliseconds later, which is one ack.
@@ -21,7 +21,7 @@ class Acks:
 
     def __init__(self, channel: Any, link: Link, sent: Callable[[], None]) -> None:
         """``sent`` is called when acks have left."""
-        self.book = SettleBook()
+        self.book = AckBook()
         self._channel = channel
         self._link = link
         self._sent = sent

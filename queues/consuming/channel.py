@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tiercel.queues.consuming.broker_consumer import BrokerConsumer
 from tiercel.queues.consuming.channel_settings import EpochSettings
+from tiercel.queues.consuming.hand_out import Delivery, HandOut
 from tiercel.queues.consuming.open_messages import OpenMessages
-from tiercel.queues.consuming.subscription import Subscription
-from tiercel.queues.consuming.waiting import Delivery, Waiting
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES, UNEMITTED_S
 from tiercel.queues.retry import delivered_before
@@ -31,15 +31,15 @@ class Epoch:
         self.messages = OpenMessages(
             channel,
             settings,
-            stirred=lambda: self.subscription.stirred(settings.clock()),
+            stirred=lambda: self.broker_consumer.stirred(settings.clock()),
             adjust=self.adjust,
         )
         self.counts = self.messages.counts
         self._book = self.messages.acks.book
-        self._waiting = Waiting()
+        self._hand_out = HandOut()
         self._taking = False
         self._at_end: Callable[[], None] | None = None
-        self.subscription = Subscription(
+        self.broker_consumer = BrokerConsumer(
             channel,
             settings.queue,
             f"{settings.tag}.{number}",
@@ -57,26 +57,26 @@ class Epoch:
 
     def take(self, limit: int) -> list[Delivery]:
         """The next messages, ``limit`` at most. On any thread."""
-        return self._waiting.take(limit)
+        return self._hand_out.take(limit)
 
     def adjust(self, *, at_once: bool = False) -> None:
-        """Begin, end or change the subscription; for a change it ends when nothing is on its
+        """Begin, end or change the broker's consumer; for a change it ends when nothing is on its
         way, or ``at_once``.
         """
-        subscription = self.subscription
-        if subscription.ending or not self.is_open:
+        broker_consumer = self.broker_consumer
+        if broker_consumer.ending or not self.is_open:
             return
-        wanted = self._intake.wanted(subscription.prefetch) if self._taking else 0
+        wanted = self._intake.wanted(broker_consumer.prefetch) if self._taking else 0
         now = self._settings.clock()
-        if wanted == subscription.prefetch:
-            subscription.keep()
+        if wanted == broker_consumer.prefetch:
+            broker_consumer.keep()
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
-        elif not subscription.prefetch:
+        elif not broker_consumer.prefetch:
             self._book.mark()
-            subscription.begin(wanted, now)
-        elif not wanted or at_once or subscription.is_clear(wanted, self._book.unsettled, now):
-            subscription.end()
+            broker_consumer.begin(wanted, now)
+        elif not wanted or at_once or broker_consumer.is_clear(wanted, self._book.unsettled, now):
+            broker_consumer.end()
             self.messages.acks.send(everything=True)
 
     def set_taking(self, *, taking: bool) -> None:
@@ -86,24 +86,22 @@ class Epoch:
         """
         self._taking = taking
         if not taking:
-            self._give_back_all(self._waiting.first_while(lambda _: True))
+            self._give_back_all(self._hand_out.first_while(lambda _: True))
         self.adjust()
 
     def check(self) -> None:
-        """Begin anew if the subscription is gone without notice, and look after what waits.
+        """Begin anew if the broker's consumer is gone without notice, and look after what waits.
 
         Call it now and then.
         """
-        if self.subscription.lost or not self.is_open:
+        if self.broker_consumer.lost or not self.is_open:
             self._link.restart(
-                BrokerUnavailableError(
-                    f"the subscription to queue {self._settings.queue!r} is gone"
-                )
+                BrokerUnavailableError(f"the consumer of queue {self._settings.queue!r} is gone")
             )
             return
         # They would be too old for the consumer timeout before they are processed; the next
         # delivery is a young one.
-        old = list(self._waiting.first_while(self._is_old))
+        old = list(self._hand_out.first_while(self._is_old))
         self._give_back_all(old)
         # With too large a prefetch they would come straight back.
         self.adjust(at_once=bool(old))
@@ -120,7 +118,7 @@ class Epoch:
     def void(self) -> None:
         """The channel is gone, the broker requeues what was open on it."""
         self.messages.void()
-        self._waiting.clear()
+        self._hand_out.clear()
 
     def _give_back_all(self, deliveries: Iterable[Delivery]) -> None:
         if self.is_open:
@@ -138,7 +136,7 @@ class Epoch:
         why = "deleted, moved, or not acknowledged in time"
         self._link.restart(
             BrokerUnavailableError(
-                f"RabbitMQ cancelled the subscription to {self._settings.queue!r} ({why})"
+                f"RabbitMQ cancelled the consumer of {self._settings.queue!r} ({why})"
             )
         )
 
@@ -147,7 +145,7 @@ class Epoch:
             return  # it comes again on the next channel
         tag = method.delivery_tag
         now = self._settings.clock()
-        self.subscription.stirred(now)
+        self.broker_consumer.stirred(now)
         count = delivered_before(properties.headers, redelivered=method.redelivered)
         delivery = Delivery(self.number, tag, body, count, properties, now)
         self._book.open(tag)
@@ -166,7 +164,7 @@ class Epoch:
             )
         else:
             self.messages.add(delivery)
-            if self._waiting.add(delivery):
+            if self._hand_out.add(delivery):
                 self._settings.wake()
         self.adjust()
 
@@ -180,7 +178,7 @@ class Epoch:
         """
         if self._taking and not self._is_old(delivery):
             self.messages.add(delivery)
-            self._waiting.add_again(delivery)
+            self._hand_out.add_again(delivery)
             self._settings.wake()
         else:
             self.messages.give_back(delivery)
@@ -191,7 +189,7 @@ class Epoch:
         """
         if self.is_open:
             self.adjust()
-            if not self.subscription.withholds_acks(self._settings.clock()):
+            if not self.broker_consumer.withholds_acks(self._settings.clock()):
                 self.messages.acks.send()
 
     def _end_now(self, then: Callable[[], None]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.failures import FailureBook
+from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
-from tiercel.queues.consuming.waiting import Delivery
 from tiercel.queues.retry import BrokerLimit, RetryPolicy
 
 

@@ -22,8 +22,8 @@ from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.failures import FailureBook
+from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
-from tiercel.queues.consuming.waiting import Delivery
 from tiercel.queues.errors import PublishRefusedError, QueuesError
 from tiercel.queues.limits import BYTES_HELD, PREFETCH
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
@@ -66,7 +66,7 @@ class Consumer:
     and never block.
 
     It declares the queue, connects, subscribes, and does so again whenever the connection, the
-    channel or the subscription is gone. Messages that were open then come again, in a new epoch.
+    channel or its consumer is gone. Messages that were open then come again, in a new epoch.
     Settling a message twice, or one of an older epoch, is dropped and counted as ``stale``.
     """
 
@@ -269,7 +269,7 @@ class Consumer:
             self._epoch.set_taking(taking=self._expecting and not self._paused)
 
     def _report(self) -> None:
-        """Pass the counters on, and look after the subscription."""
+        """Pass the counters on, and look after the broker's consumer."""
         self._link.later(_REPORT_S, self._report)
         if self._epoch is not None:
             self._epoch.check()

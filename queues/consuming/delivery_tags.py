@@ -15,7 +15,7 @@ class Ack(NamedTuple):
     multiple: bool
 
 
-class SettleBook:
+class AckBook:
     """The delivery tags of one channel. Not thread-safe; a value of the channel's I/O thread.
 
     A tag is *opened* when its message comes, then either *finished* (to be acked by the next

@@ -54,8 +54,8 @@ class FailureBook:
             self._entries.popitem(last=False)
         return before if delivery_count is None else min(delivery_count, before * self._tasks)
 
-    def settled(self, body: bytes, properties: Any) -> None:
-        """Forget one that is done."""
+    def forget(self, body: bytes, properties: Any) -> None:
+        """Forget a message that is settled."""
         if not self._entries:
             return
         key = _key(body, properties)

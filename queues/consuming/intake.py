@@ -18,7 +18,7 @@ class Intake:
     It is small at first, because what waits in the queue may be large; it grows when messages turn
     out to be small; it is 0 (no consumer) while too many bytes are held, or more messages than are
     expected. What is held when it shrinks is held on, and nothing is asked for until it has become
-    less. It outlives the channel: what was held on one that is gone must be settled here too.
+    less. It outlives the channel: what was held on one that is gone must be let go here too.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -59,7 +59,7 @@ class Intake:
         self._size = max(size, self._size * _FADE) if self._seen else float(size)
         self._seen = True
 
-    def settled(self, size: int, count: int = 1) -> None:
+    def let_go(self, size: int, count: int = 1) -> None:
         """``count`` messages of ``size`` bytes together are held no longer."""
         self._held -= size
         self._count -= count

@@ -8,8 +8,8 @@ from typing import Any
 
 from tiercel.queues.consuming.acks import Acks
 from tiercel.queues.consuming.channel_settings import EpochSettings
-from tiercel.queues.consuming.waiting import Delivery
-from tiercel.queues.retry import DeadLetter, next_action
+from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.retry import GiveUp, next_action
 
 
 class OpenMessages:
@@ -64,7 +64,7 @@ class OpenMessages:
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
-        self._intake.settled(sum([len(delivery.body) for delivery in found]), len(found))
+        self._intake.let_go(sum([len(delivery.body) for delivery in found]), len(found))
         if self._settings.failures:
             for delivery in found:
                 self._forget_failures(delivery)
@@ -76,7 +76,7 @@ class OpenMessages:
         count = delivery.delivery_count
         failures = self._settings.failures.failed(delivery.body, delivery.properties, count)
         action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
-        if isinstance(action, DeadLetter) or self._limit.is_last_failure(count):
+        if isinstance(action, GiveUp) or self._limit.is_last_failure(count):
             here = f"failed {failures + 1} times here, at last"
             times = here if count is None else f"delivered {count + 1} times, failed at last"
             self.dead_letter(delivery, f"{times}: {reason or 'no reason given'}")
@@ -111,7 +111,7 @@ class OpenMessages:
         """The dead-letter queue has the copy: now the original may go."""
         if (delivery := self._busy.pop(tag, None)) is not None:
             self._book.finish(tag)
-            self._intake.settled(len(delivery.body))
+            self._intake.let_go(len(delivery.body))
             self._forget_failures(delivery)
             self.counts["dead_lettered"] += 1
 
@@ -136,13 +136,13 @@ class OpenMessages:
         self._timers.clear()
         self.acks.void()
         for delivery in (*self._open.values(), *self._busy.values()):
-            self._intake.settled(len(delivery.body))
+            self._intake.let_go(len(delivery.body))
         self._open.clear()
         self._busy.clear()
 
     def _forget_failures(self, delivery: Delivery) -> None:
         if delivery.delivery_count != 0:
-            self._settings.failures.settled(delivery.body, delivery.properties)
+            self._settings.failures.forget(delivery.body, delivery.properties)
 
     def _hold(self, delivery: Delivery, wait_s: float) -> None:
         """Reject it after its back-off."""
@@ -172,5 +172,5 @@ class OpenMessages:
     def _settled(self, delivery: Delivery, counter: str) -> None:
         self._stirred()
         self._book.close(delivery.tag)
-        self._intake.settled(len(delivery.body))
+        self._intake.let_go(len(delivery.body))
         self.counts[counter] += 1

@@ -18,8 +18,8 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
 * **Every call may be repeated** as it is, at any time after: a repeat has no effect of its own.
   But ``draw`` draws another number.
 * Attempts, steps and numbers are above 0 and at most ``LARGEST``.
-* Errors of the server are raised as the server's owner raises them: LedgerUnavailableError (the
-  call may have taken effect; repeat it) and LedgerRefusedError (an operator must act).
+* Errors of the server are raised as the server's owner raises them: RedisUnavailableError (the
+  call may have taken effect; repeat it) and RedisRefusedError (an operator must act).
 
 Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After
 a server came back empty its inboxes belong to no run, and every call of the old run finds that out:
@@ -60,7 +60,7 @@ LARGEST = 2**53 - 1
 
 
 class Effect(Protocol[T_co]):
-    """One prepared call, to be made alone or together with others: see ``acker.effects``."""
+    """One prepared call: ``acker.effects.Effect``, of which nothing can be imported here."""
 
     def perform(self) -> T_co:
         """Make the call and return its reply."""

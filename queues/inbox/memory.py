@@ -11,7 +11,7 @@ from functools import partial
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.memory_box import Box, Known, figures_of
-from tiercel.queues.inbox.memory_inbox import Call, MemoryInbox
+from tiercel.queues.inbox.memory_inbox import MemoryEffect, MemoryInbox
 from tiercel.queues.inbox.records import (
     Appended,
     Bounds,
@@ -137,7 +137,9 @@ class MemoryInboxes:
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
         check_append(number, parcels)
-        return [Call(partial(self._append, run, sender, number, parcel)) for parcel in parcels]
+        return [
+            MemoryEffect(partial(self._append, run, sender, number, parcel)) for parcel in parcels
+        ]
 
     def close(self) -> None:
         pass

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class MemoryEffect(Generic[T]):
     """An effect within this process."""
 
     call: Callable[[], T]
@@ -75,10 +75,10 @@ class MemoryInbox:
             return [entries[number][1] for number in map(number_of, positions) if number in entries]
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
-        return Call(lambda: self._seal(covered, snapshot))
+        return MemoryEffect(lambda: self._seal(covered, snapshot))
 
     def finish(self, step: int) -> Effect[bool]:
-        return Call(lambda: self._finish(step))
+        return MemoryEffect(lambda: self._finish(step))
 
     def wake(self) -> None:
         with self._changed:

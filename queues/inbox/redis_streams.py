@@ -39,7 +39,7 @@ from tiercel.queues.inbox.records import (
 )
 from tiercel.queues.inbox.rules import DRAINED_BYTES, check_append, stale
 from tiercel.queues.inbox.scripts import InboxScripts
-from tiercel.queues.inbox.server import Server, Servers
+from tiercel.queues.inbox.server import InboxServer, InboxServers
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not
 # its own any more.
@@ -54,7 +54,7 @@ Place = tuple[int, int]
 class RedisInboxes:
     """``Inboxes`` on one or several Redis servers. Takes over ``servers``."""
 
-    def __init__(self, servers: Servers, topology: str, bounds: Bounds | None = None) -> None:
+    def __init__(self, servers: InboxServers, topology: str, bounds: Bounds | None = None) -> None:
         self._servers = servers
         self._bounds = bounds or Bounds()
         self._name = quote(topology, safe="")
@@ -163,7 +163,7 @@ class RedisInboxes:
 
         Returns the replies in order.
         """
-        by_server: dict[Server, dict[Place, Effect[T]]] = {}
+        by_server: dict[InboxServer, dict[Place, Effect[T]]] = {}
         for place in places:
             box = self._at(place)
             by_server.setdefault(box.server, {})[place] = prepare(box, place)

@@ -29,7 +29,7 @@ from tiercel.queues.inbox.rules import (
     unfinished,
     unsealed,
 )
-from tiercel.queues.inbox.server import Script, Server
+from tiercel.queues.inbox.server import InboxServer, Script
 
 T = TypeVar("T")
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
@@ -42,7 +42,7 @@ class InboxScripts:
     "Or raise" below is: StaleAttemptError if the caller is not the one.
     """
 
-    def __init__(self, server: Server, prefix: str, task: int) -> None:
+    def __init__(self, server: InboxServer, prefix: str, task: int) -> None:
         """``prefix`` holds a hash tag of the task's own."""
         self.server = server
         self.task = task

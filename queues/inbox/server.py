@@ -24,7 +24,7 @@ class Script(Protocol):
         ...
 
 
-class Server(Protocol):
+class InboxServer(Protocol):
     """One Redis server. Thread-safe, hashable; equal servers can be sent to in one round trip."""
 
     def script(self, text: str) -> Script:
@@ -44,12 +44,12 @@ class Server(Protocol):
         ...
 
 
-class Servers(Protocol):
+class InboxServers(Protocol):
     """All servers of a topology, in an order that stays."""
 
     def __len__(self) -> int: ...
 
-    def at(self, number: int, key: str) -> Server:
+    def at(self, number: int, key: str) -> InboxServer:
         """Return the server with this number, or that of the key in a cluster."""
         ...
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from tiercel.queues.errors import NackedError, QueuesError
-from tiercel.queues.publishing.outlet import Outgoing
+from tiercel.queues.publishing.outlet import Publication
 
 
 class Fates:
@@ -44,7 +44,7 @@ class Fates:
             ]
 
 
-class Batch:
+class Unconfirmed:
     """Messages of one ``publish`` in flight, until the broker has them.
 
     By its place in what is published.
@@ -54,12 +54,12 @@ class Batch:
         # Reason for which a message will never be accepted.
         self.problem: QueuesError | None = None
         self._changed = threading.Condition()
-        self._open: dict[int, Outgoing] = {}
+        self._open: dict[int, Publication] = {}
         self._nacked: dict[int, NackedError] = {}
         self._size = self._confirmed = 0
         self._wanted = (-1, -1)
 
-    def add(self, index: int, message: Outgoing) -> None:
+    def add(self, index: int, message: Publication) -> None:
         """``message`` is about to be sent."""
         with self._changed:
             self._open[index] = message
@@ -121,7 +121,7 @@ class Batch:
         with self._changed:
             return next(iter(self._nacked.values()), None)
 
-    def take_nacked(self, most: int | None = None) -> list[Outgoing]:
+    def take_nacked(self, most: int | None = None) -> list[Publication]:
         """Return what was nacked, in order, ``most`` at most: to be offered again."""
         with self._changed:
             taken = sorted(self._nacked)[:most]

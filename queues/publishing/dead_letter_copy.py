@@ -18,7 +18,7 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.publishing.outlet import Outgoing, Outlet
+from tiercel.queues.publishing.outlet import Outlet, Publication
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,11 @@ class DeadLetterWriter:
                 # The dead-letter queue may have been deleted: a new connection begins
                 # with declaring it.
                 outlet.reconnect(error)
-                outlet.submit(Outgoing(self._dead, body, copy, done))
+                outlet.submit(Publication(self._dead, body, copy, done))
             else:
                 done(error)
 
-        outlet.submit(Outgoing(self._dead, body, copy, first_try))
+        outlet.submit(Publication(self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
         """Wait for what is on its way, at most so long, then end."""

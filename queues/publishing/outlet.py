@@ -46,7 +46,7 @@ Done = Callable[[QueuesError | None], None]
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
+class Publication:
     """One message for one queue, through the default exchange."""
 
     queue: str
@@ -70,8 +70,8 @@ class Outlet:
         """``prepare`` runs before each connection, on the I/O thread. Raises AddressError."""
         self.prepare = prepare
         self._address = address
-        self._waiting: deque[Outgoing] = deque()
-        self._unconfirmed: dict[int, Outgoing] = {}
+        self._waiting: deque[Publication] = deque()
+        self._unconfirmed: dict[int, Publication] = {}
         self._sent = 0
         # All delivery tags up to this one are confirmed.
         self._confirmed = 0
@@ -101,7 +101,7 @@ class Outlet:
 
     # -- from any thread ---------------------------------------------------------------------------
 
-    def submit(self, message: Outgoing) -> None:
+    def submit(self, message: Publication) -> None:
         """Send it as soon as there is room; ``message.done`` tells its fate."""
         with self._idle:
             self._count += 1
@@ -178,7 +178,7 @@ class Outlet:
                 return
             self._send(message)
 
-    def _send(self, message: Outgoing) -> None:
+    def _send(self, message: Publication) -> None:
         try:
             self._channel.basic_publish(
                 "", message.queue, message.body, message.properties, mandatory=True
@@ -264,7 +264,7 @@ class Outlet:
             self._stale = True
             self._refusal_s = min(2 * self._refusal_s, _LONGEST_STALL_S)
 
-    def _verdict(self, message: Outgoing, *, taken: bool) -> QueuesError | None:
+    def _verdict(self, message: Publication, *, taken: bool) -> QueuesError | None:
         if message.returned:
             return PublishRefusedError(
                 f"there is no queue {message.queue!r} on {self._address}; declare it first or "
@@ -287,7 +287,7 @@ class Outlet:
                 return
             self._tell(message, error)
 
-    def _tell(self, message: Outgoing, error: QueuesError | None) -> None:
+    def _tell(self, message: Publication, error: QueuesError | None) -> None:
         message.done(error)
         with self._idle:
             self._count -= 1

@@ -20,8 +20,8 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.publishing.confirms import Batch, Fates
-from tiercel.queues.publishing.outlet import Outgoing, Outlet
+from tiercel.queues.publishing.confirms import Fates, Unconfirmed
+from tiercel.queues.publishing.outlet import Outlet, Publication
 
 # Messages and bytes of them in memory, confirmed or not yet.
 _ROOM = 4_000
@@ -73,22 +73,22 @@ class Publisher:
         raises, messages before that one are in the queue, and some after it may be.
         """
         with self._lock:
-            batch = Batch()
+            unconfirmed = Unconfirmed()
             run = secrets.token_hex(8)
             count = 0
             for index, body in enumerate(bodies):
                 if len(body) > MAX_BODY_BYTES:
-                    self._wait(batch, on_confirmed, 0, 0)
+                    self._wait(unconfirmed, on_confirmed, 0, 0)
                     raise MessageTooLargeError(
                         f"message {index + 1} has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
                     )
-                self._wait_for_room(batch, on_confirmed, len(body))
+                self._wait_for_room(unconfirmed, on_confirmed, len(body))
                 properties = _persistent(f"{run}-{index}", headers)
-                message = Outgoing(queue, body, properties, batch.done(index))
-                batch.add(index, message)
+                message = Publication(queue, body, properties, unconfirmed.done(index))
+                unconfirmed.add(index, message)
                 self._outlet.submit(message)
                 count = index + 1
-            self._wait(batch, on_confirmed, 0, 0)
+            self._wait(unconfirmed, on_confirmed, 0, 0)
             return count
 
     def publish_each(self, messages: Sequence[tuple[str, bytes]]) -> list[QueuesError | None]:
@@ -117,7 +117,7 @@ class Publisher:
                     )
                 else:
                     properties = _persistent(f"{run}-{index}")
-                    self._outlet.submit(Outgoing(queue, body, properties, done))
+                    self._outlet.submit(Publication(queue, body, properties, done))
             return self._await(fates)
 
     def close(self) -> None:
@@ -157,17 +157,19 @@ class Publisher:
         self._outlet.close(1.0)
         self._outlet = Outlet(self._address, _NAME)
 
-    def _wait_for_room(self, batch: Batch, on_confirmed: Callable[[int], None], size: int) -> None:
+    def _wait_for_room(
+        self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], size: int
+    ) -> None:
         """Wait until one more message of this size may be on its way."""
-        if batch.nacked:
-            self._wait(batch, on_confirmed, 0, 0)
-        elif not batch.fits(_ROOM - 1, _ROOM_BYTES - size):
+        if unconfirmed.nacked:
+            self._wait(unconfirmed, on_confirmed, 0, 0)
+        elif not unconfirmed.fits(_ROOM - 1, _ROOM_BYTES - size):
             # Until half of it is gone, so that the two threads do not wake each other
             # for every message.
-            self._wait(batch, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
+            self._wait(unconfirmed, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
 
     def _wait(
-        self, batch: Batch, on_confirmed: Callable[[int], None], count: int, size: int
+        self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], count: int, size: int
     ) -> None:
         """Wait until at most so many messages and bytes are on their way, and offer again
         what was nacked.
@@ -177,25 +179,25 @@ class Publisher:
         offered = time.monotonic()
         moved = False
         while True:
-            fits = batch.wait(count, size, _LOOK_S)
-            if confirmed := batch.take_confirmed():
+            fits = unconfirmed.wait(count, size, _LOOK_S)
+            if confirmed := unconfirmed.take_confirmed():
                 on_confirmed(confirmed)
                 nacked_since = None
                 moved = True
-            if batch.problem is not None:
-                raise _refused(batch, batch.problem)
+            if unconfirmed.problem is not None:
+                raise _refused(unconfirmed, unconfirmed.problem)
             if fits:
                 return
             now = time.monotonic()
-            nacked = batch.nacked
+            nacked = unconfirmed.nacked
             if nacked is not None:
                 nacked_since = nacked_since or now
                 if now - nacked_since > self._patience_s:
-                    raise _refused(batch, nacked)
+                    raise _refused(unconfirmed, nacked)
                 if now - offered >= _AGAIN_S:
                     # One, to see, until the queue takes something; else a full queue would be sent
                     # all of it for nothing.
-                    for message in batch.take_nacked(None if moved else 1):
+                    for message in unconfirmed.take_nacked(None if moved else 1):
                         self._outlet.submit(message)
                     offered = now
                     moved = False
@@ -207,11 +209,13 @@ class Publisher:
                 ) from trouble
 
 
-def _refused(batch: Batch, error: QueuesError) -> QueuesError:
+def _refused(unconfirmed: Unconfirmed, error: QueuesError) -> QueuesError:
     """Return the error for a message that was not accepted."""
     if not isinstance(error, PublishRefusedError):
         return error
-    refusal = PublishRefusedError(f"message {batch.first + 1} was refused: {error}", batch.first)
+    refusal = PublishRefusedError(
+        f"message {unconfirmed.first + 1} was refused: {error}", unconfirmed.first
+    )
     refusal.__cause__ = error
     return refusal
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt, _Component
+from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt, _Declaring
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 
 
-class ArrowBolt(_Component):
+class ArrowBolt(_Declaring):
     """A bolt that processes all tuples of a stream at once, as a ``pyarrow.RecordBatch``:
     one row per tuple.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.tuples import Tuple
 
 
-class _Component:
+class _Declaring:
     # The default stream's fields in Spark DDL: ``"word string, n long"``.
     output_fields: str = ""
     # Several streams: name to DDL.
@@ -42,7 +42,7 @@ class _Component:
         """
 
 
-class Bolt(_Component):
+class Bolt(_Declaring):
     """A bolt that acks, fails and anchors by hand.
 
     Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the
@@ -70,7 +70,7 @@ class Bolt(_Component):
         """
 
 
-class BasicBolt(_Component):
+class BasicBolt(_Declaring):
     """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
 
     What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When

@@ -53,7 +53,7 @@ class OutputCollector(_Collector):
 
         It joins the trees of its ``anchors``, one tuple or several: if it fails, the messages of
         all of them do. Without anchors it belongs to no tree, and nothing is replayed if it is
-        lost. Raises BadValuesError, UnknownStreamError, AlreadySettledError for an anchor that was
+        lost. Raises BadValuesError, UnknownStreamError, AlreadyAckedError for an anchor that was
         acked or failed, ForeignTupleError.
         """
 
@@ -74,14 +74,14 @@ class OutputCollector(_Collector):
     def ack(self, tup: Tuple) -> None:
         """Say that the bolt is done with the tuple.
 
-        Raises AlreadySettledError, ForeignTupleError.
+        Raises AlreadyAckedError, ForeignTupleError.
         """
 
     @abstractmethod
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         """Fail the tuple: the message at its root fails at once and is delivered again.
 
-        Raises AlreadySettledError, ForeignTupleError.
+        Raises AlreadyAckedError, ForeignTupleError.
 
         Of the reason one line is kept.
         """
@@ -90,7 +90,7 @@ class OutputCollector(_Collector):
     def reset_timeout(self, tup: Tuple) -> None:
         """Start the timeout of the tuple's messages again.
 
-        Raises AlreadySettledError, ForeignTupleError.
+        Raises AlreadyAckedError, ForeignTupleError.
         """
 
 
@@ -139,7 +139,7 @@ class ArrowCollector(_Collector):
         Input rows that nothing is anchored to are acked like the others. An emission stays behind
         when all its anchors fail, now or later in the step; one good anchor lets it go, since that
         message counts on it, and the failed ones bring their part again. Raises BadValuesError,
-        BadAnchorsError, UnknownStreamError, DirectStreamError, AlreadySettledError after the call
+        BadAnchorsError, UnknownStreamError, DirectStreamError, AlreadyAckedError after the call
         has ended, and what a custom grouping raises; then nothing was emitted.
         """
 
@@ -161,5 +161,5 @@ class ArrowCollector(_Collector):
         The others are acked.
 
         A row that failed before keeps its first reason, of which one line is kept. Raises
-        BadAnchorsError, AlreadySettledError after the call has ended.
+        BadAnchorsError, AlreadyAckedError after the call has ended.
         """

@@ -18,9 +18,9 @@ from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_a
 from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
 from tiercel.spark_jobs.emitting.fold import Anchors
-from tiercel.spark_jobs.emitting.outputs import Outlet
+from tiercel.spark_jobs.emitting.outputs import OutputStream
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.errors import AlreadySettledError, BadAnchorsError, BadValuesError
+from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line, reason_of
 from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
 
@@ -57,7 +57,7 @@ class Portion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sent:
+class ArrowTaskOutput:
     """Rows that one call emitted to one task on one stream."""
 
     stream: str
@@ -75,7 +75,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
         bolts have them.
         """
         super().__init__(record)
-        self.sent: list[Sent] = []
+        self.sent: list[ArrowTaskOutput] = []
         # Of each call of emit, what its rows are anchored to.
         self.emissions: list[Anchors] = []
         # Row of the step's input to why.
@@ -107,22 +107,22 @@ class ArrowRecorder(Recorder, ArrowCollector):
 
     def emit(self, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM) -> None:
         self._check_open()
-        outlet = self._outputs.find(stream)
-        values, given = self._read(batch, anchors, outlet, stream)
+        output_stream = self._outputs.find(stream)
+        values, given = self._read(batch, anchors, output_stream, stream)
         positions = self._positions(given)
         identities = self._identities(given, positions)
-        chosen = [choose(values, identities) for choose in outlet.batch_choosers]
+        chosen = [choose(values, identities) for choose in output_stream.batch_choosers]
         self._send(stream, values, self._anchored(given, positions), chosen)
 
     def emit_direct(
         self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM
     ) -> None:
         self._check_open()
-        outlet = self._outputs.find(stream, direct=True)
-        values, given = self._read(batch, anchors, outlet, stream)
+        output_stream = self._outputs.find(stream, direct=True)
+        values, given = self._read(batch, anchors, output_stream, stream)
         chosen = self._named(tasks, values.num_rows)
         for task in chosen:
-            self._outputs.receiver(outlet, stream, task)
+            self._outputs.receiver(output_stream, stream, task)
         self._send(stream, values, self._anchored(given, self._positions(given)), [chosen])
 
     def fail(self, rows: Any, reason: BaseException | str = "") -> None:
@@ -137,18 +137,18 @@ class ArrowRecorder(Recorder, ArrowCollector):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise AlreadySettledError(
+            raise AlreadyAckedError(
                 f"{self._record.component!r} uses the collector of a call that has ended; its "
-                "rows are settled:"
+                "rows are acked or failed:"
                 " use the collector that execute or flush is given, and do not keep it"
             )
 
     def _read(
-        self, batch: Any, anchors: Any, outlet: Outlet, stream: str
+        self, batch: Any, anchors: Any, output_stream: OutputStream, stream: str
     ) -> tuple[pa.RecordBatch, Given]:
         where = f"{self._record.component!r}, stream {stream!r}"
         try:
-            values = conform(batch, outlet.schema)
+            values = conform(batch, output_stream.schema)
             return values, read_anchors(anchors, values.num_rows, len(self._portion.rows))
         except BadValuesError as error:
             raise BadValuesError(f"{where}: {error}") from error
@@ -211,7 +211,9 @@ class ArrowRecorder(Recorder, ArrowCollector):
                 # columns are made of.
                 copied = values.take(pa.array(rows))
                 self.sent.append(
-                    Sent(stream=stream, target=target, values=copied, anchors=anchors.select(rows))
+                    ArrowTaskOutput(
+                        stream=stream, target=target, values=copied, anchors=anchors.select(rows)
+                    )
                 )
                 self.transferred += len(rows)
         self.emissions.append(anchors)

@@ -11,9 +11,9 @@ from tiercel.acker.ids import mix
 from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
-from tiercel.spark_jobs.emitting.outputs import Outgoing
+from tiercel.spark_jobs.emitting.outputs import TaskOutput
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.errors import AlreadySettledError, ForeignTupleError, TupleError
+from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, TupleError
 from tiercel.spark_jobs.reasons import reason_of
 
 _MASK = (1 << 64) - 1
@@ -40,7 +40,7 @@ class Recorder:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._outlets = record.outputs.outlets
+        self._streams = record.outputs.streams
 
     def report_error(self, error: BaseException | str) -> None:
         self._record.report(reason_of(error))
@@ -60,33 +60,35 @@ class BasicRecorder(Recorder, BasicCollector):
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         record = self._record
         tup = self.current
-        outlet = self._outlets.get(stream)
+        output_stream = self._streams.get(stream)
         if (
-            outlet is None
-            or outlet.direct is not None
+            output_stream is None
+            or output_stream.direct is not None
             or type(values) not in _PLAIN
-            or len(values) != outlet.width
+            or len(values) != output_stream.width
         ):
-            outlet = record.outputs.outlet(stream, values)
+            output_stream = record.outputs.for_emit(stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
         position = tup.emitted
         row = tup.row
         tup.emitted = position + 1
-        identity = ((tup.seed + position * STEP) * SPREAD) & _MASK if outlet.by_identity else 0
-        values = outlet.keep(values) if outlet.mutable else tuple(values)
+        identity = (
+            ((tup.seed + position * STEP) * SPREAD) & _MASK if output_stream.by_identity else 0
+        )
+        values = output_stream.keep(values) if output_stream.mutable else tuple(values)
         # All choices first: if one raises and the bolt goes on nevertheless, no task has
         # received the tuple.
-        chosen: list[Outgoing] = []
-        for choose, made in outlet.subscribers:
+        chosen: list[TaskOutput] = []
+        for choose, made in output_stream.subscribers:
             for task in choose(values, identity):
                 chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
         tasks: list[int] = []
-        for outgoing in chosen:
-            outgoing.values.append(values)
-            outgoing.rows.append(row)
-            outgoing.positions.append(position)
-            tasks.append(outgoing.target)
+        for task_output in chosen:
+            task_output.values.append(values)
+            task_output.rows.append(row)
+            task_output.positions.append(position)
+            tasks.append(task_output.target)
         record.emitted += 1
         record.transferred += len(tasks)
         return tasks
@@ -94,12 +96,12 @@ class BasicRecorder(Recorder, BasicCollector):
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         record = self._record
         tup = self.current
-        outgoing = record.outputs.direct(task, stream, values)
+        task_output = record.outputs.direct(task, stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
-        outgoing.values.append(self._outlets[stream].keep(values))
-        outgoing.rows.append(tup.row)
-        outgoing.positions.append(tup.emitted)
+        task_output.values.append(self._streams[stream].keep(values))
+        task_output.rows.append(tup.row)
+        task_output.positions.append(tup.emitted)
         tup.emitted += 1
         record.emitted += 1
         record.transferred += 1
@@ -121,15 +123,17 @@ class OutputRecorder(Recorder, OutputCollector):
         anchors: Tuple | Iterable[Tuple] = (),
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        outlet = self._record.outputs.outlet(stream, values)
+        output_stream = self._record.outputs.for_emit(stream, values)
         anchored = self._anchors(anchors)
         identity = self._identity(anchored)
-        values = outlet.keep(values)
+        values = output_stream.keep(values)
         chosen = [
-            made[task] for choose, made in outlet.subscribers for task in choose(values, identity)
+            made[task]
+            for choose, made in output_stream.subscribers
+            for task in choose(values, identity)
         ]
         self._send(values, anchored, chosen)
-        return [outgoing.target for outgoing in chosen]
+        return [task_output.target for task_output in chosen]
 
     def emit_direct(
         self,
@@ -138,8 +142,8 @@ class OutputRecorder(Recorder, OutputCollector):
         anchors: Tuple | Iterable[Tuple] = (),
         stream: str = DEFAULT_STREAM,
     ) -> None:
-        outgoing = self._record.outputs.direct(task, stream, values)
-        self._send(self._outlets[stream].keep(values), self._anchors(anchors), [outgoing])
+        task_output = self._record.outputs.direct(task, stream, values)
+        self._send(self._streams[stream].keep(values), self._anchors(anchors), [task_output])
 
     def ack(self, tup: Tuple) -> None:
         self._check(tup, "acks")
@@ -181,7 +185,7 @@ class OutputRecorder(Recorder, OutputCollector):
         return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(
-        self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[Outgoing]
+        self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[TaskOutput]
     ) -> None:
         """Record the emission. One position per anchor: the same anchor twice gives two edges."""
         rows = []
@@ -190,12 +194,12 @@ class OutputRecorder(Recorder, OutputCollector):
             rows.append(anchor.row)
             positions.append(anchor.emitted)
             anchor.emitted += 1
-        for outgoing in chosen:
-            outgoing.values.append(values)
-            outgoing.rows += rows
-            outgoing.positions += positions
-            outgoing.anchor_counts.append(len(rows))
-            outgoing.numbers.append(self._record.emitted)
+        for task_output in chosen:
+            task_output.values.append(values)
+            task_output.rows += rows
+            task_output.positions += positions
+            task_output.anchor_counts.append(len(rows))
+            task_output.numbers.append(self._record.emitted)
         self._record.emitted += 1
         self._record.transferred += len(chosen)
 
@@ -210,6 +214,6 @@ class OutputRecorder(Recorder, OutputCollector):
             )
         if tup.state != OPEN:
             done = "acked" if tup.state == ACKED else "failed"
-            raise AlreadySettledError(
+            raise AlreadyAckedError(
                 f"{self._record.component!r} {verb} {tup!r}, which it has {done} before"
             )

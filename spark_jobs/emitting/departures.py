@@ -14,7 +14,7 @@ from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.inbox.chunk import Lineage, Rows
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, select
-from tiercel.spark_jobs.emitting.outputs import Outgoing
+from tiercel.spark_jobs.emitting.outputs import TaskOutput
 from tiercel.spark_jobs.emitting.record import Record
 
 
@@ -32,7 +32,7 @@ class Departure:
 class _Typed:
     """Emissions whose values have the stream's types, ``kept`` of all that were recorded."""
 
-    outgoing: Outgoing
+    task_output: TaskOutput
     anchors: Anchors
     kept: Rows
     values: pa.RecordBatch
@@ -51,7 +51,11 @@ def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> 
         return []
     # All types first: a bad value on one stream fails its tuple, and what that emitted on the
     # others must stay.
-    typed = [_typed(record, outgoing) for outgoing in record.outputs.outgoing if outgoing.values]
+    typed = [
+        _typed(record, task_output)
+        for task_output in record.outputs.task_outputs
+        if task_output.values
+    ]
     failed = np.array(list(record.reasons) if basic else [], np.int64)
     leaving = list(_departing(typed, failed, lineage, seeds))
     record.emitted -= _stayed(record, typed, basic=basic)
@@ -70,9 +74,9 @@ def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
         )
     numbers: set[int] = set()
     for one in typed:
-        if len(one.kept) < len(one.outgoing.numbers):
-            numbers |= set(one.outgoing.numbers) - {
-                one.outgoing.numbers[kept] for kept in one.kept.tolist()
+        if len(one.kept) < len(one.task_output.numbers):
+            numbers |= set(one.task_output.numbers) - {
+                one.task_output.numbers[kept] for kept in one.kept.tolist()
             }
     return len(numbers)
 
@@ -89,42 +93,50 @@ def _departing(
             kept = kept[~stay]
             values = values.filter(pa.array(~stay))
         if kept.size:
-            child = child_lineage(lineage, seeds, one.anchors, one.outgoing.target)
+            child = child_lineage(lineage, seeds, one.anchors, one.task_output.target)
             if kept.size < total:
                 child = select(child, kept)
             yield Departure(
-                stream=one.outgoing.stream, target=one.outgoing.target, values=values, lineage=child
+                stream=one.task_output.stream,
+                target=one.task_output.target,
+                values=values,
+                lineage=child,
             )
 
 
-def _typed(record: Record, outgoing: Outgoing) -> _Typed:
-    anchors = outgoing.anchors()
+def _typed(record: Record, task_output: TaskOutput) -> _Typed:
+    anchors = task_output.anchors()
     try:
-        values = outgoing.schema.batch(outgoing.values)
+        values = task_output.schema.batch(task_output.values)
     except SchemaError:
-        bad = _bad(outgoing)
+        bad = _bad(task_output)
     else:
         return _Typed(
-            outgoing=outgoing, anchors=anchors, kept=np.arange(len(outgoing.values)), values=values
+            task_output=task_output,
+            anchors=anchors,
+            kept=np.arange(len(task_output.values)),
+            values=values,
         )
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     by_row = {tup.row: tup for tup in record.tuples}
     for emission, error in bad.items():
-        reason = f"stream {outgoing.stream!r}: {error}"
+        reason = f"stream {task_output.stream!r}: {error}"
         record.report(reason)
         for row in anchors.rows[owner == emission].tolist():
             record.fail(by_row[row], reason)
-    good = [emission for emission in range(len(outgoing.values)) if emission not in bad]
-    values = outgoing.schema.batch([outgoing.values[emission] for emission in good])
-    return _Typed(outgoing=outgoing, anchors=anchors, kept=np.array(good, np.int64), values=values)
+    good = [emission for emission in range(len(task_output.values)) if emission not in bad]
+    values = task_output.schema.batch([task_output.values[emission] for emission in good])
+    return _Typed(
+        task_output=task_output, anchors=anchors, kept=np.array(good, np.int64), values=values
+    )
 
 
-def _bad(outgoing: Outgoing) -> dict[int, str]:
+def _bad(task_output: TaskOutput) -> dict[int, str]:
     """The emissions whose values do not fit, and what is wrong with each."""
     bad = {}
-    for emission, values in enumerate(outgoing.values):
+    for emission, values in enumerate(task_output.values):
         try:
-            outgoing.schema.check(values)
+            task_output.schema.check(values)
         except SchemaError as error:
             bad[emission] = str(error).partition("\n")[0]
     return bad

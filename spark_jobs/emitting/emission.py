@@ -18,7 +18,7 @@ from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode
 from tiercel.queues.inbox.records import Parcel
-from tiercel.spark_jobs.emitting.outputs import Outgoing, Outlet, Outputs
+from tiercel.spark_jobs.emitting.outputs import Outputs, OutputStream, TaskOutput
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.topology.graph import Topology
 
@@ -58,10 +58,10 @@ class SpoutEmitter:
         self._component = component
         self._outputs = Outputs(topology, task_id)
         self._roots: list[int] = []
-        self._whole: dict[Outgoing, list[_Whole]] = {}
+        self._whole: dict[TaskOutput, list[_Whole]] = {}
         # By stream: one turn for all would send every second tuple to one task if two
         # streams alternate.
-        self._turns = dict.fromkeys(self._outputs.outlets, mix(task_id) & _LOW)
+        self._turns = dict.fromkeys(self._outputs.streams, mix(task_id) & _LOW)
 
     def follow(self, topology: Topology) -> None:
         """Route to the tasks of this topology from now on. Only when everything was taken."""
@@ -76,12 +76,14 @@ class SpoutEmitter:
         """
         kept, chosen = self._chosen(values, root, stream)
         self._record(chosen, kept, root)
-        return [outgoing.target for outgoing in chosen]
+        return [task_output.target for task_output in chosen]
 
     def emit_direct(self, task: int, values: Sequence[Any], root: int | None, stream: str) -> None:
         """Record one tuple for one task, on a direct stream; else as ``emit``."""
-        outgoing = self._outputs.direct(task, stream, values)
-        self._record([outgoing], self._checked(self._outputs.outlets[stream], stream, values), root)
+        task_output = self._outputs.direct(task, stream, values)
+        self._record(
+            [task_output], self._checked(self._outputs.streams[stream], stream, values), root
+        )
 
     def emit_all(
         self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str
@@ -95,8 +97,8 @@ class SpoutEmitter:
         """
         if len(rows) <= _FEW:
             return self._emit_few(rows, roots, stream)
-        outlet = self._outputs.find(stream)
-        batch = self._batch(outlet, stream, rows)
+        output_stream = self._outputs.find(stream)
+        batch = self._batch(output_stream, stream, rows)
         count = batch.num_rows
         turns = np.arange(self._turns[stream] + 1, self._turns[stream] + count + 1, dtype=np.uint64)
         given = (
@@ -106,16 +108,18 @@ class SpoutEmitter:
             turns if roots is None else given
         ) & np.uint64(_LOW)
         # All choices first: one of them may raise.
-        chosen: list[tuple[Outgoing, Rows]] = []
-        for choose, (_, made) in zip(outlet.batch_choosers, outlet.subscribers, strict=True):
+        chosen: list[tuple[TaskOutput, Rows]] = []
+        for choose, (_, made) in zip(
+            output_stream.batch_choosers, output_stream.subscribers, strict=True
+        ):
             chosen += [
                 (made[task], mine) for task, mine in choose(batch, identities).items() if len(mine)
             ]
-        for outgoing, mine in chosen:
+        for task_output, mine in chosen:
             whole = (
                 (batch, given) if len(mine) == count else (batch.take(pa.array(mine)), given[mine])
             )
-            self._whole.setdefault(outgoing, []).append(whole)
+            self._whole.setdefault(task_output, []).append(whole)
         self._turns[stream] += count
         self._roots += roots or ()
         return sum(len(mine) for _, mine in chosen)
@@ -125,16 +129,16 @@ class SpoutEmitter:
         roots = self._roots
         ack_vals = dict.fromkeys(roots, 0)
         packed: dict[int, tuple[list[bytes], list[int]]] = {}
-        for outgoing in self._outputs.outgoing:
-            if not outgoing.values and outgoing not in self._whole:
+        for task_output in self._outputs.task_outputs:
+            if not task_output.values and task_output not in self._whole:
                 continue
-            values, lineage = self._taken(outgoing)
+            values, lineage = self._taken(task_output)
             # One task has one copy of a tuple, so that each root is met once here.
             mine = lineage.roots.tolist()
             before = [ack_vals[root] for root in mine]
             ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
-            chunks, counts = packed.setdefault(outgoing.target, ([], []))
-            chunks.append(self._encode(outgoing, values, lineage))
+            chunks, counts = packed.setdefault(task_output.target, ([], []))
+            chunks.append(self._encode(task_output, values, lineage))
             counts.append(values.num_rows)
         self._outputs.clear()
         self._roots = []
@@ -147,14 +151,16 @@ class SpoutEmitter:
 
     def _chosen(
         self, values: Sequence[Any], root: int | None, stream: str
-    ) -> tuple[tuple[Any, ...], list[Outgoing]]:
+    ) -> tuple[tuple[Any, ...], list[TaskOutput]]:
         """Take a turn: the values as they are now, and who receives them."""
-        outlet = self._outputs.outlet(stream, values)
-        kept = self._checked(outlet, stream, values)
+        output_stream = self._outputs.for_emit(stream, values)
+        kept = self._checked(output_stream, stream, values)
         turn = self._turns[stream] = self._turns[stream] + 1
         identity = (turn & _LOW) << 32 | mix(turn if root is None else root) & _LOW
         return kept, [
-            made[task] for choose, made in outlet.subscribers for task in choose(kept, identity)
+            made[task]
+            for choose, made in output_stream.subscribers
+            for task in choose(kept, identity)
         ]
 
     def _emit_few(
@@ -163,59 +169,66 @@ class SpoutEmitter:
         given = [None] * len(rows) if roots is None else roots
         # All choices first: one of them may raise.
         chosen = [self._chosen(row, root, stream) for row, root in zip(rows, given, strict=True)]
-        for (kept, outgoing), root in zip(chosen, given, strict=True):
-            self._record(outgoing, kept, root)
-        return sum([len(outgoing) for _, outgoing in chosen])
+        for (kept, task_output), root in zip(chosen, given, strict=True):
+            self._record(task_output, kept, root)
+        return sum([len(task_output) for _, task_output in chosen])
 
-    def _taken(self, outgoing: Outgoing) -> tuple[pa.RecordBatch, Lineage]:
+    def _taken(self, task_output: TaskOutput) -> tuple[pa.RecordBatch, Lineage]:
         """The tuples for one task on one stream."""
-        parts = self._whole.get(outgoing, [])
-        if not parts and len(outgoing.values) <= _FEW:
-            return outgoing.schema.batch(outgoing.values), _lineage_of_few(
-                outgoing.rows, outgoing.target
+        parts = self._whole.get(task_output, [])
+        if not parts and len(task_output.values) <= _FEW:
+            return task_output.schema.batch(task_output.values), _lineage_of_few(
+                task_output.rows, task_output.target
             )
-        if outgoing.values:
+        if task_output.values:
             parts.append(
-                (outgoing.schema.batch(outgoing.values), np.array(outgoing.rows, np.uint64))
+                (
+                    task_output.schema.batch(task_output.values),
+                    np.array(task_output.rows, np.uint64),
+                )
             )
         if len(parts) == 1:
             values, given = parts[0]
         else:
             values = pa.concat_batches([batch for batch, _ in parts])
             given = np.concatenate([ids for _, ids in parts])
-        return values, _lineage_of_many(given, outgoing.target)
+        return values, _lineage_of_many(given, task_output.target)
 
-    def _batch(self, outlet: Outlet, stream: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        if any(len(row) != outlet.width for row in rows):
+    def _batch(
+        self, output_stream: OutputStream, stream: str, rows: Sequence[Sequence[Any]]
+    ) -> pa.RecordBatch:
+        if any(len(row) != output_stream.width for row in rows):
             for row in rows:
-                self._outputs.outlet(stream, row)  # says which one it is
+                self._outputs.for_emit(stream, row)  # says which one it is
         try:
-            return outlet.schema.batch(rows)
+            return output_stream.schema.batch(rows)
         except SchemaError as error:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
 
-    def _checked(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _checked(
+        self, output_stream: OutputStream, stream: str, values: Sequence[Any]
+    ) -> tuple[Any, ...]:
         try:
-            outlet.schema.check(values)
+            output_stream.schema.check(values)
         except SchemaError as error:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
-        return outlet.keep(values)
+        return output_stream.keep(values)
 
     def _record(
-        self, chosen: Sequence[Outgoing], values: tuple[Any, ...], root: int | None
+        self, chosen: Sequence[TaskOutput], values: tuple[Any, ...], root: int | None
     ) -> None:
-        for outgoing in chosen:
-            outgoing.values.append(values)
-            outgoing.rows.append(_UNTRACKED if root is None else root)
+        for task_output in chosen:
+            task_output.values.append(values)
+            task_output.rows.append(_UNTRACKED if root is None else root)
         if root is not None:
             self._roots.append(root)
 
-    def _encode(self, outgoing: Outgoing, values: pa.RecordBatch, lineage: Lineage) -> bytes:
+    def _encode(self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage) -> bytes:
         route = Route(
             component=self._component,
-            stream=outgoing.stream,
+            stream=task_output.stream,
             source_task=self.task_id,
-            target_task=outgoing.target,
+            target_task=task_output.target,
         )
         return encode(Chunk(route=route, values=values, lineage=lineage))
 

@@ -19,7 +19,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.grouping import Choose, Stream
 
 
-class Outgoing:
+class TaskOutput:
     """Tuples emitted to one task on one stream."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Outgoing:
         )
 
 
-class Outlet:
+class OutputStream:
     """One stream of a component: its fields, and who receives what."""
 
     __slots__ = (
@@ -73,10 +73,10 @@ class Outlet:
         "width",
     )
 
-    def __init__(self, schema: Schema, direct: dict[int, Outgoing] | None) -> None:
+    def __init__(self, schema: Schema, direct: dict[int, TaskOutput] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
         # Of a stream that is not direct.
-        self.subscribers: list[tuple[Choose, dict[int, Outgoing]]] = []
+        self.subscribers: list[tuple[Choose, dict[int, TaskOutput]]] = []
         # The choosers of ``subscribers``, for collectors that emit whole batches.
         self.batch_choosers: list[ChooseBatch] = []
         # True if any of them asks for the identity of an emission.
@@ -110,68 +110,72 @@ class Outputs:
         context = topology.context_of(task_id)
         self._component = component = context.component
         spec = topology.spec(component)
-        self.outlets: dict[str, Outlet] = {}
-        self.outgoing: list[Outgoing] = []
+        self.streams: dict[str, OutputStream] = {}
+        self.task_outputs: list[TaskOutput] = []
         for name, schema in spec.streams.items():
-            outlet = self.outlets[name] = Outlet(schema, {} if name in spec.direct else None)
+            output_stream = self.streams[name] = OutputStream(
+                schema, {} if name in spec.direct else None
+            )
             for bolt, subscription in topology.subscribers(component, name):
                 tasks = topology.task_ids(bolt)
-                made = {task: Outgoing(name, schema, task) for task in tasks}
-                self.outgoing += made.values()
-                if outlet.direct is None:
+                made = {task: TaskOutput(name, schema, task) for task in tasks}
+                self.task_outputs += made.values()
+                if output_stream.direct is None:
                     stream = Stream(
                         schema=schema, tasks=tasks, name=name, context=context, local=local
                     )
-                    outlet.subscribers.append((subscription.grouping.chooser(stream), made))
-                    outlet.batch_choosers.append(batch_chooser(subscription.grouping, stream))
-                    outlet.by_identity |= subscription.grouping.by_identity
+                    output_stream.subscribers.append((subscription.grouping.chooser(stream), made))
+                    output_stream.batch_choosers.append(
+                        batch_chooser(subscription.grouping, stream)
+                    )
+                    output_stream.by_identity |= subscription.grouping.by_identity
                 else:
-                    outlet.direct.update(made)
+                    output_stream.direct.update(made)
 
-    def outlet(self, stream: str, values: Sequence[Any]) -> Outlet:
-        """The outlet of a stream for ``emit``; raises UnknownStreamError,
+    def for_emit(self, stream: str, values: Sequence[Any]) -> OutputStream:
+        """The output stream of this name for ``emit``; raises UnknownStreamError,
         DirectStreamError, BadValuesError.
         """
-        outlet = self.find(stream)
-        self._check_width(outlet, stream, values)
-        return outlet
+        output_stream = self.find(stream)
+        self._check_width(output_stream, stream, values)
+        return output_stream
 
-    def direct(self, task: int, stream: str, values: Sequence[Any]) -> Outgoing:
+    def direct(self, task: int, stream: str, values: Sequence[Any]) -> TaskOutput:
         """Return the record that ``emit_direct`` adds to.
 
         Raises UnknownStreamError, DirectStreamError, BadValuesError.
         """
-        outlet = self.find(stream, direct=True)
-        self._check_width(outlet, stream, values)
-        return self.receiver(outlet, stream, task)
+        output_stream = self.find(stream, direct=True)
+        self._check_width(output_stream, stream, values)
+        return self.receiver(output_stream, stream, task)
 
-    def find(self, stream: str, *, direct: bool = False) -> Outlet:
-        """The outlet of a stream; raises UnknownStreamError, and DirectStreamError if it is
+    def find(self, stream: str, *, direct: bool = False) -> OutputStream:
+        """The output stream of this name; raises UnknownStreamError, and DirectStreamError if it is
         not of this kind.
         """
-        outlet = self.outlets.get(stream)
-        if outlet is None:
-            known = ", ".join(self.outlets) or "none: set output_fields"
+        output_stream = self.streams.get(stream)
+        if output_stream is None:
+            known = ", ".join(self.streams) or "none: set output_fields"
             raise UnknownStreamError(
                 f"{self._component!r} emits on stream {stream!r}; its streams are {known}"
             )
-        if outlet.direct is not None and not direct:
+        if output_stream.direct is not None and not direct:
             raise DirectStreamError(
                 f"{self._component!r} emits on stream {stream!r}, which is direct: use emit_direct"
             )
-        if outlet.direct is None and direct:
+        if output_stream.direct is None and direct:
             raise DirectStreamError(
                 f"{self._component!r} emits directly on stream {stream!r}, which is not direct:"
                 " use emit, or name the stream in direct_streams"
             )
-        return outlet
+        return output_stream
 
-    def receiver(self, outlet: Outlet, stream: str, task: int) -> Outgoing:
+    def receiver(self, output_stream: OutputStream, stream: str, task: int) -> TaskOutput:
         """Return the record of one task on a direct stream.
 
         Raises DirectStreamError for a task that does not receive it.
         """
-        made = outlet.direct or {}
+        made = output_stream.direct or {}
         try:
             return made[task]
         except (KeyError, TypeError):
@@ -183,18 +187,18 @@ class Outputs:
 
     def clear(self) -> None:
         """Forget what was emitted."""
-        for outgoing in self.outgoing:
-            outgoing.clear()
+        for task_output in self.task_outputs:
+            task_output.clear()
 
-    def _check_width(self, outlet: Outlet, stream: str, values: Sequence[Any]) -> None:
+    def _check_width(self, output_stream: OutputStream, stream: str, values: Sequence[Any]) -> None:
         listed = isinstance(values, Sequence) and not isinstance(
             values, (str, bytes, bytearray, memoryview)
         )
-        if not listed or len(values) != outlet.width:
+        if not listed or len(values) != output_stream.width:
             raise BadValuesError(
                 f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list "
                 "with one value for each of"
-                f" ({outlet.schema})"
+                f" ({output_stream.schema})"
             )
 
 

@@ -6,7 +6,7 @@ around           what the tasks of one process share
 task             one bolt task in a thread: attempt after attempt
 attempt          one attempt: take, execute, commit, again and again
 arrivals         what it may take, and what it passes over
-pending          what it has taken and not committed
+backlog          what it has taken and not committed
 slices           how much one step takes
 spacing          how long a worker waits for company
 ticks            when it has a tick

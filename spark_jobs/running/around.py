@@ -28,7 +28,7 @@ class Around:
     counting: Counting
     # Settings that bolts are given beside their own: addresses.
     config: Mapping[str, Any]
-    # Seals the snapshots of the run.
+    # Signs the snapshots of the run.
     key: bytes
     suspicion: Suspicion
     # The bolt tasks of each process of the run; none where they are all in this one, by turns.

@@ -52,7 +52,7 @@ def waiting_roots(inboxes: Inboxes, run: str, task: int) -> set[int]:
 
     Changes nothing.
 
-    Raises StaleAttemptError, LedgerUnavailableError.
+    Raises StaleAttemptError, RedisUnavailableError.
     """
     roots: set[int] = set()
     for owner, entries in inboxes.drain(run):

@@ -17,14 +17,14 @@ from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN
-from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, Portion, Sent
+from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
 from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.execution import flush_bolt
-from tiercel.spark_jobs.suspects.guard import Watch
+from tiercel.spark_jobs.suspects.notes import Watch
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ArrowRecord(Record):
         super().__init__(component, outputs, untracked, salt)
         # The identity of each tuple of the step's input.
         self.seeds = seeds
-        self.sent: list[Sent] = []
+        self.sent: list[ArrowTaskOutput] = []
         self.emissions: list[Anchors] = []
         self._received: list[_Received] = []
         self._calls: list[tuple[Rows, int]] = []
@@ -178,7 +178,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
     failed[list(record.reasons)] = True
     if record.reasons:
         record.emitted = sum(int(_goes(anchors, failed).sum()) for anchors in record.emissions)
-    parts: dict[tuple[str, int], list[Sent]] = {}
+    parts: dict[tuple[str, int], list[ArrowTaskOutput]] = {}
     for sent in record.sent:
         parts.setdefault((sent.stream, sent.target), []).append(sent)
     for (stream, target), together in parts.items():

@@ -14,17 +14,17 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival
+from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
-from tiercel.spark_jobs.running.pending import Pending, Share
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Bench, Done, Step, StepOf
+from tiercel.spark_jobs.running.step import Done, Step, StepOf, StepSetup
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.topology.placement import behind, cycle_of
 
@@ -55,7 +55,7 @@ class Attempt:
         self._inbox = around.inboxes.open(run, task, self.sender.attempt)
         opened = self._inbox.opened
         copy = WorkingCopy(topology, task, around.config, around.key, opened.snapshot)
-        self._bench = Bench(topology, task, copy, cycle_of(topology, task), around.beside(task))
+        self._setup = StepSetup(topology, task, copy, cycle_of(topology, task), around.beside(task))
         self._committer = Committer(
             run=run,
             sender=self.sender,
@@ -64,12 +64,12 @@ class Attempt:
             ledger=around.ledger,
             wait=self._wait_for_room,
         )
-        self._pending = Pending(opened.done)
+        self._backlog = Backlog(opened.done)
         self._step = opened.step
-        self._slices = Slices(around.clock, arrow=self._bench.arrow)
+        self._slices = Slices(around.clock, arrow=self._setup.arrow)
         self._ticks = TickClock(task, around.tick_s(task), around.clock())
         self._ticks.count = opened.ticks
-        self._suspect = around.suspicion.of(task, opened.taken)
+        self._retaken = around.suspicion.of(task, opened.taken)
         self.doing: Step | None = None
 
     @property
@@ -89,7 +89,7 @@ class Attempt:
             while not self._stop.is_set():
                 self.turn(self._longest_wait())
             self._patiently(self._committer.finish)
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
             self._stop.wait(_RETRY_S)
             return False
@@ -110,24 +110,24 @@ class Attempt:
         Returns whether there was one.
         """
         self._take(wait_s)
-        if not self._pending and not self._ticks.due(self._around.clock()):
+        if not self._backlog and not self._ticks.due(self._around.clock()):
             return False
         self._work()
         return True
 
     def close(self) -> None:
         """Clean the bolt up."""
-        self._bench.copy.drop()
+        self._setup.copy.drop()
         self._inbox.close()
 
     # -- one step --------------------------------------------------------------------------------
 
     def _take(self, wait_s: float) -> None:
         """Take more where too little waits, and wait for it where nothing does."""
-        wanted = self._slices.wanted(self._pending.tuples)
+        wanted = self._slices.wanted(self._backlog.tuples)
         if not wanted:
             return
-        if self._pending:
+        if self._backlog:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
@@ -137,7 +137,7 @@ class Attempt:
         entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing))
         self._committer.unfinished = None
         self._slices.took(len(entries))
-        strange = self._pending.add(entries, self._read)
+        strange = self._backlog.add(entries, self._read)
         ledger = self._around.ledger
         if strange and ledger is not None:
             self._patiently(lambda: ledger.release(strange))
@@ -154,7 +154,7 @@ class Attempt:
     def _work(self) -> None:
         """Execute what waits, as much as fits into one step, and commit it."""
         self._slices.begin()
-        shares = self._suspect.shares(self._pending, self._slices.size)
+        shares = self._retaken.shares(self._backlog, self._slices.size)
         ticks = self._ticks.due(self._around.clock())
         self._commit(shares, ticks, None)
 
@@ -165,13 +165,13 @@ class Attempt:
             "task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"}
         )
         entries = self._inbox.read([*sealed.whole, *sealed.part])
-        pending, self._pending = self._pending, Pending(opened.done)
-        self._pending.add(entries, self._read)
+        backlog, self._backlog = self._backlog, Backlog(opened.done)
+        self._backlog.add(entries, self._read)
         ticks = [self._ticks.tick()] if sealed.ticks > opened.ticks else []
-        self._commit(self._pending.exactly(sealed), ticks, sealed)
+        self._commit(self._backlog.exactly(sealed), ticks, sealed)
         self._patiently(self._committer.finish)
-        pending.cover(sealed)
-        self._pending = pending
+        backlog.cover(sealed)
+        self._backlog = backlog
 
     def _commit(
         self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None
@@ -182,7 +182,7 @@ class Attempt:
         around = self._around
         states = TaskStates(around.state, around.topology, number, self._committer.begin)
         step = Step(
-            self._bench,
+            self._setup,
             StepOf(run=around.run, task=self.task, number=number),
             shares,
             ticks,
@@ -191,8 +191,8 @@ class Attempt:
         step.record.tell_resets = partial(self._tell_resets, step)
         self.doing = step
         try:
-            with around.counting.executing(self.task, self._bench.component):
-                done = self._suspect.execute(shares, step, None if sealed else self._slices.may)
+            with around.counting.executing(self.task, self._setup.component):
+                done = self._retaken.execute(shares, step, None if sealed else self._slices.may)
         finally:
             self.doing = None
         self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
@@ -206,8 +206,8 @@ class Attempt:
 
     def _covered(self, number: int, shares: Sequence[Share], done: Done) -> Covered:
         executed = list(_first(shares, done.executed))
-        covered = self._pending.covering(executed, number, self._ticks.count + done.ticked)
-        self._pending.remove(executed)
+        covered = self._backlog.covering(executed, number, self._ticks.count + done.ticked)
+        self._backlog.remove(executed)
         return covered
 
     def _leave(self, covered: Covered, done: Done, states: TaskStates, began_ns: int) -> None:
@@ -220,7 +220,7 @@ class Attempt:
         else:
             reply = self._patiently(lambda: self._committer.commit(covered, done, states))
         if done.snapshot is not None:
-            self._bench.copy.kept(done.snapshot)
+            self._setup.copy.kept(done.snapshot)
         step_ns = time.perf_counter_ns() - began_ns
         self._around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
@@ -240,7 +240,7 @@ class Attempt:
         if ledger is not None:
             try:
                 ledger.reset_timeout([root for row in rows for root in step.roots(row)])
-            except LedgerUnavailableError:
+            except RedisUnavailableError:
                 return False
         return True
 
@@ -254,7 +254,7 @@ class Attempt:
         while True:
             try:
                 return call()
-            except LedgerUnavailableError as error:
+            except RedisUnavailableError as error:
                 if not said:
                     log.warning(
                         "task %d waits: %s", self.task, error, extra={"event": "redis_away"}
@@ -269,5 +269,5 @@ def _first(shares: Sequence[Share], executed: int) -> Iterator[Share]:
     for share in shares:
         if executed <= 0:
             return
-        yield Share(share.waiting, share.rows[:executed])
+        yield Share(share.entry, share.rows[:executed])
         executed -= len(share.rows)

@@ -14,7 +14,7 @@ from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.snapshots.packing import Held, Packed, pack, unpack
-from tiercel.spark_jobs.snapshots.sealing import BadSealError, seal, unseal
+from tiercel.spark_jobs.snapshots.signing import BadSignatureError, sign, verified
 from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class WorkingCopy:
         key: bytes,
         snapshot: bytes | None,
     ) -> None:
-        """``config`` stands beneath the component's own settings; ``key`` seals the
+        """``config`` stands beneath the component's own settings; ``key`` signs the
         snapshots of the run.
         """
         self._topology = topology
@@ -47,7 +47,7 @@ class WorkingCopy:
         self._component = topology.component_of(task)
         self._config = config
         self._key = key
-        # As it was sealed; None: the copy is as ``prepare`` left it.
+        # As it was signed; None: the copy is as ``prepare`` left it.
         self._snapshot = snapshot
         self._bolt: AnyBolt | None = None
         self._digest = b""
@@ -80,7 +80,7 @@ class WorkingCopy:
         if digest == self._digest:
             return None
         self._digest = digest
-        return seal(self._key, self._purpose, packed.content)
+        return sign(self._key, self._purpose, packed.content)
 
     def kept(self, snapshot: bytes) -> None:
         """The snapshot is stored where the next attempt finds it."""
@@ -121,12 +121,12 @@ class WorkingCopy:
         return bolt
 
     def _content(self, snapshot: bytes) -> bytes | None:
-        """Return the sealed snapshot; None, and the bolt begins anew, for one that this run
+        """Return the signed snapshot; None, and the bolt begins anew, for one that this run
         has not written.
         """
         try:
-            return unseal(self._key, self._purpose, snapshot)
-        except BadSealError as error:
+            return verified(self._key, self._purpose, snapshot)
+        except BadSignatureError as error:
             log.warning(
                 "%s; the bolt begins anew, and what it held times out",
                 error,

@@ -23,7 +23,7 @@ REASON_LENGTH = 500
 
 
 @dataclass(slots=True)
-class _Call:
+class _CountedStep:
     """One step in the bolt's hands."""
 
     component: str
@@ -40,13 +40,13 @@ class Counting:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _CountedStep] = {}
         self._told_ns: dict[int, int] = {}
 
     @contextmanager
     def executing(self, task: int, component: str) -> Iterator[None]:
         """Count the time of this block while it goes on; ``step`` then adds what is left of it."""
-        call = _Call(component, time.perf_counter_ns())
+        call = _CountedStep(component, time.perf_counter_ns())
         with self._lock:
             self._calls[task] = call
         try:
@@ -82,7 +82,7 @@ class Counting:
             self._errors += errors
 
     def flush(self) -> None:
-        """Tell the metrics. Raises LedgerUnavailableError, and then keeps what it has."""
+        """Tell the metrics. Raises RedisUnavailableError, and then keeps what it has."""
         with self._lock:
             self._look_at_calls()
             counts = self._counts

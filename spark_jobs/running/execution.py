@@ -15,13 +15,13 @@ from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
-from tiercel.spark_jobs.suspects.guard import Watch
+from tiercel.spark_jobs.suspects.notes import Watch
 
 log = logging.getLogger(__name__)
 
 
 def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = None) -> bool:
-    """Execute the input, all of it where no guard watches, then flush.
+    """Execute the input, all of it where no notes are taken, then flush.
 
     Returns whether the copy can still be trusted.
     """

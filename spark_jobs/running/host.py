@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
@@ -108,7 +108,7 @@ class Host:
         try:
             around.counting.flush()
             stale = around.inboxes.beat(around.run, attempts)
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return
         if any(task.error is not None for task in self._tasks):
@@ -127,14 +127,14 @@ class Host:
             self._around.inboxes.draw(self._around.run, self._tasks[0].task)
         except StaleAttemptError:
             return True
-        except LedgerUnavailableError:
+        except RedisUnavailableError:
             return False
         return False
 
     def _flush(self) -> None:
         try:
             self._around.counting.flush()
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})
 
 

@@ -86,7 +86,7 @@ class TaskStates:
         digest = canonical(updates, failures).digest.hex()
         begun = list(self._begun.values())
         self._begun = {}
-        if any(state.sealed not in (None, digest) for state in begun):
+        if any(state.committed_digest not in (None, digest) for state in begun):
             return None
         return [effect for state in begun for effect in state.writing(digest)]
 

@@ -28,12 +28,12 @@ from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
+from tiercel.spark_jobs.running.backlog import Share
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
-from tiercel.spark_jobs.running.pending import Share
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.suspects.guard import Watch
+from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology
 
 # Says before each tuple whether the step goes on with it.
@@ -73,7 +73,7 @@ class Done:
         return roots_of(self.lineage, row)
 
 
-class Bench:
+class StepSetup:
     """Everything that the steps of one bolt task share: its outputs, its copy, the
     places of the targets.
     """
@@ -106,24 +106,24 @@ class Step:
 
     def __init__(
         self,
-        bench: Bench,
+        setup: StepSetup,
         of: StepOf,
         shares: Sequence[Share],
         ticks: Sequence[Chunk],
         states: TaskStates,
     ) -> None:
-        self._bench = bench
+        self._setup = setup
         self._of = of
         self._states = states
-        self._bolt = bench.copy.ready()
+        self._bolt = setup.copy.ready()
         self._chunks = [*(share.chunk for share in shares), *ticks]
-        self._held = bench.copy.held
+        self._held = setup.copy.held
         self._offered = sum(share.rows.size for share in shares)
         self.lineage = join_lineages(
             [self._held.lineage, *(chunk.lineage for chunk in self._chunks)]
         )
         self._seeds = row_seeds(self.lineage)
-        bench.outputs.clear()
+        setup.outputs.clear()
         self.record = self._loaded()
         # True once the bolt has been called: before that the step may wait for its turn.
         self.at_work = False
@@ -181,7 +181,7 @@ class Step:
                 trusted = execute_bolt(bolt, record, watch)
         if not trusted:
             self._states.forget(self._of.task)
-            self._bench.copy.drop()
+            self._setup.copy.drop()
 
     def _while_it_may(
         self, may: May, noting: Noting | None, items: Sequence[Tuple], flush: Callable[[], bool]
@@ -211,11 +211,11 @@ class Step:
         seeds = self._seeds.copy()
         seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         no_tree = frozenset(untracked.tolist())
-        bench = self._bench
-        if bench.arrow:
-            return self._rows(ArrowRecord(bench.component, bench.outputs, no_tree, salt, seeds))
+        setup = self._setup
+        if setup.arrow:
+            return self._rows(ArrowRecord(setup.component, setup.outputs, no_tree, salt, seeds))
         identities: list[int] = seeds.tolist()
-        record = Record(bench.component, bench.outputs, no_tree, salt)
+        record = Record(setup.component, setup.outputs, no_tree, salt)
         row = len(self._held.tuples)
         for at, tup in enumerate(self._held.tuples):
             tup.row = at
@@ -240,7 +240,7 @@ class Step:
         record = self.record
         lineage = self.lineage
         parcels, children = self._parcels()
-        snapshot = self._bench.copy.snapshot(record, lineage)
+        snapshot = self._setup.copy.snapshot(record, lineage)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = [
             Failure(root=root, component=record.component, task=self._of.task, reason=reason)
@@ -266,7 +266,7 @@ class Step:
         for departure in self._departures():
             children.append(departure.lineage)
             route = Route(
-                component=self._bench.component,
+                component=self._setup.component,
                 stream=departure.stream,
                 source_task=self._of.task,
                 target_task=departure.target,
@@ -275,7 +275,7 @@ class Step:
             chunks, counts = packed.setdefault(departure.target, ([], []))
             chunks.append(payload)
             counts.append(departure.values.num_rows)
-        unbounded = self._bench.unbounded
+        unbounded = self._setup.unbounded
         parcels = [
             Parcel(target=target, chunks=chunks, tuples=counts, bounded=target not in unbounded)
             for target, (chunks, counts) in packed.items()
@@ -285,4 +285,4 @@ class Step:
     def _departures(self) -> Sequence[Departure]:
         if isinstance(self.record, ArrowRecord):
             return list(arrow_departures(self.record, self.lineage, self._seeds))
-        return departures(self.record, self.lineage, self._seeds, basic=self._bench.basic)
+        return departures(self.record, self.lineage, self._seeds, basic=self._setup.basic)

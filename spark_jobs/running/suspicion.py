@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from tiercel.acker.ledger import Ledger, Token
-from tiercel.spark_jobs.running.pending import Pending, Share
+from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.step import Done, May, Step
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.case import REASON
-from tiercel.spark_jobs.suspects.guard import Guard
 from tiercel.spark_jobs.suspects.lookout import Lookout
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 from tiercel.spark_jobs.suspects.turns import Turns
-from tiercel.spark_jobs.suspects.watchdog import Work
+from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 
 class Suspicion:
@@ -30,19 +30,19 @@ class Suspicion:
         self._run = run
         self._book = book
         self._ledger = ledger
-        self._guards: dict[int, Guard] = {}
+        self._notes: dict[int, ExecutionNotes] = {}
         self.turns = Turns()
 
-    def of(self, task: int, taken: str | None) -> Suspect:
+    def of(self, task: int, taken: str | None) -> RetakenInput:
         """Return the suspect in the input of one task, where the attempt before had taken it
         up to ``taken``.
         """
-        return Suspect(self, task, taken)
+        return RetakenInput(self, task, taken)
 
     def lookout(
         self,
         task: int,
-        work: Callable[[], Work | None],
+        work: Callable[[], WatchedStep | None],
         waiting: Callable[[], Iterable[int]] = tuple,
     ) -> Lookout:
         """Looks at one task for the watchdog; ``work`` returns the step that it executes,
@@ -50,21 +50,21 @@ class Suspicion:
         """
         return Lookout(self._token(task), self._book, self._ledger, work, waiting)
 
-    def guard(self, task: int) -> Guard | None:
-        """The task's guard, one per process: another attempt in this process is
+    def notes(self, task: int) -> ExecutionNotes | None:
+        """The notes of the task, the same ones in a process: another attempt in this process is
         not another death.
         """
         if self._book is None or self._ledger is None:
             return None
-        if task not in self._guards:
-            self._guards[task] = Guard(self._book, self._token(task), self._ledger)
-        return self._guards[task]
+        if task not in self._notes:
+            self._notes[task] = ExecutionNotes(self._book, self._token(task), self._ledger)
+        return self._notes[task]
 
     def _token(self, task: int) -> Token:
         return Token(run=self._run, task=task, step=0)
 
 
-class Suspect:
+class RetakenInput:
     """The part of one task's input that an earlier attempt had taken when it ended.
 
     One thread only.
@@ -75,37 +75,37 @@ class Suspect:
         self._task = task
         self._taken = place(taken) if taken else None
 
-    def shares(self, pending: Pending, most: int) -> list[Share]:
+    def shares(self, backlog: Backlog, most: int) -> list[Share]:
         """Return what the next step executes: a tuple that was being executed when a process died
         comes first, and alone.
         """
-        guard = self._suspicion.guard(self._task) if self._taken is not None else None
-        alone = pending.one_of(guard.suspects) if guard is not None and guard.suspects else None
-        return pending.first(most) if alone is None else [alone]
+        notes = self._suspicion.notes(self._task) if self._taken is not None else None
+        alone = backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
+        return backlog.first(most) if alone is None else [alone]
 
     def execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
         """Execute a step of these; ``may`` is None for one that was sealed, and is
         repeated as a whole.
         """
-        guard = self._suspicion.guard(self._task) if self._looks_at(shares) else None
-        if guard is None:
+        notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
+        if notes is None:
             return step.execute(may)
         turns = self._suspicion.turns
-        known = step.has(guard.suspects)
-        with turns.alone() if known or step.identity in guard.suspects else turns.together():
+        known = step.has(notes.suspects)
+        with turns.alone() if known or step.identity in notes.suspects else turns.together():
             try:
                 if may is not None or known:
-                    return step.execute(may, partial(guard.watch, step.record, step.roots))
-                if guard.repeats(step.record, step.identity, step.all_roots):
+                    return step.execute(may, partial(notes.watch, step.record, step.roots))
+                if notes.repeats(step.record, step.identity, step.all_roots):
                     return step.execute()
                 return step.refuse(REASON)
             finally:
-                guard.rest()
+                notes.rest()
 
     def _looks_at(self, shares: Sequence[Share]) -> bool:
         if self._taken is None:
             return False
-        if shares and place(shares[0].waiting.position) > self._taken:
+        if shares and place(shares[0].entry.position) > self._taken:
             self._taken = None
         return self._taken is not None and bool(shares)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
@@ -68,7 +68,7 @@ class BoltTask:
         while not self._stop.is_set():
             try:
                 return Attempt(self._around, self.task, self._stop)
-            except LedgerUnavailableError as error:
+            except RedisUnavailableError as error:
                 log.warning("task %d waits: %s", self.task, error, extra={"event": "redis_away"})
                 self._stop.wait(_RETRY_S)
         return None

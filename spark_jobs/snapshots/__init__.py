@@ -1,5 +1,5 @@
 """A bolt task between two steps: its attributes and the tuples it holds, wherever it runs next.
 
 packing  from a working copy to bytes and back
-sealing  bytes of strangers are never unpickled
+signing  bytes of strangers are never unpickled
 """

@@ -170,7 +170,7 @@ def _stuck(attributes: dict[str, Any], record: Record | None) -> dict[str, str]:
 
 class _Pickler(pickle.Pickler):
     """Writes a held tuple as its number, and any other tuple by its values: there is
-    nothing left to settle.
+    nothing left to ack or fail.
     """
 
     def __init__(self, sink: io.BytesIO, record: Record | None) -> None:

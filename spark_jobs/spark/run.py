@@ -21,7 +21,7 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.host import Host
 from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.snapshots.sealing import new_key
+from tiercel.spark_jobs.snapshots.signing import new_key
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
@@ -38,10 +38,10 @@ class Run:
     hosts: tuple[tuple[int, ...], ...]
     ledger: LedgerSpec
     # Grows from run to run: what an earlier run still writes to a state is refused.
-    epoch: int = 0
+    run_number: int = 0
     # For bolts that publish.
     amqp_url: str | None = field(default=None, repr=False)
-    # Seals what is pickled into Redis.
+    # Signs what is pickled into Redis.
     key: bytes = field(default_factory=new_key, repr=False)
 
     # False where ticks are appended to the inboxes.
@@ -66,7 +66,7 @@ class Run:
                 topology=self.topology,
                 inboxes=stack.enter_context(closing(self.open_inboxes())),
                 ledger=ledger,
-                state=stack.enter_context(closing(RedisStateStore(self.ledger, self.epoch))),
+                state=stack.enter_context(closing(RedisStateStore(self.ledger, self.run_number))),
                 counting=Counting(metrics),
                 config={
                     **self.topology.config.as_mapping(),

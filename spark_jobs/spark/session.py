@@ -18,7 +18,7 @@ from tiercel.spark_jobs.errors import SparkUnavailableError
 from tiercel.spark_jobs.spark.archive import reading_options
 from tiercel.spark_jobs.spark.settings import SECRET, is_local, settings_of
 from tiercel.spark_jobs.spark.shipping import pack_code
-from tiercel.spark_jobs.spark.slots import settled
+from tiercel.spark_jobs.spark.slots import steady_slots
 from tiercel.spark_jobs.spark.versions import check_versions
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class SparkUnit:
         """
         if self._local:
             return int(self.context.defaultParallelism)
-        return settled(self._free)
+        return steady_slots(self._free)
 
     @property
     def free(self) -> int:

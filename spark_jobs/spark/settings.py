@@ -51,7 +51,7 @@ MANAGED = {"spark.executor.failuresValidityInterval": "1h"}
 SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 # No port that another machine could reach, and none that gives anything to another user of this
-# one: what Spark broadcasts holds passwords and the key of the seals.
+# one: what Spark broadcasts holds passwords and the key of the signatures.
 ONE_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -11,7 +11,7 @@ _STEADY_S = 1.0
 _LONGEST_S = 10.0
 
 
-def settled(
+def steady_slots(
     count: Callable[[], int],
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,

@@ -167,9 +167,9 @@ class KeyValueState:
         self._writes.clear()
 
     @property
-    def sealed(self) -> str | None:
+    def committed_digest(self) -> str | None:
         """See ``StateTurn``."""
-        return self._opened().sealed
+        return self._opened().committed_digest
 
     def writing(self, digest: str) -> Sequence[Effect[bool]]:
         """Prepare to write it all, after which nothing can be done here any more: see

@@ -17,34 +17,34 @@ _LIMIT = 1 << 63
 class _Task:
     """State of one bolt task."""
 
-    # Epoch, step, attempt of the turn that may write.
+    # Run, step, attempt of the turn that may write.
     turn: tuple[int, int, int] = (0, -1, 0)
     # Digest of this step's commit.
-    sealed: str | None = None
+    committed_digest: str | None = None
     # Record that takes this step's commit back.
     undo: dict[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
-class _Component:
+class _MemoryComponent:
     entries: dict[bytes, bytes] = field(default_factory=dict)
-    epoch: int = 0
+    run_number: int = 0
     tasks: dict[int, _Task] = field(default_factory=dict)
 
 
 class MemoryStateStore:
     """``StateStore`` in this process."""
 
-    def __init__(self, epoch: int = 1, beneath: MemoryStateStore | None = None) -> None:
+    def __init__(self, run_number: int = 1, beneath: MemoryStateStore | None = None) -> None:
         """``beneath`` is the store of another run of the same topology: the two have
         the same entries.
         """
-        self._epoch = epoch
-        self._components: dict[str, _Component] = beneath._components if beneath else {}  # noqa: SLF001 - its like
+        self._run_number = run_number
+        self._components: dict[str, _MemoryComponent] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
     def begin_run(self, component: str) -> None:
         # A commit is done at once here; later attempts of earlier runs are refused all the same.
-        for task in list(self._components.setdefault(component, _Component()).tasks):
+        for task in list(self._components.setdefault(component, _MemoryComponent()).tasks):
             self.begin(component, task, 0).perform()
 
     def begin(
@@ -55,18 +55,18 @@ class MemoryStateStore:
     def _begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes]
     ) -> MemoryStateTurn:
-        known = self._components.setdefault(component, _Component())
+        known = self._components.setdefault(component, _MemoryComponent())
         mine = known.tasks.setdefault(task, _Task())
-        epoch, newest, attempt = mine.turn
-        if self._epoch < known.epoch or (self._epoch, step) < (epoch, newest):
+        run_number, newest, attempt = mine.turn
+        if self._run_number < known.run_number or (self._run_number, step) < (run_number, newest):
             raise StaleTurnError(
                 f"a later run or step than {step} has begun with the state of {component!r}"
             )
-        if (epoch, newest) != (self._epoch, step):
-            mine.sealed = None
+        if (run_number, newest) != (self._run_number, step):
+            mine.committed_digest = None
             mine.undo = {}
-        known.epoch = self._epoch
-        mine.turn = self._epoch, step, attempt + 1
+        known.run_number = self._run_number
+        mine.turn = self._run_number, step, attempt + 1
         turn = MemoryStateTurn(known, mine)
         turn.found.update(zip(fields, turn.read(fields), strict=True))
         return turn
@@ -82,11 +82,11 @@ class MemoryStateStore:
 class MemoryStateTurn:
     """``StateTurn`` in this process; a commit is atomic, so none is ever left half done."""
 
-    def __init__(self, component: _Component, task: _Task) -> None:
+    def __init__(self, component: _MemoryComponent, task: _Task) -> None:
         self._component = component
         self._task = task
         self._turn = task.turn
-        self.sealed = task.sealed
+        self.committed_digest = task.committed_digest
         # A copy: a later attempt's commit is not what this one reads through.
         self._undo = dict(task.undo)
         self.found: dict[bytes, bytes | None] = {}
@@ -103,16 +103,16 @@ class MemoryStateTurn:
                 yield one, value
 
     def writing(self, writes: Writes, digest: str) -> list[Effect[bool]]:
-        if self.sealed is not None or not writes:
+        if self.committed_digest is not None or not writes:
             return []
         return [LocalEffect(lambda: self._write(writes, digest))]
 
     def _write(self, writes: Writes, digest: str) -> bool:
-        if self._task.turn != self._turn or self._component.epoch != self._turn[0]:
+        if self._task.turn != self._turn or self._component.run_number != self._turn[0]:
             raise StaleTurnError(
                 "a later attempt or run has taken the bolt task over: nothing was written"
             )
-        if self._task.sealed is not None:
+        if self._task.committed_digest is not None:
             return True  # a repeat of this very call
         entries = self._component.entries
         undo = self._task.undo
@@ -124,7 +124,7 @@ class MemoryStateTurn:
         entries |= sums | dict(writes.puts)
         for one in writes.deletes:
             entries.pop(one, None)
-        self._task.sealed = digest
+        self._task.committed_digest = digest
         return True
 
 

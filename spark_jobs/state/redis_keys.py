@@ -3,14 +3,14 @@
 Beside the ledger, with its hash tag and its shards; each component has, in each shard:
 
     state:COMPONENT             hash    the entries
-    state-run:COMPONENT         hash    epoch: of the newest run; shards: their number when the
+    state-run:COMPONENT         hash    run_number: of the newest run; shards: their number when the
                                         entries were written; tasks: the highest index of a task
                                         that ever began a turn, and one
-    state-turn:COMPONENT:TASK   hash    turn: "epoch step attempt" of who may write; calls: how
-                                        many writes it has done; logged: "epoch step" that the
+    state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of who may write; calls: how
+                                        many writes it has done; logged: "run step" that the
                                         undo log belongs to; in the task's home shard also
-                                        attempts: drawn so far; sealed, digest: "epoch step" and
-                                        digest of the last commit
+                                        attempts: drawn so far; committed, digest: "run step"
+                                        and digest of the last commit
     state-undo:COMPONENT:TASK   hash    the undo log of the task's last step: field to
                                         record, see ``undo``
 

@@ -27,14 +27,14 @@ _STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
 class Turn:
     """A turn's numbers."""
 
-    epoch: int
+    run_number: int
     step: int
     # 0: not drawn yet.
     attempt: int = 0
 
     @property
     def place(self) -> str:
-        return f"{self.epoch} {self.step}"
+        return f"{self.run_number} {self.step}"
 
     def __str__(self) -> str:
         return f"{self.place} {self.attempt}"
@@ -46,7 +46,7 @@ class Begun:
 
     attempt: int
     # Place of the last commit, as the home shard knows it.
-    sealed: str
+    committed: str
     digest: str
     # Those of the first ``SLICE`` fields that were asked for, before this step.
     values: list[bytes | None]
@@ -67,17 +67,17 @@ class StateShard:
         self._write = server.script(_source("undo", "write"))
         self._read = server.script(_source("values", "read"))
 
-    def begin(self, turn: Turn, sealed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
+    def begin(self, turn: Turn, committed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
         """Begin a turn, and read. Raises StaleTurnError and StateLayoutError.
 
-        ``sealed`` is "?" for the home shard, and for the others what that replied.
+        ``committed`` is "?" for the home shard, and for the others what that replied.
         """
         args = [
-            turn.epoch,
+            turn.run_number,
             turn.step,
             turn.attempt,
             self._shards,
-            sealed,
+            committed,
             SLICE,
             self._task,
             *fields[:SLICE],
@@ -132,12 +132,12 @@ class StateShard:
 
         Raises StaleTurnError and BadStateError.
         """
-        seal = ["", ""] if digest is None else [turn.place, digest]
+        last = ["", ""] if digest is None else [turn.place, digest]
         args: list[Any] = [
-            turn.epoch,
+            turn.run_number,
             str(turn),
             number,
-            *seal,
+            *last,
             len(writes.puts),
             len(writes.deletes),
         ]
@@ -149,16 +149,19 @@ class StateShard:
         return self._write(self._keys, args, _written, "write the state")
 
     def _begun(self, turn: Turn, reply: Any) -> Begun:
-        verdict, number, sealed, digest, *found = reply
+        verdict, number, committed, digest, *found = reply
         if verdict == _STALE:
             raise StaleTurnError(
-                f"step {turn.step} of run {turn.epoch} comes too late: a later one uses the "
+                f"step {turn.step} of run {turn.run_number} comes too late: a later one uses the "
                 f"state of {self._component!r}"
             )
         if verdict == _OTHER_SHARDS:
             raise other_shards(self._component, number, self._shards)
         return Begun(
-            attempt=number, sealed=sealed.decode(), digest=digest.decode(), values=_values(found)
+            attempt=number,
+            committed=committed.decode(),
+            digest=digest.decode(),
+            values=_values(found),
         )
 
 

@@ -22,7 +22,7 @@ from tiercel.spark_jobs.state.store import Writes
 def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
     """Raise StateLayoutError if the state of a component was written with another number of shards.
 
-    Raises LedgerUnavailableError, LedgerRefusedError too.
+    Raises RedisUnavailableError, RedisRefusedError too.
     """
     for component in components:
         with (
@@ -48,12 +48,12 @@ class RedisStateStore:
     Connects on its first call.
     """
 
-    def __init__(self, spec: LedgerSpec, epoch: int) -> None:
-        """``epoch`` is the number of the run: what a run with a lower one still
+    def __init__(self, spec: LedgerSpec, run_number: int) -> None:
+        """``run_number`` is the number of the run: what a run with a lower one still
         writes is refused.
         """
         self._topology = spec.topology
-        self._epoch = epoch
+        self._run_number = run_number
         self._servers = RedisServers(spec.urls)
         self._at = [
             self._servers.at(shard % len(spec.urls), shard_prefix(spec.topology, shard))
@@ -78,7 +78,7 @@ class RedisStateStore:
         # The home shard first: what it knows decides what the others take back.
         shards = self._shards_of(component, task)
         home = task % len(shards)
-        turn = Turn(epoch=self._epoch, step=step)
+        turn = Turn(run_number=self._run_number, step=step)
         parts = _by_shard(fields, len(shards))
         first = shards[home].begin(turn, "?", parts[home])
 
@@ -86,7 +86,7 @@ class RedisStateStore:
             begun = first.read(reply)
             return _begun(shards, home, replace(turn, attempt=begun.attempt), begun, parts)
 
-        return RedisEffect(first.batch, first.command, others, first.verb, first.text)
+        return RedisEffect(first.pipeline, first.command, others, first.verb, first.text)
 
     def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
         for shard, server in enumerate(self._at):
@@ -108,22 +108,22 @@ class RedisStateStore:
 class RedisStateTurn:
     """``StateTurn`` in Redis.
 
-    A commit of many writes goes in slices, and is final when the home shard has sealed it.
+    A commit of many writes goes in slices, and is final when the home shard has its digest.
     """
 
     def __init__(
-        self, shards: Sequence[StateShard], home: int, turn: Turn, sealed: str | None
+        self, shards: Sequence[StateShard], home: int, turn: Turn, committed_digest: str | None
     ) -> None:
         self._shards = shards
         self._home = home
         self._turn = turn
-        self.sealed = sealed
+        self.committed_digest = committed_digest
         self.found: dict[bytes, bytes | None] = {}
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         parts = _by_shard(fields, len(self._shards))
         effects = [
-            self._shards[shard].read(part, through=self.sealed is not None)
+            self._shards[shard].read(part, through=self.committed_digest is not None)
             for shard, part in enumerate(parts)
         ]
         values = iter(perform_all([effect for some in effects for effect in some]))
@@ -134,19 +134,19 @@ class RedisStateTurn:
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         for shard in self._shards:
-            yield from shard.scan(through=self.sealed is not None)
+            yield from shard.scan(through=self.committed_digest is not None)
 
     def writing(self, writes: Writes, digest: str) -> list[Effect[bool]]:
-        if self.sealed is not None or not writes:
+        if self.committed_digest is not None or not writes:
             return []
         shares = _shares(writes, len(self._shards))
         effects: list[Effect[bool]] = []
         for shard in sorted({*shares, self._home}, key=lambda number: number == self._home):
             slices = _slices(shares.get(shard, Writes()))
             for number, part in enumerate(slices, start=1):
-                seals = shard == self._home and number == len(slices)
+                is_last = shard == self._home and number == len(slices)
                 effects.append(
-                    self._shards[shard].write(self._turn, number, part, digest if seals else None)
+                    self._shards[shard].write(self._turn, number, part, digest if is_last else None)
                 )
         return effects
 
@@ -161,9 +161,11 @@ def _begun(
     """Begin in the other shards too, and read what the beginning left out."""
     others = [shard for shard in range(len(shards)) if shard != home]
     replies = perform_all(
-        [shards[shard].begin(turn, begun.sealed, parts[shard]) for shard in others]
+        [shards[shard].begin(turn, begun.committed, parts[shard]) for shard in others]
     )
-    made = RedisStateTurn(shards, home, turn, begun.digest if begun.sealed == turn.place else None)
+    made = RedisStateTurn(
+        shards, home, turn, begun.digest if begun.committed == turn.place else None
+    )
     for shard, answer in zip([home, *others], [begun, *replies], strict=True):
         made.found.update(zip(parts[shard], answer.values, strict=False))
     left = [one for part in parts for one in part if one not in made.found]

@@ -14,11 +14,10 @@ of other stores (``acker.effects``), and promises:
   is told so, and its messages must be failed. What an attempt that died in its commit has written
   is taken back when the next turn of its task begins.
 * **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is
-  refused. Runs are ordered by their epoch, a number of the run, for all tasks of the component;
-  steps by their number.
+  refused. Runs are ordered by their number, for all tasks of the component; steps by theirs.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
-* Errors of the server are AckerErrors, as the ledger's: LedgerUnavailableError (the step may be
-  repeated), LedgerRefusedError (a person must act). Calls that the client repeats by itself
+* Errors of the server are AckerErrors, as everywhere: RedisUnavailableError (the step may be
+  repeated), RedisRefusedError (a person must act). Calls that the client repeats by itself
   take effect once.
 * A server that lost its memory has lost its entries. This is not reported: how safe they are is a
   matter of the server's persistence.
@@ -51,7 +50,7 @@ class StateTurn(Protocol):
     """One attempt of one bolt task at one step. One thread only."""
 
     @property
-    def sealed(self) -> str | None:
+    def committed_digest(self) -> str | None:
         """The digest with which an earlier attempt at this step committed; None if none did.
 
         Where it is not the digest of the work done now, that work must not leave: its
@@ -86,10 +85,10 @@ class StateTurn(Protocol):
         Make the calls by ``perform_in_turn``, in this order: the commit is final with the last one,
         and each may follow only the one before. There are none, and nothing is written, without
         writes, and where an earlier attempt has committed: if its digest is the same, the writes
-        were done; if it is not, see ``sealed``. A call replies True or raises: StaleTurnError
-        (nothing of this turn stays), and BadStateError for an increment of an entry that another
-        task has meanwhile made something else than a number, or that would leave 64 bits (the next
-        turn takes back what this one had written).
+        were done; if it is not, see ``committed_digest``. A call replies True or
+        raises: StaleTurnError (nothing of this turn stays), and BadStateError for an increment of
+        an entry that another task has meanwhile made something else than a number, or that would
+        leave 64 bits (the next turn takes back what this one had written).
         """
         ...
 

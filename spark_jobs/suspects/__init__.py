@@ -1,6 +1,6 @@
 """Suspects: the tuple that kills the Python process, and the one that hangs in it.
 
-guard       what a task does with all that: it notes each tuple before it executes it
+notes       what a task does with all that: it notes each tuple before it executes it
 book        the contract: cases outlive processes
 case        what is known about one bolt task whose processes died; pure
 memory      the book within one process

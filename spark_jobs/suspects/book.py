@@ -13,7 +13,7 @@ class CaseBook(Protocol):
 
     Losing them is safe: another process has to die first.
 
-    Raises LedgerUnavailableError while the server does not answer.
+    Raises RedisUnavailableError while the server does not answer.
     """
 
     def load(self, token: Token) -> Case:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tiercel.acker.ledger import Failure, Ledger, Token
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.case import DEATHS, Suspect
-from tiercel.spark_jobs.suspects.watchdog import Doing, Work
+from tiercel.spark_jobs.suspects.watchdog import Doing, WatchedStep
 
 
 class Lookout:
@@ -19,7 +19,7 @@ class Lookout:
         token: Token,
         book: CaseBook | None,
         ledger: Ledger | None,
-        work: Callable[[], Work | None],
+        work: Callable[[], WatchedStep | None],
         waiting: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         """``work`` returns the step that is being executed; ``token`` names the case of the task.

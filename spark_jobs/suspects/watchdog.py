@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S = 1.0
 _BLOCKED_AFTER = 2
 
 
-class Work(Protocol):
+class WatchedStep(Protocol):
     """A step that is being executed."""
 
     record: Record
@@ -45,7 +45,7 @@ class Doing(NamedTuple):
     # Of life.
     signs: int = 0
     # The step: the next one is another piece of work, also where the thread is in ``flush`` again.
-    work: Work | None = None
+    work: WatchedStep | None = None
 
     def same(self, other: Doing | None) -> bool:
         return (

@@ -115,7 +115,7 @@ class LocalCluster:
 
     # -- running -----------------------------------------------------------------------------------
 
-    def settle(self, max_rounds: int = _ROUNDS) -> None:
+    def run_until_idle(self, max_rounds: int = _ROUNDS) -> None:
         """Run rounds until nothing moves: no spout has anything to emit or hear, though
         trees may be pending.
 
@@ -154,18 +154,20 @@ class LocalCluster:
         """Let time pass, as if the cluster ran all the while: each message timeout and each tick
         comes at its moment, and what a spout replays then begins a timeout of its own there.
 
-        Settles first and last; raises as ``settle`` does, and ValueError for a time that is not a
-        positive number or 0.
+        Runs until idle first and last.
+
+        Raises as ``run_until_idle`` does, and ValueError for a time that is not a positive number
+        or 0.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"time goes on by a number of seconds, not {seconds!r}")
-        self.settle()
+        self.run_until_idle()
         end = self._clock.now_ns + to_ns(seconds)
         while (moment := self._next_moment()) is not None and moment <= end:
             self._clock.now_ns = moment
-            self.settle()
+            self.run_until_idle()
         self._clock.now_ns = end
-        self.settle()
+        self.run_until_idle()
 
     def deactivate(self) -> None:
         """No spout is asked for tuples any more. They still hear of those in flight. Idempotent."""
@@ -183,20 +185,20 @@ class LocalCluster:
 
     def acked(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told are fully processed, in order."""
-        return [one.msg_id for one in self._spouts.settled_of(component) if one.reason is None]
+        return [one.msg_id for one in self._spouts.outcomes_of(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told failed or timed out, in order.
 
         One that it replays may stand here often.
         """
-        return [one.msg_id for one in self._spouts.settled_of(component) if one.reason is not None]
+        return [one.msg_id for one in self._spouts.outcomes_of(component) if one.reason is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
         """Return the reason for each of ``failed``: ``bolt[task]: ValueError:
         …``, or ``timeout``.
         """
-        return [one.reason for one in self._spouts.settled_of(component) if one.reason is not None]
+        return [one.reason for one in self._spouts.outcomes_of(component) if one.reason is not None]
 
     def pending(self, component: str) -> int:
         """Trees of this spout's tuples in flight."""

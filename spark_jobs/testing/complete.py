@@ -65,11 +65,11 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
     ``LocalCluster.read_tuples``. What is still in flight when nothing moves any more runs into its
     message timeout. A tuple that fails is not fed again: LocalClusterError is raised with the
     first reason, or with ``allow_failures`` the rest is returned. Raises as
-    ``LocalCluster.settle`` does as well.
+    ``LocalCluster.run_until_idle`` does as well.
     """
     fed = _with_fed_spouts(topology, mock_sources)
     with LocalCluster(fed, config, engine=engine, redis_url=redis_url) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         settings = config or topology.config
         if settings.enable_message_timeouts:
             cluster.advance_time(settings.message_timeout_secs)

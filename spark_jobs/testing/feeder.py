@@ -56,12 +56,12 @@ class FeederSpout(Spout):
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
     ) -> None:
-        """Emit this at the next ``settle``; without a ``msg_id`` it is not tracked.
+        """Emit this at the next ``run_until_idle``; without a ``msg_id`` it is not tracked.
 
         ``task`` is for direct streams.
 
         Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
-        few, here and not in ``settle``.
+        few, here and not in ``run_until_idle``.
         """
         self._check(values, stream)
         if (task is not None) != (stream in self.direct_streams):

@@ -60,7 +60,7 @@ class SparkEngine:
         spec = replace(ledger_spec_of(topology, (redis_url,)), message_timeout=None)
         self.ledger = open_ledger(spec)
         self.metrics = RedisMetrics(redis_url, name)
-        self.state = RedisStateStore(spec, epoch=0)
+        self.state = RedisStateStore(spec, run_number=0)
         tasks = bolt_tasks(topology)
         capture = topology.task_ids(CAPTURE)[0]
         self._run = WatchedRun(

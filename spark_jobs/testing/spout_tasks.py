@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from tiercel.spark_jobs.testing.errors import LocalClusterError
-from tiercel.spark_jobs.testing.spouts import Settled, SpoutTask, Surroundings
+from tiercel.spark_jobs.testing.spouts import KitSpoutTask, SpoutOutcome, Surroundings
 from tiercel.spark_jobs.topology.graph import Topology
 
 
@@ -15,47 +15,49 @@ class SpoutTasks:
     """The spout tasks of a topology, in its order, and what their spouts were told."""
 
     def __init__(self, topology: Topology) -> None:
-        self._settled: dict[str, list[Settled]] = {component: [] for component in topology.spouts}
-        self._tasks: dict[str, list[SpoutTask]] = {}
+        self._outcomes: dict[str, list[SpoutOutcome]] = {
+            component: [] for component in topology.spouts
+        }
+        self._tasks: dict[str, list[KitSpoutTask]] = {}
 
     def open(self, shared: Surroundings, running: ExitStack) -> None:
         """Make the tasks of copies of the spouts, and open them; ``running`` closes them."""
         for component, spec in shared.topology.spouts.items():
             self._tasks[component] = [
-                SpoutTask(
-                    shared, component, index, copy.deepcopy(spec.spout), self._settled[component]
+                KitSpoutTask(
+                    shared, component, index, copy.deepcopy(spec.spout), self._outcomes[component]
                 )
                 for index in range(spec.parallelism)
             ]
         # In the order of their start: the first one that was opened is the first one that is
         # closed.
-        closing: list[SpoutTask] = []
+        closing: list[KitSpoutTask] = []
         running.callback(_close_all, closing)
         for task in self:
             task.open()
             closing.append(task)
 
-    def __iter__(self) -> Iterator[SpoutTask]:
+    def __iter__(self) -> Iterator[KitSpoutTask]:
         return (task for tasks in self._tasks.values() for task in tasks)
 
-    def of(self, component: str) -> Sequence[SpoutTask]:
-        """Return the tasks of one spout; none before ``open``. Raises as ``settled_of`` does."""
-        self.settled_of(component)
+    def of(self, component: str) -> Sequence[KitSpoutTask]:
+        """Return the tasks of one spout; none before ``open``. Raises as ``outcomes_of`` does."""
+        self.outcomes_of(component)
         return self._tasks.get(component, ())
 
-    def settled_of(self, component: str) -> Sequence[Settled]:
+    def outcomes_of(self, component: str) -> Sequence[SpoutOutcome]:
         """Return what this spout was told, in order.
 
         Raises LocalClusterError if there is no such spout.
         """
-        if component not in self._settled:
+        if component not in self._outcomes:
             raise LocalClusterError(
-                f"there is no spout {component!r}; the spouts are {', '.join(self._settled)}"
+                f"there is no spout {component!r}; the spouts are {', '.join(self._outcomes)}"
             )
-        return self._settled[component]
+        return self._outcomes[component]
 
 
-def _close_all(tasks: Sequence[SpoutTask]) -> None:
+def _close_all(tasks: Sequence[KitSpoutTask]) -> None:
     """Close every spout that was opened, and then raise what the first one raised."""
     errors = []
     for task in tasks:

@@ -26,7 +26,7 @@ _NOW = timedelta(0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settled:
+class SpoutOutcome:
     """Outcome of one tracked tuple."""
 
     msg_id: MsgId
@@ -46,7 +46,7 @@ class Surroundings:
     roots: Iterator[int]
 
 
-class SpoutTask:
+class KitSpoutTask:
     """Emits, tracks, and tells its spout; also the collector that the spout emits with.
 
     One thread only.
@@ -58,14 +58,14 @@ class SpoutTask:
         component: str,
         task_index: int,
         spout: Spout,
-        settled: list[Settled],
+        outcomes: list[SpoutOutcome],
     ) -> None:
-        """``settled`` is appended to in the order in which spouts are told."""
+        """``outcomes`` is appended to in the order in which spouts are told."""
         topology = shared.topology
         config = topology.config_of(component)
         self.component = component
         self.spout = spout
-        self._settled = settled
+        self._outcomes = outcomes
         self._shared = shared
         self._task_id = topology.task_ids(component)[task_index]
         self._tracked = config.ackers > 0
@@ -183,7 +183,7 @@ class SpoutTask:
         Returns whether there was anything.
         """
         outcomes = self._feed.read(_NOW)
-        self._settle(outcomes)
+        self._take_outcomes(outcomes)
         return self._expire() or bool(outcomes)
 
     def fill(self) -> bool:
@@ -217,7 +217,7 @@ class SpoutTask:
     def _in_flight(self) -> int:
         return len(self._pending) + sum(root is not None for root, _ in self._emitted)
 
-    def _settle(self, outcomes: Outcomes) -> None:
+    def _take_outcomes(self, outcomes: Outcomes) -> None:
         for root in outcomes.reset:
             if root in self._pending:
                 msg_id, _ = self._pending.pop(root)
@@ -244,7 +244,7 @@ class SpoutTask:
             self._tell(found[0], reason)
 
     def _tell(self, msg_id: MsgId, reason: str | None) -> None:
-        self._settled.append(Settled(msg_id=msg_id, reason=reason))
+        self._outcomes.append(SpoutOutcome(msg_id=msg_id, reason=reason))
         if reason is None:
             self.spout.ack(msg_id)
         elif self._takes_reason:

@@ -32,17 +32,17 @@ class Count(StatefulBolt):
 
     def flush(self, collector):
         folder = Path(os.environ[FOLDER])
-        if self.state.sealed:
+        if self.state.committed_digest:
             (folder / f"repeated-{os.getpid()}").touch()
         try:
             (folder / "kill").unlink()
         except FileNotFoundError:
             return
-        sealed = self.redis.hget(self.turn, "sealed")
-        threading.Thread(target=self.die_once_committed, args=(sealed,), daemon=True).start()
+        committed = self.redis.hget(self.turn, "committed")
+        threading.Thread(target=self.die_once_committed, args=(committed,), daemon=True).start()
 
     def die_once_committed(self, before):
-        while self.redis.hget(self.turn, "sealed") == before:
+        while self.redis.hget(self.turn, "committed") == before:
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -88,7 +88,7 @@ def test_bolts_of_a_test_module_and_of_a_test(local_cluster):
     cluster = local_cluster(both)
     for number, word in enumerate(["a", "b"]):
         feeder.feed([word], number)
-        cluster.settle()
+        cluster.run_until_idle()
     assert cluster.acked("words") == [0, 1]
     assert cluster.read_tuples("keep") == [["A!"], ["A! B!"]]
     assert cluster.read_tuples("more") == [["A!!"], ["B!!"]]
@@ -170,11 +170,11 @@ def test(local_cluster):
         ),
         (
             "redis_url='redis://127.0.0.1:1/0'",
-            "LedgerUnavailableError: cannot run on Redis: Redis does not answer",
+            "RedisUnavailableError: cannot run on Redis: Redis does not answer",
         ),
         (
             "redis_url='localhost'",
-            "LedgerRefusedError: malformed Redis URL; it should look like redis://",
+            "RedisRefusedError: malformed Redis URL; it should look like redis://",
         ),
     ],
     ids=["no Java", "no Redis there", "no URL"],

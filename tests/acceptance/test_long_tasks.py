@@ -117,13 +117,13 @@ class Cluster:
         self.acked += outcomes.acked
         self.failed |= {failure.root: failure.reason for failure in outcomes.failed}
 
-    def until_settled(self, count: int, seconds: float = 60) -> None:
-        def settled() -> bool:
+    def until_decided(self, count: int, seconds: float = 60) -> None:
+        def decided() -> bool:
             assert self.tasks.active, self.tasks.fault
             self.hear()
             return len(self.acked) + len(self.failed) >= count
 
-        wait_until(settled, timeout=seconds)
+        wait_until(decided, timeout=seconds)
 
     def close(self) -> None:
         self.inboxes.adopt(f"{self.run.id}-ended", bolt_tasks(self.run.topology))
@@ -161,7 +161,7 @@ def test_every_line_is_acked_and_every_word_executed_once(cluster_of, tmp_path: 
     roots = [
         root for start in range(0, 500, 50) for root in cluster.emit(*lines[start : start + 50])
     ]
-    cluster.until_settled(500)
+    cluster.until_decided(500)
     assert sorted(cluster.acked) == sorted(roots)
     assert sorted(words(tmp_path)) == sorted(word for line in lines for word in line.split())
     wait_until(
@@ -180,13 +180,13 @@ def test_a_python_process_that_is_killed_comes_back_and_nothing_is_lost(
     builder.set_bolt("sleep", Sleep(tmp_path), parallelism=2).shuffle_grouping("spout")
     cluster = cluster_of(builder.build())
     cluster.emit("0", "0")
-    cluster.until_settled(2)
+    cluster.until_decided(2)
     cluster.emit("3")
     [running] = wait_until(lambda: list(tmp_path.iterdir()))
     os.kill(int(running.name.removeprefix("pid-")), signal.SIGKILL)
     began = time.monotonic()
     cluster.emit(*["0"] * 20)
-    cluster.until_settled(23)
+    cluster.until_decided(23)
     assert len(cluster.acked) == 23
     assert time.monotonic() - began < 30
 
@@ -197,11 +197,11 @@ def test_a_slow_tuple_delays_nothing_of_another_task(cluster_of, tmp_path: Path)
     builder.set_bolt("sleep", Sleep(tmp_path), parallelism=4).fields_grouping("spout", "line")
     cluster = cluster_of(builder.build())
     cluster.emit("0")
-    cluster.until_settled(1)
+    cluster.until_decided(1)
     [slow] = cluster.emit("5")
     began = time.monotonic()
     quick = cluster.emit(*[f"0.000{number}" for number in range(1, 9)])
     wait_until(lambda: cluster.hear() or len(cluster.acked) > 4)
     assert time.monotonic() - began < 4
     assert slow not in cluster.acked
-    cluster.until_settled(2 + len(quick))
+    cluster.until_decided(2 + len(quick))

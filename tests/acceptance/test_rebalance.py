@@ -65,7 +65,7 @@ def tasks_of_work(stack) -> int:
 
 
 def counted(stack) -> int:
-    store = RedisStateStore(ledger_spec_of(rebalanced.topology(), (stack.redis_url,)), epoch=0)
+    store = RedisStateStore(ledger_spec_of(rebalanced.topology(), (stack.redis_url,)), run_number=0)
     try:
         return sum(
             decode_value(raw)

@@ -33,7 +33,7 @@ def count(tmp_path):
 
 @pytest.mark.quick
 def test_every_word_counts_once_though_tasks_are_repeated_after_they_committed(count):
-    store = RedisStateStore(ledger_spec_of(counted.topology(), (count.redis_url,)), epoch=0)
+    store = RedisStateStore(ledger_spec_of(counted.topology(), (count.redis_url,)), run_number=0)
     metrics = RedisMetrics(count.redis_url, counted.NAME)
     lines = [
         f"the falcon {number % 97} and the tiercel {number % 7}" for number in range(SENTENCES)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.report import REPORT
 from tests.faults.stack import Stack
-from tests.support.broker import settle
+from tests.support.broker import restart_in_order
 from tests.support.servers import Servers
 
 
@@ -31,7 +31,7 @@ def stack(
 ) -> Iterator[Stack]:
     """One for the faults and the soak: most of the time goes into Spark's start."""
     with started(tmp_path_factory, servers, pytestconfig, "local[2]") as running:
-        settle(running.rabbitmq)
+        restart_in_order(running.rabbitmq)
         yield running
 
 
@@ -41,7 +41,7 @@ def cluster(
 ) -> Iterator[Stack]:
     """With two executors, each a process."""
     with started(tmp_path_factory, servers, pytestconfig, "local-cluster[2,1,1024]") as running:
-        settle(running.rabbitmq)
+        restart_in_order(running.rabbitmq)
         yield running
 
 

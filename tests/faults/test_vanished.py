@@ -47,7 +47,7 @@ def started(name, folder, servers):
 def tallied(wired):
     """Number to how often its tuples count in the state."""
     with closing(
-        RedisStateStore(ledger_spec_of(wired.topology, (wired.redis_wire.url,)), epoch=0)
+        RedisStateStore(ledger_spec_of(wired.topology, (wired.redis_wire.url,)), run_number=0)
     ) as store:
         return Counter(
             {decode_key(key): decode_value(value) for key, value in store.entries("tally")}

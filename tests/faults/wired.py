@@ -20,7 +20,7 @@ from tests.support.entered import Entered
 from tests.support.proxy import Proxy
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
@@ -104,13 +104,13 @@ class Wired(Entered):
             waiting = {task: one.tuples for task, one in self._inboxes().items() if one.tuples}
             in_flight = self.in_flight()
             depth = depths(self.rabbitmq.url, [self.queue], self.rabbitmq.management_url)[0]
-        except (LedgerUnavailableError, QueuesError) as error:
+        except (RedisUnavailableError, QueuesError) as error:
             return str(error)
         left = waiting or in_flight or depth.ready or depth.unacked or depth.delayed
         return f"tuples by task {waiting}, {in_flight} trees, {depth}" if left else ""
 
     def in_flight(self) -> int:
-        """Count the trees that the ledger waits for. Raises LedgerUnavailableError."""
+        """Count the trees that the ledger waits for. Raises RedisUnavailableError."""
         with closing(open_ledger(self._ledger)) as ledger:
             return ledger.pending()
 
@@ -177,7 +177,7 @@ class Wired(Entered):
         return ledger_spec_of(self.topology, (self.redis_wire.url,))
 
     def _inboxes(self) -> Mapping[int, InboxFigures]:
-        """The inbox of each bolt task. Raises LedgerUnavailableError."""
+        """The inbox of each bolt task. Raises RedisUnavailableError."""
         with closing(open_inboxes(self._ledger)) as inboxes:
             return inboxes.figures(self.bolt_tasks)
 

@@ -59,7 +59,7 @@ _FORKY = Release(suite="forky", packages=("rabbitmq-server", "redis-server", "va
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class ServerVersion:
     """One server in one version."""
 
     # ``rabbitmq``, ``redis`` or ``valkey``: also its user in the image, and the beginning of its
@@ -79,26 +79,30 @@ class Server:
 SERVERS = {
     str(server): server
     for server in (
-        Server(
+        ServerVersion(
             name="rabbitmq", version="3.10", official="rabbitmq:3.10-management", release=_BOOKWORM
         ),
-        Server(name="rabbitmq", version="4.0", official="rabbitmq:4.0-management", release=_TRIXIE),
-        Server(name="rabbitmq", version="4.3", official="rabbitmq:4.3-management", release=_FORKY),
-        Server(name="redis", version="7.0", official="redis:7.0", release=_BOOKWORM),
-        Server(name="redis", version="8.0", official="redis:8.0", release=_FORKY),
-        Server(name="valkey", version="9.1", official="valkey/valkey:9.1", release=_FORKY),
+        ServerVersion(
+            name="rabbitmq", version="4.0", official="rabbitmq:4.0-management", release=_TRIXIE
+        ),
+        ServerVersion(
+            name="rabbitmq", version="4.3", official="rabbitmq:4.3-management", release=_FORKY
+        ),
+        ServerVersion(name="redis", version="7.0", official="redis:7.0", release=_BOOKWORM),
+        ServerVersion(name="redis", version="8.0", official="redis:8.0", release=_FORKY),
+        ServerVersion(name="valkey", version="9.1", official="valkey/valkey:9.1", release=_FORKY),
     )
 }
 
 
-def server_named(name: str) -> Server:
+def server_named(name: str) -> ServerVersion:
     """The server of a name like ``redis:8.0``; raises ServiceMissingError with all names."""
     if name not in SERVERS:
         raise ServiceMissingError(f"no server {name!r}; there are {', '.join(SERVERS)}")
     return SERVERS[name]
 
 
-def image_of(client: docker.DockerClient, server: Server, instead: str | None = None) -> str:
+def image_of(client: docker.DockerClient, server: ServerVersion, instead: str | None = None) -> str:
     """The name of an image of this server that is here when this returns.
 
     The first time takes up to two minutes.
@@ -146,15 +150,15 @@ def _pulled(client: docker.DockerClient, name: str) -> bool:
     return True
 
 
-def _dockerfile(server: Server) -> str:
+def _dockerfile(server: ServerVersion) -> str:
     return _RABBITMQ if server.name == "rabbitmq" else _REDIS.format(name=server.name)
 
 
-def _files(server: Server) -> Mapping[str, str]:
+def _files(server: ServerVersion) -> Mapping[str, str]:
     return _RABBITMQ_FILES if server.name == "rabbitmq" else {}
 
 
-def _digest(server: Server) -> str:
+def _digest(server: ServerVersion) -> str:
     recipe = repr((server.release.tag, _dockerfile(server), sorted(_files(server).items())))
     return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 

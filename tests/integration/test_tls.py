@@ -13,7 +13,7 @@ import pytest
 from tests.support.broker import Desk, ready, unique
 from tests.support.certificates import HOST, Certificate, make_ca, make_certificate
 from tests.support.waiting import wait_until
-from tiercel import LedgerRefusedError, LedgerUnavailableError
+from tiercel import RedisRefusedError, RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.metrics.redis_counters import RedisMetrics
@@ -116,7 +116,7 @@ def test_redis_with_a_certificate_of_nobody_we_know_is_refused(
 ):
     url = rediss + option.format(stranger=stranger)
     metrics = RedisMetrics(url, "t")
-    with pytest.raises(LedgerRefusedError) as caught:
+    with pytest.raises(RedisRefusedError) as caught:
         metrics.totals()
     assert_tells(caught.value, url, "certificate verify failed", "?ssl_ca_certs=/path/to/ca.pem")
     metrics.close()
@@ -135,7 +135,7 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(
     rediss, certificate, no_password
 ):
     url = by_address(f"{rediss}?ssl_ca_certs={certificate.ca}")
-    with connect(url) as client, pytest.raises(LedgerRefusedError) as caught, translated("look"):
+    with connect(url) as client, pytest.raises(RedisRefusedError) as caught, translated("look"):
         client.ping()
     assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
 
@@ -148,7 +148,7 @@ def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkey
     url = redis_url.replace("redis://", "rediss://")
     with (
         connect(url) as client,
-        pytest.raises(LedgerUnavailableError, match="redis:// or rediss://"),
+        pytest.raises(RedisUnavailableError, match="redis:// or rediss://"),
         translated("look"),
     ):
         client.ping()
@@ -166,7 +166,7 @@ def test_an_authority_that_cannot_be_read_is_named_before_anything_is_tried(tmp_
         file.write_text(content)
     with pytest.raises(AddressError, match=str(file)):
         declare_queue(f"amqps://user:hush@127.0.0.1:1?cafile={file}", WorkQueue(name="q"))
-    with pytest.raises(LedgerRefusedError, match=str(file)) as caught:
+    with pytest.raises(RedisRefusedError, match=str(file)) as caught:
         connect(f"rediss://:hush@127.0.0.1:1?ssl_ca_certs={file}")
     assert "hush" not in str(caught.value)
 
@@ -174,7 +174,7 @@ def test_an_authority_that_cannot_be_read_is_named_before_anything_is_tried(tmp_
 @pytest.mark.parametrize("option", ["ssl_ca_cert=/x", "ssl_cert_reqs=maybe"])
 def test_a_wrong_option_in_the_redis_url_is_named_before_anything_is_tried(option):
     with pytest.raises(
-        LedgerRefusedError, match=r"option in the Redis URL.*(ssl_ca_cert|maybe)"
+        RedisRefusedError, match=r"option in the Redis URL.*(ssl_ca_cert|maybe)"
     ) as caught:
         connect(f"rediss://:hush@127.0.0.1:1?{option}")
     assert "hush" not in str(caught.value)

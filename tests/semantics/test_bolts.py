@@ -39,10 +39,10 @@ def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_
 ):
     feeder = feeding(*range(20))
     cluster = cluster_of(chain(feeder, Living(tmp_path), parallelism=2))
-    cluster.settle()
+    cluster.run_until_idle()
     assert cluster.acked("s") == list(range(20))
     feeder.feed([99], 99)
-    cluster.settle()
+    cluster.run_until_idle()
     cluster.close()
     diaries = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
     assert {name.split("-")[0] for name in diaries} == {"2", "3"}
@@ -70,7 +70,7 @@ def test_a_task_is_one_object_over_all_steps(cluster_of):
     for number in range(3):
         feeder.feed([number], number)
         feeder.feed([number], number)
-        cluster.settle()
+        cluster.run_until_idle()
     assert cluster.read_tuples("b1") == [[1], [2], [3], [4], [5], [6]]
 
 
@@ -81,6 +81,6 @@ class Unprepared(Bolt):
 
 def test_a_bolt_that_cannot_be_prepared_fails_its_tuples(cluster_of):
     cluster = cluster_of(chain(feeding(1, 2), Unprepared()))
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([], [1, 2], 0)
     assert set(cluster.fail_reasons("s")) == {"b1[2]: prepare: OSError: no disk"}

@@ -54,15 +54,14 @@ FAILED = {
     "emit raise": "ValueError: invalid literal for int() with base 10: 'raised'",
     "ack raise": "ValueError: invalid literal for int() with base 10: 'raised'",
     "ack ack": (
-        "AlreadySettledError: 'b1' acks Tuple(s:default, line='ack ack'), which it has acked before"
+        "AlreadyAckedError: 'b1' acks Tuple(s:default, line='ack ack'), which it has acked before"
     ),
     "ack fail": (
-        "AlreadySettledError: 'b1' fails Tuple(s:default, line='ack fail'), which it "
-        "has acked before"
+        "AlreadyAckedError: 'b1' fails Tuple(s:default, line='ack fail'), which it has acked before"
     ),
     "fail ack": "on purpose",
     "ack emit": (
-        "AlreadySettledError: 'b1' anchors to Tuple(s:default, line='ack emit'), "
+        "AlreadyAckedError: 'b1' anchors to Tuple(s:default, line='ack emit'), "
         "which it has acked before"
     ),
     "string": "ForeignTupleError: 'b1' acks 'foreign', which is no tuple",
@@ -90,7 +89,7 @@ def test_what_a_bolt_does_by_hand_decides_about_its_tuple_and_no_other(cluster_o
     builder.set_bolt("b1", Doing()).shuffle_grouping("s")
     builder.set_bolt("b2", Split()).shuffle_grouping("b1").direct_grouping("b1", "direct")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert cluster.acked("s") == [*ACKED, *ACKED]
     assert cluster.failed("s") == list(FAILED)
     for (script, expected), reason in zip(FAILED.items(), cluster.fail_reasons("s"), strict=True):
@@ -124,7 +123,7 @@ def test_the_tuple_of_another_task_cannot_be_acked(cluster_of):
     builder.set_bolt("giving", Giving()).shuffle_grouping("s")
     builder.set_bolt("taking", Taking()).shuffle_grouping("s")
     cluster = cluster_of(builder.build(), slots=1)  # one slot: both run in one process
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([], [7], 0)
     expected = (
         "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which "
@@ -147,7 +146,7 @@ class Careless(BasicBolt):
 def test_an_exception_fails_its_tuple_with_its_first_line_and_the_worker_goes_on(cluster_of):
     words = [f"bad{number}" if number % 3 == 0 else f"good{number}" for number in range(30)]
     cluster = cluster_of(chain(feeding(*words, fields="word string"), Careless(), Split()))
-    cluster.settle()
+    cluster.run_until_idle()
     good = [word for word in words if word[0] == "g"]
     bad = [word for word in words if word[0] == "b"]
     assert outcome(cluster) == (good, bad, 0)
@@ -175,7 +174,7 @@ def test_values_that_do_not_fit_the_stream_fail_the_tuple_and_nothing_of_it_leav
     builder.set_bolt("mixed", Mixed()).shuffle_grouping("s")
     builder.set_bolt("end", Split()).shuffle_grouping("mixed", "words")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == (["good", "fine"], ["type", "stream", "count"], 0)
     wrong_type, unknown, wrong_number = cluster.fail_reasons("s")
     assert (
@@ -213,9 +212,9 @@ class Unflushed(BasicBolt):
 def test_what_a_flush_could_not_write_fails_and_the_next_step_goes_on(cluster_of, bad):
     feeder = feeding(*bad)
     cluster = cluster_of(chain(feeder, Unflushed(), Pass()))
-    cluster.settle()
+    cluster.run_until_idle()
     assert cluster.failed("s") == bad
     assert cluster.fail_reasons("s")[0] == "b1[2]: flush: ConnectionError: gone"
     feeder.feed([5], 5)
-    cluster.settle()
+    cluster.run_until_idle()
     assert (cluster.acked("s"), cluster.read_tuples("b1")) == ([5], [[5]])

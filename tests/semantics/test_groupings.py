@@ -66,7 +66,7 @@ def spread(cluster, component):
 @pytest.mark.parametrize("source", ["single", "words"], ids=["from a spout", "from a bolt"])
 def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
     cluster = cluster_of(topology(source))
-    cluster.settle()
+    cluster.run_until_idle()
     assert len(cluster.acked("single")) == len(WORDS) * TIMES
     assert outcome(cluster, "lines") == (["message"] * TIMES, [], 0)
     tasks = {
@@ -97,7 +97,7 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
         for had in spread(cluster, component).values()
     )
     with LocalCluster(topology(source)) as again:
-        again.settle()
+        again.run_until_idle()
         assert spread(again, "fields") == spread(cluster, "fields"), (
             "another run, in other processes, chooses the same tasks"
         )
@@ -127,7 +127,7 @@ def test_local_or_shuffle_stays_in_the_process_that_emits(cluster_of):
     builder.set_bolt("first", Located(), parallelism=2).local_or_shuffle_grouping("s")
     builder.set_bolt("last", Arrived(), parallelism=4).local_or_shuffle_grouping("first")
     cluster = cluster_of(builder.build(), slots=2)
-    cluster.settle()
+    cluster.run_until_idle()
     assert len(cluster.acked("s")) == 100
     assert len(cluster.read_tuples("last")) == 100
     assert [row for row in cluster.read_tuples("last") if row[0] != row[1]] == []
@@ -146,7 +146,7 @@ def test_a_custom_grouping_that_chooses_a_stranger_or_raises_fails_the_tuple(clu
     builder.set_bolt("echo", Echo()).shuffle_grouping("s")
     builder.set_bolt("end", Telling(), parallelism=2).custom_grouping("echo", Strange())
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == (["good"], ["bad", "raise"], 0)
     stranger, raised = cluster.fail_reasons("s")
     assert stranger == (

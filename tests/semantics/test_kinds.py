@@ -24,10 +24,10 @@ def test_a_state_lasts_from_step_to_step_and_forgets_what_a_failed_tuple_wrote(c
     builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("s")
     builder.set_bolt("count", Count(), parallelism=3).fields_grouping("split", "word")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     for line in ("a c", "bad"):
         feeder.feed([line], line)
-        cluster.settle()
+        cluster.run_until_idle()
     assert sorted(cluster.read_tuples("count")) == [
         ["a", 1],
         ["a", 2],
@@ -66,7 +66,7 @@ def test_an_arrow_bolt_stands_among_others(cluster_of):
     builder.set_bolt("split", SplitColumns(), parallelism=2).shuffle_grouping("s")
     builder.set_bolt("tell", Tell(), parallelism=2).fields_grouping("split", "word")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert sorted(cluster.read_tuples("tell")) == [["a"], ["b"], ["c"]]
     assert (sorted(cluster.acked("s")), cluster.failed("s"), cluster.pending("s")) == (
         ["a b", "c"],

@@ -8,7 +8,7 @@ from tiercel import BasicBolt, Bolt, Config, TopologyBuilder
 
 def test_a_spout_task_has_at_most_max_spout_pending_tuples_in_flight(cluster_of):
     cluster = cluster_of(chain(feeding(*range(5)), Silent()), Config(max_spout_pending=2))
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([], [], 2)
     assert cluster.read_tuples("s") == [[0], [1]]
     cluster.advance_time(30)
@@ -32,7 +32,7 @@ def test_any_number_of_ackers_decides_the_same(cluster_of, ackers):
     cluster = cluster_of(
         chain(feeding(*range(200)), Pass(), OddsFail(), parallelism=2), Config(ackers=ackers)
     )
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == (list(range(0, 200, 2)), list(range(1, 200, 2)), 0)
 
 
@@ -58,7 +58,7 @@ def test_a_bolt_is_told_its_settings_and_its_place(cluster_of):
     builder.set_bolt("red", Configured(), config={"colour": "red"}).global_grouping("grey")
     builder.set_bolt("end", Silent()).shuffle_grouping("red")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     around = "from [('s', 'default')] to {'default': ['red']}"
     assert sorted(cluster.read_tuples("grey")) == [
         [f"settings grey 2 0 of 2 {around}: grey 5"],

@@ -52,7 +52,7 @@ def test_the_task_that_emitted_a_tuple_is_told_once_and_replays_what_failed(clus
     builder.set_bolt("split", Careful(), parallelism=2).shuffle_grouping("s")
     builder.set_bolt("end", Acking(), parallelism=2).fields_grouping("split", "word")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert Counter(cluster.acked("s")) == {
         (task, index): 1 for task in (1, 2) for index in range(3)
     }
@@ -126,7 +126,7 @@ class OneFails(Bolt):
 
 def test_the_parts_of_a_spout_s_life_come_in_order_and_fail_has_the_reason(cluster_of):
     cluster = cluster_of(chain(Curious(), OneFails()))
-    cluster.settle()
+    cluster.run_until_idle()
     spout = cluster.spout("s")
     cluster.close()
     failed = "fail 1 b1[2]: not one"
@@ -155,7 +155,7 @@ def test_a_deactivated_spout_is_not_asked_and_still_hears_of_its_tuples(cluster_
     assert spout.life[-1] == "fail 2 timeout"
     assert outcome(cluster) == ([], [1, 2], 0)
     cluster.activate()
-    cluster.settle()
+    cluster.run_until_idle()
     assert spout.life[-3:] == ["activate", "emit", "ack 3"]
     cluster.deactivate()
     cluster.close()
@@ -206,7 +206,7 @@ def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_
     topology = builder.build()
     first = topology.task_ids("picky")[0]
     cluster = cluster_of(topology)
-    cluster.settle()
+    cluster.run_until_idle()
     assert sorted(cluster.read_tuples("picky")) == [[x, first + x % 3] for x in range(6)]
     assert sorted(cluster.read_tuples("s", "own")) == [[x] for x in range(6)]
     assert cluster.failed("s") == [4]

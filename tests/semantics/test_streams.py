@@ -44,7 +44,7 @@ def test_each_stream_goes_to_its_subscribers_and_each_of_them_has_a_copy_of_its_
     topology = builder.build()
     assert list(topology.task_ids("chosen")) == [3, 4]
     cluster = cluster_of(topology)
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([0, 1, 2, 3, "nobody"], [], 0)
     assert cluster.read_tuples("s", "other") == [["to nobody"]]
     assert sorted(cluster.read_tuples("sorting", "even")) == [[0], [2]]
@@ -85,7 +85,7 @@ def test_a_message_needs_the_copies_of_all_subscribers(cluster_of):
     for component in ("first", "second"):
         builder.set_bolt(component, Picky()).shuffle_grouping("s")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([1], [2], 0)
     assert cluster.fail_reasons("s") == ["second[3]: not two"]
 
@@ -106,6 +106,6 @@ def test_emit_returns_the_tasks_that_receive_the_tuple(cluster_of):
     builder.set_bolt("all", Pass(), parallelism=3).all_grouping("asking")
     builder.set_bolt("one", Acking(), parallelism=2).global_grouping("asking")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     [[tasks]] = cluster.read_tuples("asking", "told")
     assert tasks[:-1] == [3, 4, 5, 6], "the last one is the kit's own"

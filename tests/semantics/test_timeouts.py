@@ -47,7 +47,7 @@ def test_what_a_bolt_says_after_the_timeout_is_not_told_again(cluster_of):
     cluster.advance_time(TIMEOUT)
     assert outcome(cluster) == ([], [1, 2], 0)
     feeder.feed([9], 9)
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([9], [1, 2], 0)
 
 
@@ -71,7 +71,7 @@ def test_a_timeout_that_is_reset_begins_again(cluster_of):
     for number in (2, 3):
         cluster.advance_time(TIMEOUT - 1)
         feeder.feed([number], number)
-        cluster.settle()
+        cluster.run_until_idle()
     cluster.advance_time(TIMEOUT - 1)
     assert outcome(cluster) == ([2, 3], [], 1)
     cluster.advance_time(1)

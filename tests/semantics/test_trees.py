@@ -34,7 +34,7 @@ def test_a_tuple_anchored_to_several_is_in_the_trees_of_all(cluster_of, end):
     builder.set_bolt("join", Join()).global_grouping("left").global_grouping("right")
     builder.set_bolt("end", end()).shuffle_grouping("join")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert cluster.read_tuples("join") == [[24]]
     expected = {
         Pass: [([0, 1, 2], [], 0), ([10, 11], [], 0)],
@@ -66,7 +66,7 @@ def test_a_diamond_is_acked_when_all_its_ways_are_done_and_not_before(cluster_of
     join.fields_grouping("left", "x").fields_grouping("longer", "x").fields_grouping("s", "x")
     builder.set_bolt("end", Maybe()).shuffle_grouping("longer")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert sorted(cluster.read_tuples("longer")) == [[x] for x in (0, 0, 1, 1, 2, 2, 3, 3)]
     assert outcome(cluster) == ([0, 2], [], 2)
 
@@ -83,7 +83,7 @@ class Repeating(Bolt):
 
 def test_the_same_anchor_several_times_is_one_tree_that_stays_whole(cluster_of):
     cluster = cluster_of(chain(feeding(1, 2, 3, 4), Repeating(), Maybe()))
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([2, 4], [], 2)
 
 
@@ -116,7 +116,7 @@ def test_a_tree_may_have_a_hundred_thousand_tuples_and_one_that_fails_is_enough(
     builder.set_bolt("split", Split()).shuffle_grouping("s")
     builder.set_bolt("count", Counting(), parallelism=2).shuffle_grouping("split")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([good], [bad], 0)
     shares = Counter()
     for task, n in cluster.read_tuples("count"):
@@ -137,7 +137,7 @@ class Deep(BasicBolt):
 
 def test_a_tree_may_be_twelve_levels_deep(cluster_of):
     cluster = cluster_of(chain(feeding(12, 13), *[Deep() for _ in range(12)]))
-    cluster.settle()
+    cluster.run_until_idle()
     assert cluster.read_tuples("b12") == [[12, 12]]
     assert outcome(cluster) == ([12], [13], 0)
     assert "ValueError: unlucky" in cluster.fail_reasons("s")[0]
@@ -160,7 +160,7 @@ def test_an_unanchored_tuple_is_processed_and_does_not_hold_or_fail_the_message(
     builder.set_bolt("silent", Silent()).shuffle_grouping("loose")
     builder.set_bolt("failing", Failing()).shuffle_grouping("loose")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([1, 2], [], 0)
     assert sorted(cluster.read_tuples("loose")) == [[1], [2]]
 
@@ -182,7 +182,7 @@ def test_a_tuple_that_nobody_receives_is_acked(cluster_of):
     builder.set_spout("alone", feeding(2))
     builder.set_bolt("pass", Pass()).shuffle_grouping("s")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster, "alone") == ([2], [], 0)
 
 
@@ -203,6 +203,6 @@ def test_tuples_may_go_round_until_a_bolt_ends_it(cluster_of):
     builder.set_bolt("halve", Halve(), parallelism=2).shuffle_grouping("s").shuffle_grouping("back")
     builder.set_bolt("back", Pass(), parallelism=2).shuffle_grouping("halve")
     cluster = cluster_of(builder.build())
-    cluster.settle()
+    cluster.run_until_idle()
     assert outcome(cluster) == ([1, 16, 37], [], 0)
     assert [row[0] for row in cluster.read_tuples("back")].count(1) == 16 + 37

@@ -34,7 +34,7 @@ def plain_channel(amqp_url):
             connection.close()
 
 
-def settle(server):
+def restart_in_order(server):
     """Restart it in good order after queues were declared, before it is killed.
 
     RabbitMQ 3.10 may forget a queue, classic or quorum, when it is killed within seconds of its

@@ -18,7 +18,7 @@ from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.waiting_utils import WaitStrategy
 
-from tests.images.server_images import Server
+from tests.images.server_images import ServerVersion
 from tiercel.compose.ports import LOOPBACK, OF_CONTAINERS, free_port
 from tiercel.compose.rabbitmq import answers_as_rabbitmq
 from tiercel.compose.redis_server import answers_as_redis
@@ -49,7 +49,12 @@ class ContainerServer(ABC):
     ports: ClassVar[tuple[int, ...]]
 
     def __init__(
-        self, server: Server, image: str, *, extra: str = "", files: dict[str, bytes] | None = None
+        self,
+        server: ServerVersion,
+        image: str,
+        *,
+        extra: str = "",
+        files: dict[str, bytes] | None = None,
     ) -> None:
         """``extra`` is added to its configuration, ``files`` are put beside it, in ``/tiercel``."""
         self.server = server

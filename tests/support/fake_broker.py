@@ -196,7 +196,7 @@ class FakeDeadLetterWriter:
         pass
 
 
-class Bench:
+class ConsumerBench:
     """A consumer on a channel that fails when it is told to."""
 
     def __init__(self, *, queue=QUEUE, prefetch=100, bytes_held=2**28, tasks=1, limit=None):
@@ -242,7 +242,7 @@ class Bench:
         self.channel.unacked = {}
         self.channel._consumer = None
 
-    def settle_down(self):
+    def run_until_idle(self):
         """Until the broker has nothing to say any more, and the consumer saw that for a second."""
         for quiet_s in (1.0, 0.0):
             while True:

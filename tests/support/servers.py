@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tests.images.engine import engine
-from tests.images.server_images import Server, image_of, server_named
+from tests.images.server_images import ServerVersion, image_of, server_named
 from tests.support.certificates import HOST, Certificate
 from tests.support.containers import ContainerRabbitMQ, ContainerRedis
 from tiercel.compose.install import install_missing
@@ -100,7 +100,7 @@ class _RedisWithTls(_WithTls, EmbeddedRedis):
 
 
 def _container_rabbitmq(
-    server: Server, image: str, certificate: Certificate | None = None
+    server: ServerVersion, image: str, certificate: Certificate | None = None
 ) -> ContainerRabbitMQ:
     if certificate is None:
         return ContainerRabbitMQ(server, image)
@@ -112,7 +112,7 @@ def _container_rabbitmq(
 
 
 def _container_redis(
-    server: Server, image: str, certificate: Certificate | None = None
+    server: ServerVersion, image: str, certificate: Certificate | None = None
 ) -> ContainerRedis:
     if certificate is None:
         return ContainerRedis(server, image)

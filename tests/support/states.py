@@ -19,7 +19,7 @@ def begin(store: StateStore, component: str, task: int, step: int) -> StateTurn:
 def commit_turn(turn: StateTurn, writes: Writes, digest: str) -> Applied:
     """Commit; what must not be written is prepared nevertheless."""
     assert all(perform_in_turn(turn.writing(writes, digest)))
-    return verdict(turn.sealed, digest)
+    return verdict(turn.committed_digest, digest)
 
 
 def break_off(turn: StateTurn, writes: Writes, calls: int) -> None:
@@ -44,10 +44,10 @@ def begun(
     return state
 
 
-def verdict(sealed: str | None, digest: str) -> Applied:
+def verdict(committed_digest: str | None, digest: str) -> Applied:
     """Say what became of work with this digest, where an earlier attempt had
-    sealed with that one.
+    committed that one.
     """
-    if sealed is None:
+    if committed_digest is None:
         return Applied.FRESH
-    return Applied.REPEATED if sealed == digest else Applied.CONFLICTING
+    return Applied.REPEATED if committed_digest == digest else Applied.CONFLICTING

@@ -24,7 +24,7 @@ from tiercel.workers.terminal import say
 
 if TYPE_CHECKING:
     from tiercel.workers.monitoring.survey import Survey
-    from tiercel.workers.monitoring.watcher import Servers
+    from tiercel.workers.monitoring.watcher import Addresses
 
 _WATCH_S = 1.0
 _FAILED = 1
@@ -95,7 +95,7 @@ def top(
         raise UsageError(f"several topologies ran here: name one, {', '.join(known)}")
     stopped = threading.Event()
     on_signals(stopped.set)
-    run_top(_servers(settings), next(iter(known)), chosen, stopped)
+    run_top(_addresses(settings), next(iter(known)), chosen, stopped)
 
 
 def monitor(  # noqa: PLR0913 - one parameter an option
@@ -136,7 +136,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
     token = _drawn_token() if settings.token is None else settings.token
-    serve(_servers(settings), Lock(token), hosts, listener)
+    serve(_addresses(settings), Lock(token), hosts, listener)
 
 
 def _drawn_token() -> str:
@@ -220,10 +220,10 @@ def _limit(given: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _servers(settings: Settings) -> Servers:
-    from tiercel.workers.monitoring.watcher import Servers  # noqa: PLC0415 - `--help` should not wait for it
+def _addresses(settings: Settings) -> Addresses:
+    from tiercel.workers.monitoring.watcher import Addresses  # noqa: PLC0415 - `--help` should not wait for it
 
-    return Servers(
+    return Addresses(
         redis_urls=settings.redis_urls, amqp_url=settings.amqp, management_url=settings.management
     )
 

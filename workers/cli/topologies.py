@@ -120,7 +120,7 @@ def kill(
     """End all processes of a topology: deactivate it, wait for what is in flight, give the rest
     back to the broker.
     """
-    from tiercel.acker.errors import LedgerUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
+    from tiercel.acker.errors import RedisUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
 
     settings = _settings(redis)
     stopped = threading.Event()
@@ -129,7 +129,7 @@ def kill(
     log_action("kill", topology, "ordered", this_user())
     try:
         ended = steering.kill(wait)
-    except LedgerUnavailableError:
+    except RedisUnavailableError:
         # The private servers of a tiercel run end with its topology.
         if not settings.redis or _settings(redis).redis == settings.redis:
             raise

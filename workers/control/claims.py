@@ -17,7 +17,7 @@ CLAIM = timedelta(seconds=10)
 class Claims(Protocol):
     """One worker's, in one topology.
 
-    Each call is safe to repeat. Raises LedgerUnavailableError, LedgerRefusedError.
+    Each call is safe to repeat. Raises RedisUnavailableError, RedisRefusedError.
 
     While Redis is away or has lost its memory two workers may believe for a moment that they have
     the same task. The one that opened the outcome feed later hears of all of its messages. The

@@ -59,8 +59,8 @@ NO_REBALANCE = Rebalance()
 class Control(Protocol):
     """One topology's. Best effort and small: readers keep what they read last while this is away.
 
-    Each call is one round trip and safe to repeat. Raises LedgerUnavailableError,
-    LedgerRefusedError.
+    Each call is one round trip and safe to repeat. Raises RedisUnavailableError,
+    RedisRefusedError.
     """
 
     def order(self, state: State) -> None:

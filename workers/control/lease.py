@@ -34,7 +34,7 @@ class Lease(Protocol):
 
     A lease is lost when it was not renewed in time, or when Redis lost its memory. What the driver
     that lost it still does is harmless: inboxes, ledger and states belong to the run with the
-    highest number. Raises LedgerUnavailableError, LedgerRefusedError.
+    highest number. Raises RedisUnavailableError, RedisRefusedError.
     """
 
     def take(self, holder: Holder) -> bool:

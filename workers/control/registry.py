@@ -38,7 +38,7 @@ class TopologyNote:
 class Registry:
     """Remembered by the processes as they start; best effort.
 
-    Raises LedgerUnavailableError, LedgerRefusedError.
+    Raises RedisUnavailableError, RedisRefusedError.
     """
 
     def __init__(self, redis_url: str) -> None:
@@ -111,7 +111,7 @@ class Registry:
 def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
     """The topologies that ran here, in the order of their names; maybe none.
 
-    Raises LedgerUnavailableError.
+    Raises RedisUnavailableError.
     """
     with closing(Registry(redis_url)) as registry:
         return registry.topologies()
@@ -120,7 +120,7 @@ def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
 def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
     """All that are known, in the order of their names.
 
-    Raises UsageError if there is none, LedgerUnavailableError.
+    Raises UsageError if there is none, RedisUnavailableError.
     """
     known = known_topologies(redis_url)
     if not known:
@@ -133,7 +133,7 @@ def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
 def topology_named(redis_url: str, name: str) -> TopologyNote:
     """Return the note of a topology that ran.
 
-    Raises UsageError if there is none of this name, LedgerUnavailableError.
+    Raises UsageError if there is none of this name, RedisUnavailableError.
     """
     known = known_topologies(redis_url)
     if name not in known:

@@ -54,7 +54,7 @@ class Steering:
     ) -> Steering:
         """The topology of this name on a Redis server.
 
-        Raises UsageError if none has run there, LedgerUnavailableError.
+        Raises UsageError if none has run there, RedisUnavailableError.
         """
         note = topology_named(redis_url, name)
         return cls(note, RedisControl(redis_url, name), RedisLease(redis_url, name), say, stopped)

@@ -23,7 +23,7 @@ from tiercel.workers.demo.text import Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class DemoProgress:
     """One look while the demo runs."""
 
     at: float
@@ -78,19 +78,19 @@ class Observer:
                 demo.QUEUE, text.bodies(), on_confirmed=lambda count: progress.advance(bar, count)
             )
 
-    def sample(self, text: Text) -> Sample:
+    def sample(self, text: Text) -> DemoProgress:
         """Measure the progress."""
         counts = self._spout_counts()
         depth = self._depth()
         waiting = depth.ready + (depth.delayed or 0)
-        return Sample(
+        return DemoProgress(
             at=time.monotonic(),
             words=self._words(text, depth),
             failed=counts["failed"],
             ready=waiting,
         )
 
-    def settled(self, text: Text) -> bool:
+    def all_counted(self, text: Text) -> bool:
         """Return True if the queue is empty and every word of every line that is not dead
         has been counted.
         """

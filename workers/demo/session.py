@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tiercel.workers.config import Settings
 from tiercel.workers.demo import topology as demo_topology
-from tiercel.workers.demo.measure import Audit, Observer, Sample
+from tiercel.workers.demo.measure import Audit, DemoProgress, Observer
 from tiercel.workers.demo.result import Result, show_result, show_words
 from tiercel.workers.demo.text import Text, load, with_poison
 from tiercel.workers.errors import WorkersError
@@ -71,12 +71,12 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
     stopped: threading.Event,
     *,
     kill: bool,
-) -> list[Sample]:
+) -> list[DemoProgress]:
     """Show the progress until all is done; kills a spout worker half way if it is
     to ``kill`` one.
     """
     total = text.words
-    samples: list[Sample] = []
+    samples: list[DemoProgress] = []
     to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -98,7 +98,7 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
             progress.update(bar, completed=sample.words, note=sample.note())
             if to_kill and sample.words > total // 2:
                 to_kill.pop()()
-            if sample.words >= total and observer.settled(text):
+            if sample.words >= total and observer.all_counted(text):
                 break
             _check_alive(running, moved_at)
     return samples
@@ -123,7 +123,7 @@ def _check_alive(running: LocalRun, moved_at: float) -> None:
         )
 
 
-def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -> int:
+def _report(console: Console, text: Text, audit: Audit, samples: list[DemoProgress]) -> int:
     true = text.counts(without=audit.dead_lines)
     lost = text.unseen_lines(audit.seen, without=audit.dead_lines)
     result = Result(
@@ -149,7 +149,7 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[Sample]) -
     return 0 if result.nothing_lost else 1
 
 
-def _rate(samples: list[Sample], text: Text) -> float:
+def _rate(samples: list[DemoProgress], text: Text) -> float:
     """Sentences per second from the first counted word to 99 % of them: what comes after
     waits for retries.
     """

@@ -14,7 +14,7 @@ from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.snapshots.packing import held_roots
-from tiercel.spark_jobs.snapshots.sealing import body_of
+from tiercel.spark_jobs.snapshots.signing import body_of
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 
@@ -57,9 +57,9 @@ def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
 
 def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
     released = 0
-    for task, sealed in inboxes.snapshots(run):
+    for task, signed in inboxes.snapshots(run):
         try:
-            released += ledger.release(held_roots(body_of(sealed)))
+            released += ledger.release(held_roots(body_of(signed)))
         except ValueError as error:
             log.warning(
                 "passing over the snapshot of task %d: %s; what it held times out", task, error,

@@ -25,7 +25,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 
 
-class Reading:
+class JvmLogReader:
     """Turns lines into records. Pure but for what it remembers of an unfinished traceback."""
 
     def __init__(self) -> None:
@@ -81,9 +81,9 @@ def as_log_records() -> Iterator[None]:
 
 
 def _read(descriptor: int) -> None:
-    reading = Reading()
+    log_reader = JvmLogReader()
     with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as lines:
         for text in lines:
-            record = reading.line(text.rstrip("\n"))
+            record = log_reader.line(text.rstrip("\n"))
             if record is not None:
                 log.log(*record, extra={"event": "spark_output"})

@@ -7,7 +7,7 @@ import secrets
 import threading
 from contextlib import suppress
 
-from tiercel.acker.errors import AckerError, LedgerUnavailableError
+from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import LASTS, Holder, Lease
@@ -40,7 +40,7 @@ class Keeper:
         return self._held
 
     def take(self) -> bool:
-        """Try to take the lease; from then on it is renewed. Raises LedgerUnavailableError."""
+        """Try to take the lease; from then on it is renewed. Raises RedisUnavailableError."""
         with self._lock:
             self._take()
             if self._held and not self._thread.is_alive():
@@ -50,7 +50,7 @@ class Keeper:
     def draw(self) -> int | None:
         """Draw the number of a new run; None if the lease is lost.
 
-        Raises LedgerUnavailableError.
+        Raises RedisUnavailableError.
         """
         with self._lock:
             # It may have lapsed while Redis, or this process, was away.
@@ -80,13 +80,13 @@ class Keeper:
 
     def close(self) -> None:
         """Give the lease up. Idempotent."""
-        with self._lock, suppress(LedgerUnavailableError):
+        with self._lock, suppress(RedisUnavailableError):
             self._closed.set()
             self._drop()
             self._lease.leave(self._me.driver)
 
     def _say(self, me: Holder) -> None:
-        with self._lock, suppress(LedgerUnavailableError):
+        with self._lock, suppress(RedisUnavailableError):
             if self._held:
                 self._me = me
                 self._take()

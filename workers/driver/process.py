@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
 from tiercel.acker.connection.client import connect_topology
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -102,7 +102,7 @@ class Driver:
                     spark.silence()
 
     def _is_killed(self) -> bool:
-        with suppress(LedgerUnavailableError):
+        with suppress(RedisUnavailableError):
             return self._control.state() is State.KILLED
         return False
 
@@ -112,7 +112,7 @@ class Driver:
             topology=topology,
             hosts=spread(bolt_tasks(topology), slots),
             ledger=self._spec,
-            epoch=number,
+            run_number=number,
             amqp_url=self._amqp_url,
         )
 
@@ -135,7 +135,7 @@ class Driver:
 
 def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
     # At its end the run's own tasks are at their turns, and a later run takes back what they leave.
-    with closing(RedisStateStore(run.ledger, run.epoch)) as store, suppress(StaleTurnError):
+    with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
             store.begin_run(component)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.workers.control.contract import Rebalance
 from tiercel.workers.driver.ground import Ground
@@ -111,13 +111,13 @@ class RunWatch:
             if self._stop.wait(_LOOK_S):
                 return
             self._ground.heartbeat.beat()
-            with suppress(LedgerUnavailableError):
+            with suppress(RedisUnavailableError):
                 figures = self._ground.inboxes.figures(_tasks_of(run))
                 quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
 
     def _is_rebalanced(self, obeyed: Rebalance) -> bool:
         order = obeyed
-        with suppress(LedgerUnavailableError):
+        with suppress(RedisUnavailableError):
             order = self._ground.control.rebalanced(obeyed)
         return order.number != obeyed.number
 
@@ -125,7 +125,7 @@ class RunWatch:
         """Return why the run is over, as its inboxes tell; None if it is not."""
         try:
             figures = self._ground.inboxes.figures(_tasks_of(run))
-        except LedgerUnavailableError:
+        except RedisUnavailableError:
             absences.looked(())
             return None
         if not all(one.adopted for one in figures.values()):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.workers.control.contract import NO_REBALANCE, State
@@ -178,7 +178,7 @@ class Runs:
         Its number is still the run's: where a later run has begun, this changes nothing.
         """
         with hosts.silenced():
-            with suppress(LedgerUnavailableError, StaleAttemptError):
+            with suppress(RedisUnavailableError, StaleAttemptError):
                 self._ground.enter(replace(run, id=f"{run.id}-ended"))
             if not tasks.wait(grace_s):
                 tasks.cancel()
@@ -191,7 +191,7 @@ class Runs:
         """
         if self._stop.is_set():
             return True
-        with suppress(LedgerUnavailableError):
+        with suppress(RedisUnavailableError):
             if self._ground.control.state() is State.KILLED:
                 log.info("%s was killed: ending", self._name, extra={"event": "killed"})
                 self._stop.set()

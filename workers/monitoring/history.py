@@ -15,7 +15,7 @@ STEP = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class DepthSample:
     """Depths of everything at one moment; None where a server did not answer."""
 
     at: datetime
@@ -28,19 +28,19 @@ class History:
 
     def __init__(self, look: timedelta) -> None:
         """``look`` is the time between two samples."""
-        self._fine: deque[Sample] = deque(maxlen=FINE // look)
-        self._steps: deque[Sample] = deque(maxlen=KEPT // STEP)
+        self._fine: deque[DepthSample] = deque(maxlen=FINE // look)
+        self._steps: deque[DepthSample] = deque(maxlen=KEPT // STEP)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: DepthSample) -> None:
         """Samples come in the order of their times."""
         self._fine.append(sample)
         last = self._steps[-1] if self._steps else None
         if last is None or sample.at >= last.at + STEP:
             self._steps.append(sample)
         else:
-            self._steps[-1] = Sample(at=last.at, depths=_deepest(last.depths, sample.depths))
+            self._steps[-1] = DepthSample(at=last.at, depths=_deepest(last.depths, sample.depths))
 
-    def samples(self) -> Sequence[Sample]:
+    def samples(self) -> Sequence[DepthSample]:
         """The oldest first. A step has the deepest that was seen in it, so that no peak is lost."""
         fine = list(self._fine)
         return [step for step in list(self._steps) if not fine or step.at < fine[0].at] + fine

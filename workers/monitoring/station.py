@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.metrics.windows import Window
-from tiercel.workers.monitoring.history import History, Sample
+from tiercel.workers.monitoring.history import DepthSample, History
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Station:
             return look
         return self._see(name, window)
 
-    def samples(self, name: str) -> Sequence[Sample]:
+    def samples(self, name: str) -> Sequence[DepthSample]:
         """Of the last three hours, or since the monitor began; oldest first."""
         with self._remembering:
             history = self._histories.get(name)
@@ -88,7 +88,7 @@ class Station:
         return look
 
 
-def sample_of(look: Look) -> Sample:
+def sample_of(look: Look) -> DepthSample:
     """The lines of the chart at this moment."""
     depths: dict[str, int | None] = {}
     if look.overview is not None:
@@ -100,4 +100,4 @@ def sample_of(look: Look) -> Sample:
         away = look.redis_problem is not None
         depths["pending trees"] = None if away else look.overview.own.pending
         depths["waiting tuples"] = None if away else look.overview.own.waiting
-    return Sample(at=datetime.now(UTC), depths=depths)
+    return DepthSample(at=datetime.now(UTC), depths=depths)

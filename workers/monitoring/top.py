@@ -11,7 +11,7 @@ from rich.live import Live
 from tiercel.acker.metrics.windows import Window
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.tables import top_view
-from tiercel.workers.monitoring.watcher import Look, Servers, Watcher
+from tiercel.workers.monitoring.watcher import Addresses, Look, Watcher
 from tiercel.workers.terminal import cell
 
 _LOOK_S = 1.0
@@ -31,10 +31,10 @@ def window_named(name: str) -> Window:
     return WINDOWS[name]
 
 
-def run_top(servers: Servers, topology: str, window: Window, stopped: threading.Event) -> None:
+def run_top(addresses: Addresses, topology: str, window: Window, stopped: threading.Event) -> None:
     """Show it each second until ``stopped``; once if the output is no terminal."""
     console = Console()
-    with closing(Watcher(servers)) as watcher:
+    with closing(Watcher(addresses)) as watcher:
         if not console.is_terminal:
             console.print(view_of(watcher.look(topology, window), window))
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.connection.server import RedisServers
-from tiercel.acker.errors import AckerError, LedgerUnavailableError
+from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.ledger import Census, Ledger, LedgerSpec
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
@@ -41,8 +41,8 @@ _CENSUS_SHARE = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Servers:
-    """Servers to look at. The addresses may hold passwords."""
+class Addresses:
+    """Addresses of the servers to look at. They may hold passwords."""
 
     redis_urls: tuple[str, ...]
     amqp_url: str | None = None
@@ -124,9 +124,9 @@ class TopologyReader:
 class Watcher:
     """Looks again and again; a server that is away is told of and never raised. Thread-safe."""
 
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-        self._registry = Registry(servers.redis_urls[0])
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
+        self._registry = Registry(addresses.redis_urls[0])
         self._readers: dict[str, TopologyReader] = {}
         self._lock = threading.Lock()
         self._known: dict[str, TopologyNote] = {}
@@ -149,7 +149,7 @@ class Watcher:
                 return {}, {"redis": False}
             looks = [self._look(name, Window.ALL_TIME) for name in self._known]
             up = {"redis": not any(look.redis_problem and not look.unreadable for look in looks)}
-            if self._servers.amqp_url and looks:
+            if self._addresses.amqp_url and looks:
                 up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
             readable = [
                 look.overview for look in looks if look.overview is not None and not look.unreadable
@@ -173,7 +173,7 @@ class Watcher:
                 problem, unreadable = self._read(chosen, window)
             found = self._last.get((chosen, window))
         rabbitmq_problem = None
-        if found is not None and self._servers.amqp_url:
+        if found is not None and self._addresses.amqp_url:
             rabbitmq_problem = self._survey(chosen or "")
             found = replace(found, queues=self._depths.get(found.name, ()))
         return Look(
@@ -200,10 +200,10 @@ class Watcher:
         if reader is None or reader.note != note:
             if reader is not None:
                 reader.close()
-            reader = self._readers[name] = TopologyReader(self._servers.redis_urls, note)
+            reader = self._readers[name] = TopologyReader(self._addresses.redis_urls, note)
         try:
             self._last[name, window] = reader.read(window)
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             return redact(str(error)), False
         except (AckerError, ValueError, TypeError, LookupError) as error:
             # Another version wrote it, or a stranger: it must not keep the other topologies
@@ -221,11 +221,11 @@ class Watcher:
         return None, False
 
     def _survey(self, name: str) -> str | None:
-        servers = self._servers
+        addresses = self._addresses
         try:
             queues = self._known[name].graph.queues
             self._depths[name] = (
-                tuple(survey(servers.amqp_url or "", queues, servers.management_url))
+                tuple(survey(addresses.amqp_url or "", queues, addresses.management_url))
                 if queues
                 else ()
             )

@@ -20,6 +20,6 @@ arrangement       with how many tasks the driver runs each bolt
 outbox            into the ledger and the inboxes
 pending           what is in flight: messages time out here
 outcomes          out of the feed
-trees             how outcomes, timeouts and losses settle what is in flight
+trees             how outcomes, timeouts and losses end what is in flight
 tally             what is counted
 """

@@ -8,7 +8,7 @@ from tiercel.queues.spout import Spout, overrides_last
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import Emitted, TaskCollector
-from tiercel.workers.spout.outbox import Outbox, Sent
+from tiercel.workers.spout.outbox import BatchFate, Outbox
 from tiercel.workers.spout.pace import Pace
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import Trees
@@ -102,8 +102,8 @@ class Filling:
 
     def send(self, now: float) -> bool:
         """Send what is held; False if Redis does not take it now."""
-        sent = self._outbox.send(now)
-        if sent is Sent.LATER:
+        fate = self._outbox.send(now)
+        if fate is BatchFate.LATER:
             return False
         emitted = self._outgoing
         self._outgoing = Emitted()
@@ -112,7 +112,7 @@ class Filling:
         now = time.monotonic()
         self._pace.sent(now - began)
         wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
-        if sent is Sent.REFUSED:
+        if fate is BatchFate.REFUSED:
             self._trees.not_sent()
             for _, msg_id in wanted:
                 self._spout.release(msg_id)
@@ -134,9 +134,9 @@ class Filling:
         _, waiting = self._collector.take()
         held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in held if root is not None]
-        settled = self._trees.split_early(tracked, time.monotonic())
+        decided = self._trees.split_early(tracked, time.monotonic())
         for root, msg_id in [*held, *waiting.tuples]:
-            if msg_id is not None and (root is None or root not in settled):
+            if msg_id is not None and (root is None or root not in decided):
                 self._spout.release(msg_id)
 
     def _put(self) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.spout import Spout
 from tiercel.workers.control.contract import Control, Presence, State
 
@@ -29,7 +29,7 @@ class Orders:
         """``on_no_order`` is called when there was no order: the topology is new to Redis, or
         Redis was emptied.
 
-        It may raise LedgerUnavailableError. ``attend`` is called once a second and says whether
+        It may raise RedisUnavailableError. ``attend`` is called once a second and says whether
         this worker still has the task.
         """
         self._control = control
@@ -56,7 +56,7 @@ class Orders:
     ) -> None:
         """Report, ask, and do what is said; call it about once a second.
 
-        Raises LedgerRefusedError.
+        Raises RedisRefusedError.
         """
         if not self._attend() and not self._dismissed:
             log.warning(
@@ -85,7 +85,7 @@ class Orders:
 
     def leave(self) -> None:
         """The task has ended."""
-        with suppress(LedgerUnavailableError):
+        with suppress(RedisUnavailableError):
             self._control.leave(self._task_id)
         self._control.close()
 
@@ -98,7 +98,7 @@ class Orders:
             self._state = found or known
             if found is None:
                 self._on_no_order()
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
 
     def _switch(self, spout: Spout) -> None:

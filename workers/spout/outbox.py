@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 
 from tiercel.acker.effects import perform_all
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.records import Appended, Parcel, Sender
@@ -33,7 +33,7 @@ class Attendance(enum.Enum):
     REDIS_AWAY = "Redis away"
 
 
-class Sent(enum.Enum):
+class BatchFate(enum.Enum):
     """Result of sending the batch."""
 
     # Redis does not answer, or an inbox is full: the batch is held, try again.
@@ -122,11 +122,11 @@ class Outbox:
         """Tell whether to try to send at ``now``, in monotonic seconds."""
         return self._batch is not None and now >= self._retry_at
 
-    def send(self, now: float) -> Sent:
+    def send(self, now: float) -> BatchFate:
         """Register and append what is held; what failed is repeated by the next call."""
         batch = self._batch
         if batch is None:
-            return Sent.DONE
+            return BatchFate.DONE
         collided: list[int] = []
         try:
             # Once only: after an append whose reply was lost, a root may be done with by now, and
@@ -134,26 +134,26 @@ class Outbox:
             if batch.roots and not self._registered:
                 collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
                 self._registered = not collided
-            sent = Sent.REFUSED if collided else self._append(now)
-        except LedgerUnavailableError as error:
+            fate = BatchFate.REFUSED if collided else self._append(now)
+        except RedisUnavailableError as error:
             if not self._away:
                 log.warning(
                     "%s; no messages are taken meanwhile", error, extra={"event": "redis_away"}
                 )
             self._away = True
             self._retry_at = now + _RETRY_SECONDS
-            return Sent.LATER
+            return BatchFate.LATER
         if self._away:
             log.info("Redis works again", extra={"event": "redis_back"})
         self._away = False
-        if sent is Sent.REFUSED:
+        if fate is BatchFate.REFUSED:
             self._forget([root for root in batch.roots if root not in collided])
-        if sent is not Sent.LATER:
+        if fate is not BatchFate.LATER:
             self._batch = None
             self._registered = False
-        return sent
+        return fate
 
-    def _append(self, now: float) -> Sent:
+    def _append(self, now: float) -> BatchFate:
         """Append what no inbox has taken yet.
 
         An inbox that is full takes it later, and what follows waits behind it.
@@ -167,7 +167,7 @@ class Outbox:
                 extra={"event": "run_changed"},
             )
             self._look_at = now
-            return Sent.REFUSED
+            return BatchFate.REFUSED
         self._parcels = [
             parcel
             for parcel, verdict in zip(self._parcels, verdicts, strict=True)
@@ -175,13 +175,13 @@ class Outbox:
         ]
         if self._parcels:
             self._retry_at = now + _ROOM_SECONDS
-            return Sent.LATER
-        return Sent.DONE
+            return BatchFate.LATER
+        return BatchFate.DONE
 
     def _asked(self) -> Attendance:
         try:
             holder = self._lease.holder()
-        except LedgerUnavailableError:
+        except RedisUnavailableError:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
@@ -209,5 +209,5 @@ class Outbox:
     def _forget(self, roots: list[int]) -> None:
         try:
             self._ledger.forget(roots)
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})

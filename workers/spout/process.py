@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
@@ -71,7 +71,7 @@ class SpoutProcess:
         """Work until ``task.stop()``; raises what a person must act on."""
         try:
             self._announce()
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.warning(
                 "%s; commands will not know the topology",
                 error,

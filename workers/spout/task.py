@@ -47,7 +47,7 @@ class SpoutSettings:
     admission: Admission
     # False with ``ackers=0``: a tuple counts as acked as soon as it is in an inbox.
     tracked: bool
-    # Time for the shutdown: settle what finishes within it, give the rest back.
+    # Time for the shutdown: take what finishes within it, give the rest back.
     grace: timedelta
     patience: Patience = field(default_factory=Patience)
 
@@ -194,7 +194,7 @@ class SpoutTask:
             raise self._outcomes.error
         taken = self._outcomes.take()
         for outcomes in taken:
-            late = self._trees.settle(outcomes, now)
+            late = self._trees.take_outcomes(outcomes, now)
             if outcomes.ledger_lost:
                 self._outbox.register_again()
                 self._trees.give_back_all("Redis lost the ledger")

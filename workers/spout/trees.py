@@ -1,5 +1,5 @@
 """The tuple trees of one spout task: which are in flight, and how outcomes, timeouts and
-losses settle them.
+losses end them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger, Outcomes
 from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
@@ -79,20 +79,20 @@ class Trees:
         self._admission.emitted(len(emitted), now)
         early = self._take_early()
         for outcomes in early:
-            self.settle(outcomes, now)
+            self.take_outcomes(outcomes, now)
 
     def not_sent(self) -> None:
         """They are not in flight, and will be emitted anew."""
         self._take_early()
 
     def split_early(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> set[int]:
-        """The worker ends while these are being sent: settle those that have their outcome;
+        """The worker ends while these are being sent: end those that have their outcome;
         returns their roots.
         """
         known = {root for outcomes in self._early for root in _roots_of(outcomes)}
         self._pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
         for outcomes in self._take_early():
-            self.settle(outcomes, now)
+            self.take_outcomes(outcomes, now)
         return known
 
     def _take_early(self) -> list[Outcomes]:
@@ -103,7 +103,7 @@ class Trees:
 
     # -- outcomes ----------------------------------------------------------------------------------
 
-    def settle(self, outcomes: Outcomes, now: float) -> int:
+    def take_outcomes(self, outcomes: Outcomes, now: float) -> int:
         """Tell the spout; returns how many roots were not in flight any more.
 
         A loss of the ledger is the caller's.
@@ -222,7 +222,7 @@ class Trees:
             return
         try:
             self._ledger.forget(roots)
-        except LedgerUnavailableError as error:
+        except RedisUnavailableError as error:
             log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.claims import Claims
@@ -77,7 +77,7 @@ class SpoutWorker:
             try:
                 process.run()
             finally:
-                with suppress(LedgerUnavailableError):
+                with suppress(RedisUnavailableError):
                     self._claims.leave(task_id)
             if not process.dismissed:
                 return
@@ -112,7 +112,7 @@ class SpoutWorker:
         self._heartbeat.beat()
         try:
             return self._claims.keep(task_id)
-        except LedgerUnavailableError:
+        except RedisUnavailableError:
             return True  # no other worker can take it now either
 
 

@@ -1,50 +1,50 @@
 -- Begin a turn in one shard, which ends all earlier ones. Begins with undo.lua and values.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 step   3 attempt; 0 draws one, in the home shard, which is asked first
---        4 number of shards   5 "epoch step" of the last commit, from the home shard, "?" in that
+-- ARGV   1 number of the run   2 step   3 attempt; 0 draws one, in the home shard, which is asked first
+--        4 number of shards   5 "run step" of the last commit, from the home shard, "?" in that
 --        6 most changes to take back in one call   7 index of the task   then the fields to read
 -- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun,
---        3 other number of shards   2: attempt, or that number   3: "epoch step" of the last
+--        3 other number of shards   2: attempt, or that number   3: "run step" of the last
 --        commit, "*" if nothing is known of it   4: its digest   5: the values of the fields
 --        6: what takes them back, if the last commit is of this step
 --
 -- Must never take back a final commit, nor what this turn has written: a repeat may come late.
 
 local entries, run, turn, undo = unpack(KEYS)
-local epoch, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local newest, shards, tasks = unpack(redis.call('HMGET', run, 'epoch', 'shards', 'tasks'))
+local run_number, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local newest, shards, tasks = unpack(redis.call('HMGET', run, 'run_number', 'shards', 'tasks'))
 local differs = shards and shards ~= ARGV[4]
 if differs and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
 
 local known = redis.call('HGET', turn, 'turn')
-local last_epoch, last_step, latest = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
-last_epoch, last_step, latest = tonumber(last_epoch), tonumber(last_step), tonumber(latest)
-local same = epoch == last_epoch and step == last_step
-if epoch < tonumber(newest or 0) or epoch < last_epoch or (epoch == last_epoch and step < last_step)
+local last_run, last_step, latest = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
+last_run, last_step, latest = tonumber(last_run), tonumber(last_step), tonumber(latest)
+local same = run_number == last_run and step == last_step
+if run_number < tonumber(newest or 0) or run_number < last_run or (run_number == last_run and step < last_step)
   or (same and attempt ~= 0 and attempt < latest) then
   return {0, 0, '', ''}
 end
 
-local home, sealed, digest = ARGV[5] == '?', ARGV[5], ''
+local home, committed, digest = ARGV[5] == '?', ARGV[5], ''
 if home then
-  local last = redis.call('HMGET', turn, 'sealed', 'digest')
-  sealed, digest = last[1] or (known and '' or '*'), last[2] or ''
+  local last = redis.call('HMGET', turn, 'committed', 'digest')
+  committed, digest = last[1] or (known and '' or '*'), last[2] or ''
 end
 local this = ARGV[1] .. ' ' .. ARGV[2]
 local function begun()
-  return {2, attempt, sealed, digest, values_of(entries, undo, sealed == this, {unpack(ARGV, 8)})}
+  return {2, attempt, committed, digest, values_of(entries, undo, committed == this, {unpack(ARGV, 8)})}
 end
 if attempt == 0 then attempt = redis.call('HINCRBY', turn, 'attempts', 1) end
 local mine = string.format('%s %d', this, attempt)
 local calls, logged = unpack(redis.call('HMGET', turn, 'calls', 'logged'))
 if known == mine and calls then return begun() end
 
-redis.call('HSET', run, 'epoch', ARGV[1], 'shards', ARGV[4],
+redis.call('HSET', run, 'run_number', ARGV[1], 'shards', ARGV[4],
   'tasks', math.max(tonumber(tasks or 0), ARGV[7] + 1))
 redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
-if sealed == '*' or logged == sealed then
+if committed == '*' or logged == committed then
   -- A final commit. Its log is needed as long as attempts at the same step may come.
   if logged ~= this then redis.call('UNLINK', undo) end
 else
@@ -53,7 +53,7 @@ else
     take_back(entries, changes[i], changes[i + 1])
     redis.call('HDEL', undo, changes[i])
   end
-  if redis.call('EXISTS', undo) == 1 then return {1, attempt, sealed, digest} end
+  if redis.call('EXISTS', undo) == 1 then return {1, attempt, committed, digest} end
 end
 redis.call('HSET', turn, 'logged', this, 'calls', 0)
 return begun()

@@ -1,8 +1,8 @@
 -- Do a part of a commit in one shard, with what takes it back. Begins with undo.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
--- ARGV   1 epoch   2 turn: "epoch step attempt"   3 number of this call, from 1 on
---        4 "epoch step" to seal, "": no seal   5 digest to seal with   6 number of puts
+-- ARGV   1 number of the run   2 turn: "run step attempt"   3 number of this call, from 1 on
+--        4 "run step" if this is the last one, else ""  5 digest of the commit   6 number of puts
 --        7 number of deletions
 --        then a put: field, value; a deletion: field; an increment: field, amount
 -- Reply  0 a later turn has begun   1 done, now or before   2 an increment met no number of 64 bits
@@ -13,7 +13,7 @@
 local entries, run, turn, undo = unpack(KEYS)
 local number, puts, deletions = tonumber(ARGV[3]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mine, calls = unpack(redis.call('HMGET', turn, 'turn', 'calls'))
-if mine ~= ARGV[2] or not calls or redis.call('HGET', run, 'epoch') ~= ARGV[1] then return 0 end
+if mine ~= ARGV[2] or not calls or redis.call('HGET', run, 'run_number') ~= ARGV[1] then return 0 end
 if number <= tonumber(calls) then return 1 end
 -- The first write: a server that is out of memory refuses here and leaves all as it was.
 redis.call('HSET', turn, 'calls', ARGV[3])
@@ -49,5 +49,5 @@ if #fields > 0 then
 end
 if puts > 0 then redis.call('HSET', entries, unpack(pairs_)) end
 if deletions > 0 then redis.call('HDEL', entries, unpack(fields, puts + 1)) end
-if ARGV[4] ~= '' then redis.call('HSET', turn, 'sealed', ARGV[4], 'digest', ARGV[5]) end
+if ARGV[4] ~= '' then redis.call('HSET', turn, 'committed', ARGV[4], 'digest', ARGV[5]) end
 return 1

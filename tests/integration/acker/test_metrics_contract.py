@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.proxy import Proxy
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.memory import MemoryMetrics
@@ -137,7 +137,7 @@ def test_a_call_whose_reply_was_lost_is_counted_once(redis_url, lost):
         if lost == 1:  # the client repeats it by itself, twice
             metrics.add("split", 1, {"executed": 1000})
         else:
-            with pytest.raises(LedgerUnavailableError):
+            with pytest.raises(RedisUnavailableError):
                 metrics.add("split", 1, {"executed": 1000})
         metrics.add("split", 1, {"executed": 5})
         assert proxy.lost == lost
@@ -154,7 +154,7 @@ def test_what_could_not_be_counted_is_counted_with_the_next_call(redis):
     metrics = RedisMetrics(server.url, "t")
     server.stop()
     for _ in range(3):
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             metrics.add("split", 1, {"executed": 7})
     server.start()
     metrics.add("split", 1, {})
@@ -264,6 +264,6 @@ def test_a_server_that_is_away_is_an_error_of_ours(redis):
     server = redis()
     metrics = RedisMetrics(server.url, "t")
     server.stop()
-    with pytest.raises(LedgerUnavailableError, match="cannot count"):
+    with pytest.raises(RedisUnavailableError, match="cannot count"):
         metrics.add("split", 1, {"executed": 1})
     metrics.close()

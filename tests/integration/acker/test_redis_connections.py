@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.replicas import WatchedRedis
 from tests.support.waiting import wait_until
-from tiercel import LedgerRefusedError
+from tiercel import RedisRefusedError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.errors import translated
 
@@ -60,7 +60,7 @@ def test_a_wrong_password_of_the_sentinels_is_refused_and_no_connection_to_them_
         wrong = connect(watched.url.replace("sentinel_password=", "sentinel_password=wr0ng"))
         with (
             pytest.raises(
-                LedgerRefusedError, match="check the user and password in its URL"
+                RedisRefusedError, match="check the user and password in its URL"
             ) as caught,
             translated("look"),
         ):

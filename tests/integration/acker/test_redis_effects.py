@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.proxy import Proxy
-from tiercel import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.server import RedisServer, RedisServers
 from tiercel.acker.effects import LocalEffect, perform_all, perform_in_turn
@@ -97,7 +97,7 @@ def test_the_first_error_is_raised_when_all_calls_were_made(server, key, client)
         fail(server, "two"),
         push(server, key, "b"),
     ]
-    with pytest.raises(LedgerRefusedError, match="cannot do one: Redis refuses"):
+    with pytest.raises(RedisRefusedError, match="cannot do one: Redis refuses"):
         perform_all(effects)
     assert client.llen(key) == 2
 
@@ -136,7 +136,7 @@ def test_a_reply_that_was_lost_makes_the_client_send_the_batch_again(redis_url, 
 def test_a_server_that_is_away_is_named_with_what_was_tried():
     server = RedisServer("redis://:secret@127.0.0.1:1/0")
     with pytest.raises(
-        LedgerUnavailableError, match=r"^cannot push: Redis does not answer"
+        RedisUnavailableError, match=r"^cannot push: Redis does not answer"
     ) as caught:
         push(server, "k", "a").perform()
     assert "secret" not in str(caught.value)
@@ -149,7 +149,7 @@ def test_a_server_that_is_too_old_is_refused_before_it_gets_a_script(
 ):
     monkeypatch.setattr("tiercel.acker.connection.client.OLDEST", (99, 0))
     for _ in range(2):
-        with pytest.raises(LedgerVersionError, match="too old"):
+        with pytest.raises(RedisVersionError, match="too old"):
             push(server, key, "a").perform()
     assert client.llen(key) == 0
 
@@ -218,7 +218,7 @@ def test_behind_a_call_that_is_refused_none_is_made(server, key, client, refusal
 )
 def test_behind_a_call_that_fails_none_is_made(server, key, client, raises):
     failing = server.script(raises)([key], [], bool, "do one")
-    with pytest.raises(LedgerRefusedError, match="cannot mark, do one, mark: Redis refuses"):
+    with pytest.raises(RedisRefusedError, match="cannot mark, do one, mark: Redis refuses"):
         perform_in_turn([mark(server, key, "a"), failing, mark(server, key, "c")])
     assert client.lrange(key, 0, -1) == [b"a"]
 

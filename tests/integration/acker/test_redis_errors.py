@@ -24,7 +24,7 @@ from redis import exceptions
 
 from tests.support.saying import SayingRedis
 from tests.support.waiting import wait_until
-from tiercel import AckerError, LedgerRefusedError, LedgerUnavailableError
+from tiercel import AckerError, RedisRefusedError, RedisUnavailableError
 from tiercel.acker.connection.client import connect, connect_topology
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_all, perform_in_turn
@@ -109,8 +109,8 @@ def metrics_calls(url: str) -> tuple[Any, Calls]:
 def state_calls(url: str) -> tuple[Any, Calls]:
     store = RedisStateStore(spec_of(url), 1)
     shards = store._shards_of("c", 0)
-    turn = RedisStateTurn(shards, 0, Turn(epoch=1, step=1, attempt=1), None)
-    later = RedisStateTurn(shards, 0, Turn(epoch=1, step=1, attempt=1), "digest")
+    turn = RedisStateTurn(shards, 0, Turn(run_number=1, step=1, attempt=1), None)
+    later = RedisStateTurn(shards, 0, Turn(run_number=1, step=1, attempt=1), "digest")
     return store, {
         "check_layout": lambda: check_layout(spec_of(url), ["c"]),
         "begin": lambda: store.begin("c", 0, 1, [b"f"]).perform(),
@@ -217,8 +217,8 @@ class Expected:
     advice: str
 
 
-RETRY = LedgerUnavailableError
-REFUSE = LedgerRefusedError
+RETRY = RedisUnavailableError
+REFUSE = RedisRefusedError
 SENT = [
     Expected("LOADING Redis is loading the dataset in memory", RETRY, "reads its data"),
     Expected(

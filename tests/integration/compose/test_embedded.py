@@ -12,7 +12,7 @@ import pika
 import pytest
 from redis import Redis
 
-from tests.support.broker import plain_channel, settle
+from tests.support.broker import plain_channel, restart_in_order
 from tests.support.waiting import wait_until
 from tiercel.compose import install, rabbitmq, redis_server
 from tiercel.compose.embedded import EmbeddedServices
@@ -130,7 +130,7 @@ def test_rabbitmq_keeps_messages_over_a_crash_and_no_queue_when_restarted_empty(
     server = rabbitmq()
     with plain_channel(server.url) as channel:
         channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
-    settle(server)
+    restart_in_order(server)
     with Publisher(server.url) as publisher:
         publisher.publish("q", [b"body"])
     server.kill()

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.broker import Desk, delete, put, ready, settle, unique, wait_ready
+from tests.support.broker import Desk, delete, put, ready, restart_in_order, unique, wait_ready
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue, declare_work_queue
@@ -102,7 +102,7 @@ def test_a_deleted_queue_is_declared_again(amqp_url):
         assert desk.next().body == b"new"
 
 
-def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
+def test_a_broker_consumer_that_is_gone_without_a_word_is_noticed(amqp_url):
     queue = filled(amqp_url, b"a")
     with Desk(amqp_url, queue) as desk:
         desk.next()
@@ -113,7 +113,7 @@ def test_a_subscription_that_is_gone_without_a_word_is_noticed(amqp_url):
         def lose(channel):
             if (
                 not lost.is_set()
-                and desk.consumer._epoch.subscription.consumer_tag in channel.consumer_tags
+                and desk.consumer._epoch.broker_consumer.consumer_tag in channel.consumer_tags
             ):
                 channel._consumers.clear()
                 lost.set()
@@ -166,7 +166,7 @@ def test_a_broker_that_restarts_or_is_killed_delivers_everything_again(rabbitmq)
             desk.ack(delivery)
             bodies.remove(delivery.body)
         desk.wait_for("acked_to_broker", 20)
-        settle(broker)
+        restart_in_order(broker)
         again = [desk.next(timeout=60) for _ in range(30)]
         assert {delivery.body for delivery in again} == bodies
         broker.kill()
@@ -292,5 +292,5 @@ def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_ri
 
         wait_until(all_acked, 60)
         assert consumer._intake.held == 0
-        assert consumer._epoch.subscription.prefetch
+        assert consumer._epoch.broker_consumer.prefetch
     assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0

@@ -232,7 +232,7 @@ def test_depths_of_a_queue_with_consumers(amqp_url, queue):
         first = desk.next()
         assert depths(amqp_url, [queue.name])[0].consumers >= 1
         desk.ack(first)
-        # RabbitMQ counts the subscription that the consumer began with until its last
+        # RabbitMQ counts the consumer that ours began with until its last
         # message is settled.
         wait_until(lambda: depths(amqp_url, [queue.name])[0].consumers == 1)
     assert depths(amqp_url, [queue.name])[0].ready == 0

@@ -27,7 +27,7 @@ from tests.support.inboxes import (
     take,
 )
 from tests.support.proxy import Proxy
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.server import RedisServer, RedisServers
 from tiercel.acker.effects import perform_all
@@ -107,7 +107,7 @@ def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on,
     client.config_set("maxmemory", 1)
     refused = inboxes.append(RUN, FIRST, 2, [parcel(b"c")])[0]
     with pytest.raises(
-        LedgerUnavailableError, match=r"cannot append to the inbox of task 4: .*raise its maxmemory"
+        RedisUnavailableError, match=r"cannot append to the inbox of task 4: .*raise its maxmemory"
     ):
         refused.perform()
     a, b = take(inbox)
@@ -272,13 +272,13 @@ def test_calls_whose_replies_were_lost_take_effect_once(inboxes_on, redis_url):
 def test_a_server_that_is_not_there_is_one_clear_line():
     inboxes = RedisInboxes(RedisServers(["redis://:secret@127.0.0.1:1/0"]), "nowhere")
     with pytest.raises(
-        LedgerUnavailableError, match=r"^cannot look for inboxes: Redis does not answer"
+        RedisUnavailableError, match=r"^cannot look for inboxes: Redis does not answer"
     ) as caught:
         inboxes.adopt(RUN, [ONE])
     assert "secret" not in str(caught.value)
     for call in (lambda: put(inboxes, 1, parcel(b"a")), lambda: inboxes.draw(RUN, ONE)):
         with pytest.raises(
-            LedgerUnavailableError, match="the inbox of task 4: Redis does not answer"
+            RedisUnavailableError, match="the inbox of task 4: Redis does not answer"
         ):
             call()
     inboxes.close()

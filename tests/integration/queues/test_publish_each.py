@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.broker import delete, plain_channel, ready, settle, take_all, unique
+from tests.support.broker import delete, plain_channel, ready, restart_in_order, take_all, unique
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
@@ -191,7 +191,7 @@ def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
     with plain_channel(broker.url) as channel:
         # Not a quorum queue, which nacks as long as it looks for its leader.
         channel.queue_declare(queue, durable=True)
-    settle(broker)
+    restart_in_order(broker)
     with Publisher(broker.url, patience=timedelta(seconds=60)) as publisher:
         assert publisher.publish_each([(queue, b"before")]) == [None]
         broker.kill()

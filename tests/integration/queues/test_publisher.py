@@ -18,7 +18,7 @@ from tiercel.queues.errors import (
     PublishRefusedError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.publishing.outlet import Outgoing, Outlet
+from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.queues.publishing.publisher import Publisher
 
 
@@ -135,7 +135,7 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
         for number in range(50):
             properties = BasicProperties(expiration="never" if number in (7, 8) else None)
             outlet.submit(
-                Outgoing(
+                Publication(
                     queue,
                     b"%d" % number,
                     properties,

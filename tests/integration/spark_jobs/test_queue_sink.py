@@ -40,7 +40,7 @@ class Running:
         """Feed them, numbered on from 0 as their message ids, and run."""
         for number, values in enumerate(rows):
             self.feeder.feed(values, number)
-        self.cluster.settle()
+        self.cluster.run_until_idle()
 
     @property
     def acked(self):

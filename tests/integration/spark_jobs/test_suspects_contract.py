@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Token
 from tiercel.spark_jobs.suspects.case import DEATHS, Case, Suspect
@@ -92,7 +92,7 @@ def test_nothing_to_blame_can_be_noted_on_a_server_out_of_memory(redis):
     client = connect(server.url)
     book.note(token(), SOME)
     client.config_set("maxmemory", 1)
-    with pytest.raises(LedgerUnavailableError, match="maxmemory"):
+    with pytest.raises(RedisUnavailableError, match="maxmemory"):
         book.note(token(), FLUSH)
     book.note(token(), None)
     assert book.load(token()) == Case()

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.workers.control.claims import CLAIM, MemoryClaims
 from tiercel.workers.control.redis_claims import RedisClaims
@@ -103,5 +103,5 @@ def test_a_redis_that_is_away_is_an_error_that_passes(redis):
     assert claims.take(TASKS) == 3
     server.kill()
     for call in (lambda: claims.take(TASKS), lambda: claims.keep(3), lambda: claims.leave(3)):
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             call()

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Presence, Rebalance, State
 from tiercel.workers.control.redis_control import RedisControl
@@ -110,7 +110,7 @@ def test_a_redis_that_is_away_is_an_error_that_passes(redis):
         lambda: control.report(1, WORKING, State.ACTIVE),
         lambda: control.order(State.ACTIVE),
     ):
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             call()
 
 

@@ -85,7 +85,7 @@ def test_what_a_task_that_is_gone_left_half_done_in_a_state_is_taken_back(
 ):
     spec = ledger_spec_of(topology(name, bolt=Count()), (redis_url,))
     fields = [b"%d" % number for number in range(5)]
-    with closing(RedisStateStore(spec, epoch=1)) as store:
+    with closing(RedisStateStore(spec, run_number=1)) as store:
         commit_turn(begin(store, "count", 0, 1), Writes(increments=dict.fromkeys(fields, 1)), "d")
         turn = begin(store, "count", 3, 1)
         monkeypatch.setattr(redis_shard, "SLICE", 3)
@@ -103,7 +103,7 @@ def test_tasks_of_the_run_before_change_nothing_once_a_run_begins(drive):
         assert ledger.apply(token(run=first.id), updates({ROOT: 0})).applied is Applied.FRESH
         second = driver._runs.begin(2)
         assert int(second.id) > int(first.id)
-        assert second.epoch == int(second.id)
+        assert second.run_number == int(second.id)
         assert (
             ledger.apply(token(run=first.id, step=1), updates({ROOT: A})).applied is Applied.STALE
         )
@@ -138,7 +138,7 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(
     drive, redis_url, name, then, now
 ):
     with closing(
-        RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), epoch=1)
+        RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), run_number=1)
     ) as store:
         # Whichever shard a key lies in.
         writes = Writes(puts={b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"})
@@ -156,7 +156,7 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(
 
 def test_a_state_that_is_empty_may_have_another_number_of_shards(drive, redis_url, name):
     with closing(
-        RedisStateStore(ledger_spec_of(topology(name, ackers=2), (redis_url,)), epoch=1)
+        RedisStateStore(ledger_spec_of(topology(name, ackers=2), (redis_url,)), run_number=1)
     ) as store:
         commit_turn(begin(store, "count", 0, 0), Writes(puts={b"a": b"1"}), "digest")
         commit_turn(begin(store, "count", 0, 1), Writes(deletes={b"a"}), "other digest")

@@ -24,7 +24,7 @@ from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.monitoring.top import view_of
-from tiercel.workers.monitoring.watcher import Servers, Watcher
+from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
 @pytest.fixture
@@ -133,8 +133,11 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
     builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
     with closing(Registry(server.url)) as registry:
         registry.announce(builder.build())
-    servers = Servers(redis_urls=(server.url,), amqp_url="amqp://127.0.0.1:1")
-    with closing(RedisMetrics(server.url, "away")) as metrics, closing(Watcher(servers)) as watcher:
+    addresses = Addresses(redis_urls=(server.url,), amqp_url="amqp://127.0.0.1:1")
+    with (
+        closing(RedisMetrics(server.url, "away")) as metrics,
+        closing(Watcher(addresses)) as watcher,
+    ):
         metrics.add("lines", 1, {"acked": 5})
         first = watcher.look(None, Window.ALL_TIME)
         assert (first.overview.spouts[0].acked, first.redis_problem) == (5, None)

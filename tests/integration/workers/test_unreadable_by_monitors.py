@@ -19,7 +19,7 @@ from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.registry import Registry, topology_named
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.exposition import registry_of
-from tiercel.workers.monitoring.watcher import Servers, Watcher
+from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ NOTES = {
 
 @pytest.fixture
 def watched(redis):
-    return Servers(redis_urls=(redis().url,), amqp_url=None, management_url=None)
+    return Addresses(redis_urls=(redis().url,), amqp_url=None, management_url=None)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def own_client(watched):
         yield made
 
 
-def exposition(servers: Servers) -> str:
-    watcher = Watcher(servers)
+def exposition(addresses: Addresses) -> str:
+    watcher = Watcher(addresses)
     with closing(watcher):
         return generate_latest(registry_of(watcher)).decode()
 

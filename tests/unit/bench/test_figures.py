@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bench import figures, growth, page
 from bench.__main__ import _single, table
-from bench.probe import Reading, Sample, Tags
+from bench.probe import ProbeResults, ProcessSample, Tags
 from bench.rig import BenchError
 from bench.throughput import moment, rate_between
 from bench.topologies import SHAPE, shaped
@@ -289,8 +289,8 @@ def test_the_last_look_of_all_processes_is_found_at_the_ends_of_their_files(tmp_
         lines = [f"{row / 40:.4f} {2 * row} {row} 0\n" for row in range(1, rows + 1)]
         # The last line is being written just now.
         (tmp_path / f"progress-{process}").write_text("".join(lines) + "50.0250 40")
-    reading = Reading(tmp_path)
-    assert reading.last() == Sample(50.0, 4_006, 2_003, 0)
-    assert reading.samples()[-1] == Sample(50.0, 4_006, 2_003, 0)
+    reading = ProbeResults(tmp_path)
+    assert reading.last() == ProcessSample(50.0, 4_006, 2_003, 0)
+    assert reading.samples()[-1] == ProcessSample(50.0, 4_006, 2_003, 0)
     assert [sample.acked for sample in reading.samples()[:6]] == [1, 2, 3, 4, 5, 6]
-    assert Reading(tmp_path / "nothing").last() == Sample(0.0, 0, 0, 0)
+    assert ProbeResults(tmp_path / "nothing").last() == ProcessSample(0.0, 0, 0, 0)

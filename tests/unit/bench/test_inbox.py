@@ -52,7 +52,9 @@ def _in_memory(monkeypatch):
     )
     monkeypatch.setattr(steps, "open_inboxes", lambda _spec: MemoryInboxes(unbounded))
     monkeypatch.setattr(steps, "open_ledger", MemoryLedger)
-    monkeypatch.setattr(steps, "RedisStateStore", lambda _spec, epoch: MemoryStateStore(epoch))
+    monkeypatch.setattr(
+        steps, "RedisStateStore", lambda _spec, run_number: MemoryStateStore(run_number)
+    )
 
 
 def test_every_call_of_a_step_has_a_price():
@@ -72,7 +74,7 @@ def test_every_call_of_a_step_has_a_price():
 
 
 def test_a_commit_takes_one_chunk_and_leaves_one():
-    bench = inbox.Bench(URL)
+    bench = inbox.InboxBench(URL)
     bench.append(b"x")
     for _ in range(5):
         bench.commit(b"x")

@@ -28,7 +28,7 @@ def test_the_bolts_whose_price_is_measured_count_every_word_once(split, count):
     )
     counts = Counter()
     for attempt in workshop._attempts["count"]:
-        counts.update(attempt._bench.copy.ready().counts)
+        counts.update(attempt._setup.copy.ready().counts)
     workshop.close()
     assert counts == Counter(word for line in lines for word in line.split())
 

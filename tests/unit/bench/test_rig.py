@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import rig
-from bench.probe import Sample
+from bench.probe import ProcessSample
 from bench.rig import BenchError, Running
 from bench.topologies import basic
 from tiercel.acker.metrics.memory import MemoryMetrics
@@ -57,7 +57,7 @@ def parts(monkeypatch):
 
 @pytest.fixture
 def running(parts):
-    reading = SimpleNamespace(last=lambda: Sample(0.0, 0, 0, parts.returned))
+    reading = SimpleNamespace(last=lambda: ProcessSample(0.0, 0, 0, parts.returned))
     settings = Settings(amqp=None, redis="redis://127.0.0.1:1/0", management=None)
     return Running(parts.topology, settings, reading, parts.local)
 

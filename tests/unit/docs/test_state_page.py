@@ -20,7 +20,7 @@ def test_the_bolt_on_the_page_runs():
     with LocalCluster(builder.build()) as cluster:
         for page in ("start", "search"):
             feeder.feed(["ann", page])
-            cluster.settle()
+            cluster.run_until_idle()
         assert cluster.read_tuples("visits") == [["ann", 1, "start"], ["ann", 2, "start"]]
         assert cluster.state("visits") == {"ann": 2, ("first page", "ann"): "start"}
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiercel.queues.retry import (
     NO_WAIT,
     BrokerLimit,
-    DeadLetter,
-    Requeue,
+    GiveUp,
+    RequeueAfter,
     RetryPolicy,
     delivered_before,
     next_action,
@@ -25,13 +25,13 @@ def test_the_wait_doubles_up_to_the_longest():
 
 
 def test_the_last_failure_leads_to_the_dead_letters():
-    assert next_action(2, POLICY, 3) == Requeue(4)
-    assert next_action(3, POLICY, 3) == DeadLetter()
-    assert next_action(4, POLICY, 3) == DeadLetter()
+    assert next_action(2, POLICY, 3) == RequeueAfter(4)
+    assert next_action(3, POLICY, 3) == GiveUp()
+    assert next_action(4, POLICY, 3) == GiveUp()
 
 
 def test_without_a_wait_it_goes_back_at_once():
-    assert next_action(7, NO_WAIT, 20) == Requeue(0)
+    assert next_action(7, NO_WAIT, 20) == RequeueAfter(0)
 
 
 @given(st.integers(0, 10**12))

@@ -2,7 +2,7 @@
 
 import threading
 
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.workers.patience import patiently
 
 
@@ -16,7 +16,7 @@ class Redis:
     def ask(self, question: str) -> str:
         self.calls += 1
         if self.calls <= self.away:
-            raise LedgerUnavailableError("Redis is away")
+            raise RedisUnavailableError("Redis is away")
         return question.upper()
 
 

@@ -19,8 +19,8 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.steering import Steering
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.monitoring.page.limits import peer_of
-from tiercel.workers.monitoring.page.token import Guard
-from tiercel.workers.monitoring.watcher import Servers
+from tiercel.workers.monitoring.page.token import TokenPrompt
+from tiercel.workers.monitoring.watcher import Addresses
 from tiercel.workers.printable import printable
 from tiercel.workers.redaction import redact
 
@@ -32,9 +32,9 @@ _ORDERS = {State.ACTIVE: "activate", State.DEACTIVATED: "deactivate"}
 class Actions:
     """Runs actions on a thread of their own, and reports and logs them."""
 
-    def __init__(self, servers: Servers, guard: Guard) -> None:
-        self._servers = servers
-        self._guard = guard
+    def __init__(self, addresses: Addresses, prompt: TokenPrompt) -> None:
+        self._addresses = addresses
+        self._prompt = prompt
 
     async def turn(self, topology: str, state: State) -> None:
         """Activate or deactivate."""
@@ -42,7 +42,7 @@ class Actions:
         def order() -> list[str]:
             said: list[str] = []
             Steering.open(
-                self._servers.redis_urls[0], topology, said.append, threading.Event()
+                self._addresses.redis_urls[0], topology, said.append, threading.Event()
             ).turn(state)
             return said
 
@@ -50,7 +50,7 @@ class Actions:
             for line in await _tried(_ORDERS[state], topology, order, "; ".join) or ():
                 ui.notify(line, type="positive")
 
-        await self._guard.let(action)
+        await self._prompt.let(action)
 
     async def requeue(
         self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]
@@ -58,7 +58,7 @@ class Actions:
         """Put dead letters back: those with these ids, or all."""
 
         def put_back() -> int:
-            url = self._servers.amqp_url or ""
+            url = self._addresses.amqp_url or ""
             return (
                 dead_letters.requeue(url, queue)
                 if chosen is None
@@ -76,7 +76,7 @@ class Actions:
                     )
             await done()
 
-        await self._guard.let(action)
+        await self._prompt.let(action)
 
     async def look(
         self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]
@@ -87,12 +87,12 @@ class Actions:
         """
 
         def letters() -> list[DeadLetter]:
-            return dead_letters.show(self._servers.amqp_url or "", queue, limit)
+            return dead_letters.show(self._addresses.amqp_url or "", queue, limit)
 
         async def action() -> None:
             done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
 
-        await self._guard.let(action)
+        await self._prompt.let(action)
 
 
 def _shown(letters: Sequence[DeadLetter]) -> str:

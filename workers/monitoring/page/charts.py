@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tiercel.workers.monitoring.history import Sample
+from tiercel.workers.monitoring.history import DepthSample
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.wording import per_second
 
@@ -123,7 +123,7 @@ def _graph_series(overview: Overview, rows: Rows) -> dict[str, Any]:
     }
 
 
-def depth_options(samples: Sequence[Sample]) -> dict[str, Any]:
+def depth_options(samples: Sequence[DepthSample]) -> dict[str, Any]:
     """Depths over time, a line each; a gap where a server did not answer."""
     names = list(dict.fromkeys(name for sample in samples for name in sample.depths))
     return {

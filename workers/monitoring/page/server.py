@@ -21,7 +21,7 @@ from tiercel.workers.monitoring.page.limits import Rooms, limit_reports
 from tiercel.workers.monitoring.page.token import Lock
 from tiercel.workers.monitoring.page.view import Page
 from tiercel.workers.monitoring.station import Station
-from tiercel.workers.monitoring.watcher import Servers, Watcher
+from tiercel.workers.monitoring.watcher import Addresses, Watcher
 from tiercel.workers.signals import on_signals
 
 log = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ _MESSAGE_BYTES = 1024 * 1024
 _MOST_CONNECTIONS = 500
 
 
-def serve(servers: Servers, lock: Lock, hosts: AllowedHosts, listener: socket.socket) -> None:
+def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM, under these names; ``listener`` is closed afterwards."""
-    station = Station(Watcher(servers))
+    station = Station(Watcher(addresses))
     config = uvicorn.Config(
-        _guarded(_app(servers, station, lock), hosts),
+        _guarded(_app(addresses, station, lock), hosts),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -68,10 +68,10 @@ def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
     return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
 
 
-def _app(servers: Servers, station: Station, lock: Lock) -> FastAPI:
+def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # A watcher of its own: a scrape must not wait for the page's look, nor the page for a scrape.
-    registry = registry_of(Watcher(servers))
+    registry = registry_of(Watcher(addresses))
     rooms = Rooms()
 
     @app.get("/metrics")
@@ -88,7 +88,7 @@ def _app(servers: Servers, station: Station, lock: Lock) -> FastAPI:
             return Response(
                 "too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain"
             )
-        Page(station, servers, lock, topology)
+        Page(station, addresses, lock, topology)
         return None
 
     # A browser that was cut off for longer loads the page anew, and what was chosen in it is gone.

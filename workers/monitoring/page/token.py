@@ -53,7 +53,7 @@ class Lock:
         return "wrong token"
 
 
-class Guard:
+class TokenPrompt:
     """Asks for the token, until one page has given it."""
 
     def __init__(self, lock: Lock) -> None:

@@ -25,9 +25,9 @@ from tiercel.workers.monitoring.page.tables import (
     TableKind,
     tables_of,
 )
-from tiercel.workers.monitoring.page.token import Guard, Lock
+from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
 from tiercel.workers.monitoring.station import LOOK_S, Station
-from tiercel.workers.monitoring.watcher import Look, Servers
+from tiercel.workers.monitoring.watcher import Addresses, Look
 from tiercel.workers.monitoring.wording import count, per_second, seconds, span, when
 
 _WINDOWS = {
@@ -65,12 +65,12 @@ class Page:
     """The page of one browser."""
 
     def __init__(
-        self, station: Station, servers: Servers, lock: Lock, topology: str | None
+        self, station: Station, addresses: Addresses, lock: Lock, topology: str | None
     ) -> None:
         self._station = station
         self._topology = topology
         self._window = Window.TEN_MINUTES
-        self._actions = Actions(servers, Guard(lock))
+        self._actions = Actions(addresses, TokenPrompt(lock))
         self._tables: dict[TableKind, ui.table] = {}
         self._tiles: dict[str, ui.label] = {}
         self._shape: object = None

@@ -11,7 +11,7 @@ import redis.exceptions
 from tests.support.ledgers import NOW, OTHER, ROOT, A, B, C, failure, said, token, updates
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
-from tiercel import LedgerRefusedError, LedgerUnavailableError
+from tiercel import RedisRefusedError, RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.ledger import Applied
@@ -134,7 +134,7 @@ def test_a_read_that_failed_is_made_up_for_by_the_next(flaky, proxy):
     feed = flaky.feed(1)
     flaky.apply(token(), updates({ROOT: A}))
     proxy.lose_next(100)
-    with pytest.raises(LedgerUnavailableError, match="check that it runs"):
+    with pytest.raises(RedisUnavailableError, match="check that it runs"):
         feed.read(NOW)
     proxy.lose_next(0)
     assert said(feed.read(NOW)) == {"acked": [ROOT]}
@@ -363,7 +363,7 @@ def test_while_the_server_is_away_calls_say_so_and_afterwards_they_work(mortal, 
         lambda: feed.read(NOW),
         mortal.pending,
     ):
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             call()
     server.start()
     mortal.apply(token(), updates({ROOT: A}))
@@ -374,7 +374,7 @@ def test_while_the_server_is_away_calls_say_so_and_afterwards_they_work(mortal, 
 def test_a_ledger_may_be_opened_while_the_server_is_away(server, make_spec):
     server.stop()
     ledger = RedisLedger(make_spec(urls=(server.url,)))
-    with pytest.raises(LedgerUnavailableError):
+    with pytest.raises(RedisUnavailableError):
         ledger.feed(1)
     server.start()
     ledger.feed(1).close()
@@ -385,7 +385,7 @@ def test_a_stalled_server_does_not_hang_a_call(server):
     client = connect(server.url, socket_timeout=timedelta(milliseconds=100))
     client.ping()
     server.pause()
-    with pytest.raises(LedgerUnavailableError), translated("ping"):
+    with pytest.raises(RedisUnavailableError), translated("ping"):
         client.ping()
     server.resume()
     client.close()
@@ -400,10 +400,10 @@ def test_one_server_of_several_that_is_away_does_not_silence_the_others(
     roots = [high << 40 | 7 for high in range(16)]
     ledger.register(1, roots, [A] * 16)
     server.stop()
-    with pytest.raises(LedgerUnavailableError):
+    with pytest.raises(RedisUnavailableError):
         ledger.apply(token(), updates(dict.fromkeys(roots, A)))
     acked += feed.read(NOW).acked
-    with pytest.raises(LedgerUnavailableError):
+    with pytest.raises(RedisUnavailableError):
         feed.read(NOW)
     assert 0 < len(acked) < 16
     server.restart(keep_data=True)
@@ -419,9 +419,9 @@ def test_a_server_out_of_memory_takes_no_writes_and_leaves_everything_as_it_was(
     mortal.register(1, [ROOT], [A])
     with connect(server.url) as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(LedgerUnavailableError, match="raise its maxmemory"):
+        with pytest.raises(RedisUnavailableError, match="raise its maxmemory"):
             mortal.register(1, [OTHER], [B])
-        with pytest.raises(LedgerUnavailableError, match="raise its maxmemory"):
+        with pytest.raises(RedisUnavailableError, match="raise its maxmemory"):
             mortal.apply(token(), updates({ROOT: A}))
         client.config_set("maxmemory", 0)
     assert mortal.pending() == 1
@@ -436,7 +436,7 @@ def test_a_run_begins_on_a_server_that_is_out_of_memory(mortal, server):
     with connect(server.url) as client:
         client.config_set("maxmemory", 1)
         assert mortal.begin("run")
-        with pytest.raises(LedgerUnavailableError, match="raise its maxmemory"):
+        with pytest.raises(RedisUnavailableError, match="raise its maxmemory"):
             mortal.fence("run", 0, 1)
         client.config_set("maxmemory", 0)
     assert mortal.apply(token(run="old"), updates({ROOT: A})).applied is Applied.STALE
@@ -459,7 +459,7 @@ def test_a_primary_that_becomes_a_replica_takes_no_writes_until_it_is_one_again(
     mortal.register(1, [ROOT], [A])
     with connect(server.url) as client:
         client.replicaof("127.0.0.1", 1)
-        with pytest.raises(LedgerUnavailableError, match="primary"):
+        with pytest.raises(RedisUnavailableError, match="primary"):
             mortal.apply(token(), updates({ROOT: A}))
         client.replicaof("NO", "ONE")
     assert mortal.apply(token(), updates({ROOT: A})).completed == 1
@@ -487,7 +487,7 @@ def test_a_wrong_password_is_refused_without_being_said(server, make_spec, passw
     ledger = RedisLedger(
         make_spec(urls=(f"redis://:{password.replace('/', '%2F').replace(':', '%3A')}@{where}",))
     )
-    with pytest.raises(LedgerRefusedError, match="password") as caught:
+    with pytest.raises(RedisRefusedError, match="password") as caught:
         ledger.register(1, [ROOT], [A])
     assert isinstance(caught.value.__cause__, redis.exceptions.AuthenticationError)
     assert "wr0ng" not in str(caught.value)

@@ -39,7 +39,7 @@ def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
     params=["memory", "redis", "redis in three shards", "redis cluster in three shards"]
 )
 def run(request) -> Iterator[Runs]:
-    """``run(epoch)``: the store as a run of that epoch sees it.
+    """``run(run_number)``: the store as the run of that number sees it.
 
     All of one test see the same entries.
     """
@@ -47,8 +47,8 @@ def run(request) -> Iterator[Runs]:
     if request.param == "memory":
         first = MemoryStateStore()
 
-        def make(epoch: int) -> StateStore:
-            return MemoryStateStore(epoch, beneath=first)
+        def make(run_number: int) -> StateStore:
+            return MemoryStateStore(run_number, beneath=first)
     else:
         where = (
             {"urls": (request.getfixturevalue("clustered_redis").url,)}
@@ -59,8 +59,8 @@ def run(request) -> Iterator[Runs]:
             shards=3 if "three" in request.param else 1, **where
         )
 
-        def make(epoch: int) -> StateStore:
-            made.append(RedisStateStore(spec, epoch))
+        def make(run_number: int) -> StateStore:
+            made.append(RedisStateStore(spec, run_number))
             return made[-1]
 
     yield make

@@ -44,7 +44,7 @@ def test_what_is_committed_is_there_for_the_next_step(store):
         is Applied.FRESH
     )
     turn = begin(store, "count", 0, 1)
-    assert turn.sealed is None
+    assert turn.committed_digest is None
     assert turn.read([C, A, b'"no"', B]) == [b'"x"', b"1", None, b"-5"]
     assert sorted(turn.scan()) == sorted([(A, b"1"), (B, b"-5"), (C, b'"x"')])
     assert (
@@ -150,7 +150,7 @@ def test_a_later_attempt_reads_what_was_there_before_the_first_one_committed(sto
         digest="d1",
     )
     turn = begin(store, "count", 0, 1)
-    assert turn.sealed == "d1"
+    assert turn.committed_digest == "d1"
     assert turn.read([A, B, C, b'"fresh"', b'"zero"']) == [b"old", b"3", b"7", None, None]
     assert sorted(turn.scan()) == sorted([(A, b"old"), (B, b"3"), (C, b"7")])
 
@@ -176,7 +176,7 @@ def test_other_work_after_a_commit_is_told_so_and_the_first_stays(store):
 
 def test_without_writes_nothing_is_committed(store):
     assert commit(store, 0, Writes()) is Applied.FRESH
-    assert begin(store, "count", 0, 0).sealed is None
+    assert begin(store, "count", 0, 0).committed_digest is None
 
 
 def test_an_earlier_attempt_that_is_still_alive_is_refused(store):
@@ -225,7 +225,7 @@ def test_nothing_of_an_earlier_run_is_written_any_more_by_any_task_of_the_compon
     assert now(later) == {}
 
 
-def test_epochs_are_compared_as_numbers_and_not_as_text(run):
+def test_runs_are_compared_as_numbers_and_not_as_text(run):
     begin(run(999), "count", 0, 9)
     assert commit(run(1000), 10, add(a=1)) is Applied.FRESH
     commit(run(1000), 100, add(a=1))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tests.support.states import begin, break_off, commit_turn
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import Applied
@@ -41,11 +41,11 @@ def server(redis):
 
 @pytest.fixture
 def opened(make_spec):
-    """``opened(epoch=…, spec=…)``"""
+    """``opened(run_number=…, spec=…)``"""
     made = []
 
-    def make(epoch=1, spec=None):
-        made.append(RedisStateStore(spec or make_spec(), epoch))
+    def make(run_number=1, spec=None):
+        made.append(RedisStateStore(spec or make_spec(), run_number))
         return made[-1]
 
     yield make
@@ -93,7 +93,7 @@ def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(
     assert set(now(store).values()) != {b"1"} or len(now(store)) < 12
     turn = begin(store, "count", 0, 1)
     assert now(store) == dict.fromkeys(FIELDS, b"1")
-    assert turn.sealed is None
+    assert turn.committed_digest is None
     # Other work than the one that broke off: that has acked nothing.
     assert commit_turn(turn, adding(5, FIELDS[:6]), "other") is Applied.FRESH
     assert now(store) == dict.fromkeys(FIELDS[:6], b"6") | dict.fromkeys(FIELDS[6:], b"1")
@@ -135,12 +135,14 @@ def test_a_later_run_takes_back_what_the_one_before_left_half_done(make_spec, op
 def test_a_final_commit_is_never_taken_back_by_those_that_come_later(make_spec, opened):
     """Its shards learn only by the home shard that it is final."""
     spec = make_spec(shards=3)
-    for epoch in (1, 2, 3):
-        store = opened(epoch, spec)
+    for run_number in (1, 2, 3):
+        store = opened(run_number, spec)
         for step in range(3):
             # Some begin and come to nothing, in all shards or only in the first.
             begin(store, "count", 0, step)
-            store._shards_of("count", 0)[0].begin(Turn(epoch=epoch, step=step), "?", []).perform()
+            store._shards_of("count", 0)[0].begin(
+                Turn(run_number=run_number, step=step), "?", []
+            ).perform()
             assert commit_turn(begin(store, "count", 0, step), adding(1), "d") is Applied.FRESH
     assert now(store) == dict.fromkeys(FIELDS, b"9")
 
@@ -167,8 +169,10 @@ def test_beginning_that_arrives_a_second_time_takes_nothing_back(make_spec, open
     if moment == "after its writes":
         commit_turn(turn, adding(1), "d")
     other = store._shards_of("count", 0)[1]
-    for sealed in ("*", ""):
-        assert other.begin(Turn(epoch=1, step=4, attempt=1), sealed, []).perform().attempt == 1
+    for committed in ("*", ""):
+        assert (
+            other.begin(Turn(run_number=1, step=4, attempt=1), committed, []).perform().attempt == 1
+        )
     if moment == "before its writes":
         commit_turn(turn, adding(1), "d")
     assert now(store) == dict.fromkeys(FIELDS, b"1")
@@ -212,7 +216,7 @@ def test_while_the_server_is_away_every_call_says_so_and_afterwards_the_step_is_
         lambda: begin(store, "count", 0, 1),
         lambda: now(store),
     ):
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             call()
     server.restart(keep_data=True)
     assert commit_turn(begin(store, "count", 0, 1), adding(1), "d") is Applied.FRESH
@@ -238,9 +242,9 @@ def test_a_server_out_of_memory_is_waited_for_and_leaves_everything_as_it_was(
     turn = begin(store, "count", 0, 1)
     with connect(server.url) as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(LedgerUnavailableError, match="maxmemory"):
+        with pytest.raises(RedisUnavailableError, match="maxmemory"):
             commit_turn(turn, adding(1), "d")
-        with pytest.raises(LedgerUnavailableError, match="maxmemory"):
+        with pytest.raises(RedisUnavailableError, match="maxmemory"):
             begin(store, "count", 0, 1)
         client.config_set("maxmemory", 0)
     assert set(now(store).values()) == {b"1"}

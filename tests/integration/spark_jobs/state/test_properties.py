@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.states import begun, verdict
-from tiercel import KeyValueState, LedgerUnavailableError
+from tiercel import KeyValueState, RedisUnavailableError
 from tiercel.acker.ledger import Applied, LedgerSpec
 from tiercel.spark_jobs.errors import StaleTurnError
 from tiercel.spark_jobs.state import redis_shard
@@ -119,12 +119,12 @@ class World:
     open_store: Any
     expected: PlainDict = field(default_factory=PlainDict)
     zombies: list[Attempt] = field(default_factory=list)
-    epoch: int = 0
+    run_number: int = 0
     flaky: bool = False
 
     def run(self, steps: int) -> None:
-        self.epoch += 1
-        self.store = self.open_store(self.epoch)
+        self.run_number += 1
+        self.store = self.open_store(self.run_number)
         for step in range(steps):
             final = {task: self.share(step, task) for task in range(TASKS)}
             for task, seed in final.items():
@@ -147,7 +147,7 @@ class World:
             if self.random.random() < 0.3:
                 self.zombies.append(Attempt(state, seed))
                 continue
-            with suppress(LedgerUnavailableError):
+            with suppress(RedisUnavailableError):
                 applied = self.commit(state, seed)
                 counts = seed if counts is None else counts
                 assert (applied is Applied.CONFLICTING) == (counts != seed)
@@ -157,20 +157,20 @@ class World:
 
     def commit(self, state: KeyValueState, seed: int) -> Applied:
         """Commit, and break off where ``flaky``; a call may be made twice."""
-        sealed = state.sealed
+        committed_digest = state.committed_digest
         for effect in state.writing(str(seed)):
             if self.flaky and self.random.random() < 0.15:
-                raise LedgerUnavailableError("gone")
+                raise RedisUnavailableError("gone")
             for _ in range(2 if self.flaky and self.random.random() < 0.1 else 1):
                 assert effect.perform()
-        return verdict(sealed, str(seed))
+        return verdict(committed_digest, str(seed))
 
     def disturb(self) -> None:
         """Attempts that were given up come to their end, late."""
         for zombie in [one for one in self.zombies if self.random.random() < 0.3]:
             self.zombies.remove(zombie)
             # It is refused, or told what became of a commit before it.
-            with suppress(StaleTurnError, LedgerUnavailableError):
+            with suppress(StaleTurnError, RedisUnavailableError):
                 assert self.commit(zombie.state, zombie.seed) is not Applied.FRESH
 
 
@@ -194,7 +194,7 @@ def play(world: World) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_in_memory_each_step_counts_once(seed):
     first = MemoryStateStore()
-    play(World(Random(seed), lambda epoch: MemoryStateStore(epoch, beneath=first)))
+    play(World(Random(seed), lambda run_number: MemoryStateStore(run_number, beneath=first)))
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -213,8 +213,8 @@ def test_in_redis_each_step_counts_once_also_where_commits_break_off(
     )
     opened = []
 
-    def open_store(epoch):
-        opened.append(RedisStateStore(spec, epoch))
+    def open_store(run_number):
+        opened.append(RedisStateStore(spec, run_number))
         return opened[-1]
 
     play(World(Random(seed), open_store, flaky=True))

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from tests.support.pump import Pump, Source, killed_after, killed_in
-from tiercel import LedgerUnavailableError, StatefulBolt, Topology, TopologyBuilder
+from tiercel import RedisUnavailableError, StatefulBolt, Topology, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
 from tiercel.acker.memory import MemoryLedger
 from tiercel.examples.word_count import SplitSentence
@@ -232,10 +232,10 @@ def test_a_state_that_does_not_answer_has_its_step_repeated_by_another_attempt(r
 
     def begin_and_fail(effect):
         effect.perform()
-        raise LedgerUnavailableError("gone")
+        raise RedisUnavailableError("gone")
 
     store.begin = lambda *args: LocalEffect(partial(begin_and_fail, begin(*args)))
-    with pytest.raises(LedgerUnavailableError):
+    with pytest.raises(RedisUnavailableError):
         pump.work(*counting_tasks(pump))
     store.begin = begin
     pump.take_over()

@@ -14,7 +14,7 @@ from redis.connection import AbstractConnection
 
 from tests.support.proxy import Proxy
 from tests.support.pump import RUN, Source
-from tiercel import BasicBolt, Config, LedgerUnavailableError, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, RedisUnavailableError, StatefulBolt, TopologyBuilder
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.metrics.memory import MemoryMetrics
@@ -68,7 +68,7 @@ class Stage:
         spec = ledger_spec_of(topology, urls)
         self.inboxes = open_inboxes(spec)
         self.ledger = open_ledger(spec)
-        self.store = RedisStateStore(spec, epoch=1)
+        self.store = RedisStateStore(spec, run_number=1)
         self.inboxes.adopt(RUN, bolt_tasks(topology))
         self.ledger.begin(RUN)
         self._around = Around(
@@ -305,7 +305,7 @@ def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, 
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 1)
         with pytest.raises(
-            LedgerUnavailableError, match=r"cannot begin with the state: .*maxmemory"
+            RedisUnavailableError, match=r"cannot begin with the state: .*maxmemory"
         ):
             attempt.turn()
         client.config_set("maxmemory", 0)

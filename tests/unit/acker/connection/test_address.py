@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from tiercel import LedgerRefusedError
+from tiercel import RedisRefusedError
 from tiercel.acker.connection.address import Form, RedisAddress, split_urls
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.primary import Finder
@@ -71,7 +71,7 @@ def test_hosts_do_not_split_a_list_of_urls():
     ],
 )  # fmt: skip
 def test_a_bad_url_is_one_clear_line_without_the_password(url):
-    with pytest.raises(LedgerRefusedError) as caught:
+    with pytest.raises(RedisRefusedError) as caught:
         connect(url, "{tag}").connection_pool.make_connection()
     message = str(caught.value)
     assert "Redis" in message
@@ -82,7 +82,7 @@ def test_a_bad_url_is_one_clear_line_without_the_password(url):
 @given(st.text())
 def test_any_text_is_an_address_or_refused(text):
     for url in (text, f"redis+sentinel://{text}", f"redis+cluster://me:hush@{text}"):
-        with suppress(LedgerRefusedError):
+        with suppress(RedisRefusedError):
             RedisAddress.parse(url)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from tiercel import LedgerRefusedError, LedgerUnavailableError, LedgerVersionError
+from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
 from tiercel.acker.connection.client import check_version, connect
 from tiercel.acker.connection.errors import translated
 
@@ -15,43 +15,43 @@ from tiercel.acker.connection.errors import translated
     [
         (
             exceptions.ConnectionError("Error 111 connecting to host:6379."),
-            LedgerUnavailableError,
+            RedisUnavailableError,
             "check that it runs",
         ),
         (
             exceptions.TimeoutError("Timeout reading from host:6379"),
-            LedgerUnavailableError,
+            RedisUnavailableError,
             "check that it runs",
         ),
-        (exceptions.BusyLoadingError("LOADING"), LedgerUnavailableError, "check that it runs"),
+        (exceptions.BusyLoadingError("LOADING"), RedisUnavailableError, "check that it runs"),
         (
             exceptions.ResponseError("LOADING Redis is loading"),
-            LedgerUnavailableError,
+            RedisUnavailableError,
             "check that it runs",
         ),
-        (exceptions.ClusterDownError("CLUSTERDOWN"), LedgerUnavailableError, "check that it runs"),
+        (exceptions.ClusterDownError("CLUSTERDOWN"), RedisUnavailableError, "check that it runs"),
         (
             exceptions.AuthenticationError("invalid username-password pair"),
-            LedgerRefusedError,
+            RedisRefusedError,
             "password in its URL",
         ),
         (
             exceptions.NoPermissionError("NOPERM no permissions"),
-            LedgerRefusedError,
+            RedisRefusedError,
             "what the user may do",
         ),
         (
             exceptions.OutOfMemoryError("OOM command not allowed"),
-            LedgerUnavailableError,
+            RedisUnavailableError,
             "maxmemory",
         ),
-        (exceptions.ReadOnlyError("READONLY"), LedgerUnavailableError, "primary"),
+        (exceptions.ReadOnlyError("READONLY"), RedisUnavailableError, "primary"),
         (
             exceptions.ResponseError("MISCONF Redis cannot save to disk"),
-            LedgerUnavailableError,
+            RedisUnavailableError,
             "log and settings",
         ),
-        (exceptions.ResponseError("WRONGTYPE"), LedgerRefusedError, "another program"),
+        (exceptions.ResponseError("WRONGTYPE"), RedisRefusedError, "another program"),
     ],
 )
 def test_each_error_says_what_to_do(error, expected, advice):
@@ -63,7 +63,7 @@ def test_each_error_says_what_to_do(error, expected, advice):
 
 
 def test_a_url_in_a_message_loses_its_credentials():
-    with pytest.raises(LedgerUnavailableError) as caught, translated("x"):
+    with pytest.raises(RedisUnavailableError) as caught, translated("x"):
         raise exceptions.ConnectionError("redis://user:s3cret@host:6379/0 is gone\nand more")
     assert "s3cret" not in str(caught.value)
     assert "host:6379" in str(caught.value)
@@ -73,7 +73,7 @@ def test_a_url_in_a_message_loses_its_credentials():
     "url", ["s3cret@host", "redis://:s3cret@host:s3cret/0", "http://:s3cret@host/", ""]
 )
 def test_a_malformed_url_is_refused_without_being_said(url):
-    with pytest.raises(LedgerRefusedError, match="malformed") as caught:
+    with pytest.raises(RedisRefusedError, match="malformed") as caught:
         connect(url)
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -97,7 +97,7 @@ def test_servers_that_are_new_enough_are_taken(version):
 @pytest.mark.parametrize("version", ["6.2.14", "5.0.3"])
 def test_servers_that_are_too_old_are_not(version):
     with pytest.raises(
-        LedgerVersionError, match=rf"Redis {version} is too old: use Redis 7.0 or newer"
+        RedisVersionError, match=rf"Redis {version} is too old: use Redis 7.0 or newer"
     ):
         check_version(Server(version))
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.fake_broker import QUEUE, Bench
+from tests.support.fake_broker import QUEUE, ConsumerBench
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.retry import BrokerLimit, RetryPolicy
 
 MIB = 1024 * 1024
 
 
-def test_a_subscription_that_ended_for_its_bytes_begins_again_after_the_last_back_off():
-    bench = Bench(prefetch=30_000)
+def test_a_broker_consumer_that_ended_for_its_bytes_begins_again_after_the_last_back_off():
+    bench = ConsumerBench(prefetch=30_000)
     bench.put(*[bytes(100)] * 200, *[bytes(10 * MIB)] * 40)
-    bench.settle_down()
+    bench.run_until_idle()
     deliveries = bench.consumer.get(1000)
     assert not bench.channel.subscribed, "the bound on bytes ends it"
     for delivery in deliveries:
@@ -30,10 +30,10 @@ def test_a_subscription_that_ended_for_its_bytes_begins_again_after_the_last_bac
 
 
 def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
-    bench = Bench()
+    bench = ConsumerBench()
     for _ in range(5):
         bench.put(*[bytes(10 * MIB)] * 11)
-        bench.settle_down()
+        bench.run_until_idle()
         for delivery in bench.consumer.get(100):
             bench.consumer.fail(delivery.epoch, delivery.tag)
         bench.channel.close()
@@ -47,9 +47,9 @@ def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
 
 @pytest.mark.parametrize("verb", ["ack", "fail", "release", "pause", "expect"])
 def test_nothing_is_said_on_a_channel_that_is_closing(verb):
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(b"a", b"b", b"c")
-    bench.settle_down()
+    bench.run_until_idle()
     (delivery,) = bench.consumer.get(1)
     bench.channel.close()
     if verb == "pause":
@@ -65,9 +65,9 @@ def test_nothing_is_said_on_a_channel_that_is_closing(verb):
 
 
 def test_what_is_released_is_handed_out_again_before_the_others_and_stays_at_the_broker_as_it_is():
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(*[b"%d" % number for number in range(6)])
-    bench.settle_down()
+    bench.run_until_idle()
     first, second = bench.consumer.get(2)
     bench.consumer.release(first.epoch, first.tag)
     bench.consumer.release(second.epoch, second.tag)
@@ -81,53 +81,53 @@ def test_what_is_released_is_handed_out_again_before_the_others_and_stays_at_the
 
 @pytest.mark.parametrize("stop", ["pause", "expect"])
 def test_nothing_that_was_not_handed_out_is_held_when_nothing_is_expected(stop):
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(*[b"%d" % number for number in range(6)])
-    bench.settle_down()
+    bench.run_until_idle()
     first, second, third = bench.consumer.get(3)
     bench.consumer.release(first.epoch, first.tag)
     bench.consumer.pause() if stop == "pause" else bench.consumer.expect(0)
-    bench.settle_down()
+    bench.run_until_idle()
     assert list(bench.channel.unacked) == [second.tag, third.tag]
     assert bench.consumer.get(10) == []
     bench.consumer.release(second.epoch, second.tag)
     assert list(bench.channel.unacked) == [third.tag]
     bench.consumer.resume() if stop == "pause" else bench.consumer.expect(5)
-    bench.settle_down()
+    bench.run_until_idle()
     assert len(bench.consumer.get(10)) == 5
 
 
 def test_the_prefetch_follows_what_is_expected_and_what_is_in_hand_is_emitted_in_its_turn():
-    bench = Bench(prefetch=30_000)
+    bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(20)
     bench.put(*[b"x"] * 10_000)
-    bench.settle_down()
+    bench.run_until_idle()
     assert 40 <= bench.intake.count <= 40 + 16, (
         "the first 16 were asked for before their size was known"
     )
     bench.consumer.expect(1_000)
-    bench.settle_down()
+    bench.run_until_idle()
     assert 2_000 <= bench.intake.count <= 4_000
     handed = bench.consumer.get(100)
     bench.consumer.expect(5)
-    bench.settle_down()
+    bench.run_until_idle()
     held = bench.intake.count
     assert held <= 4_000, "no more than before"
     assert not bench.channel.subscribed, "nothing is asked for"
     while bench.intake.count > 10:
         bench.consumer.ack(handed[0].epoch, *[delivery.tag for delivery in handed])
-        bench.settle_down()
+        bench.run_until_idle()
         handed = bench.consumer.get(20)
     assert bench.intake.count <= 10 + 10, "from now on as many as are expected"
     assert bench.report().get("given_back", 0) == 0
     bench.consumer.expect(100_000)
-    bench.settle_down()
+    bench.run_until_idle()
     assert bench.intake.count <= 30_000 + 10, "the largest prefetch is the bound, as it was"
 
 
 @pytest.mark.parametrize("ready", [10_000, 3], ids=["a busy queue", "a queue that runs dry"])
 def test_a_bound_that_grows_and_falls_brings_no_message_back(ready):
-    bench = Bench(prefetch=30_000)
+    bench = ConsumerBench(prefetch=30_000)
     for expected in (2, 16, 128, 1_000, 100, 16, 2, 50):
         bench.consumer.expect(expected)
         for _ in range(30):
@@ -144,7 +144,7 @@ def test_a_bound_that_grows_and_falls_brings_no_message_back(ready):
 
 def test_acks_of_messages_that_trickle_in_wait_for_no_change_of_the_prefetch():
     """The change is made when the prefetch is reached: that is when it is needed."""
-    bench = Bench(prefetch=30_000)
+    bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(8)
     bench.put(*[b"x"] * 6)
     bench.channel.deliver(6)
@@ -157,12 +157,12 @@ def test_acks_of_messages_that_trickle_in_wait_for_no_change_of_the_prefetch():
     bench.channel.deliver(11)
     assert not bench.channel.subscribed, "the broker has sent all that it may"
     assert bench.channel.endangered == 0
-    bench.settle_down()
+    bench.run_until_idle()
     assert bench.channel._consumer.prefetch == 200
 
 
 def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
-    bench = Bench(prefetch=30_000)
+    bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(10)
     bench.put(*[b"x"] * 15)
     bench.channel.deliver(15)
@@ -183,16 +183,16 @@ def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
     bench.channel.deliver(10)
     assert not bench.channel.subscribed, "the broker has sent all that it may"
     assert bench.channel.endangered == 0
-    bench.settle_down()
+    bench.run_until_idle()
     assert bench.channel._consumer.prefetch == 200
 
 
 def test_a_message_that_follows_an_ack_is_on_its_way_however_long_nothing_came():
-    bench = Bench(prefetch=30_000)
+    bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(2)
-    bench.settle_down()
+    bench.run_until_idle()
     bench.put(*[b"x"] * 10)
-    bench.settle_down()
+    bench.run_until_idle()
     bench.now += 60
     (slow,) = bench.consumer.get(1)
     bench.consumer.ack(slow.epoch, slow.tag)
@@ -205,10 +205,10 @@ def test_a_message_that_follows_an_ack_is_on_its_way_however_long_nothing_came()
 
 def test_a_prefetch_that_is_too_large_ends_at_once_when_messages_grow_old():
     """Else what is given back would come straight back."""
-    bench = Bench(prefetch=30_000)
+    bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(1_000)
     bench.put(*[b"x"] * 100)
-    bench.settle_down()
+    bench.run_until_idle()
     bench.now += 250
     bench.put(b"y")
     bench.channel.deliver(1)
@@ -219,33 +219,33 @@ def test_a_prefetch_that_is_too_large_ends_at_once_when_messages_grow_old():
     bench.channel.deliver(1)
     bench.report()
     assert not bench.channel.subscribed
-    bench.settle_down()
+    bench.run_until_idle()
     assert bench.intake.count <= 2 + 4
     assert bench.report()["given_back"] == 100
 
 
-def test_a_bound_that_changes_a_little_costs_no_new_subscription():
-    bench = Bench(prefetch=30_000)
+def test_a_bound_that_changes_a_little_costs_no_new_broker_consumer():
+    bench = ConsumerBench(prefetch=30_000)
     bench.put(b"x")
     bench.consumer.expect(100)
-    bench.settle_down()
-    subscription = bench.consumer._epoch.subscription
-    before = subscription.consumer_tag
+    bench.run_until_idle()
+    broker_consumer = bench.consumer._epoch.broker_consumer
+    before = broker_consumer.consumer_tag
     for tuples in (110, 150, 199, 60, 51, 100):
         bench.consumer.expect(tuples)
-        bench.settle_down()
-    assert subscription.consumer_tag == before
+        bench.run_until_idle()
+    assert broker_consumer.consumer_tag == before
 
 
 def test_a_message_that_waits_too_long_for_its_turn_comes_again_as_a_young_one():
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(b"slow", b"waits")
-    bench.settle_down()
+    bench.run_until_idle()
     (slow,) = bench.consumer.get(1)
     bench.now = 301
     bench.report()
     assert next(iter(bench.channel.unacked.values())).body == b"slow"
-    bench.settle_down()
+    bench.run_until_idle()
     (waited,) = bench.consumer.get(1)
     assert (waited.body, waited.arrived_s, waited.delivery_count) == (b"waits", 301, 1)
     bench.consumer.release(slow.epoch, slow.tag)
@@ -255,10 +255,10 @@ def test_a_message_that_waits_too_long_for_its_turn_comes_again_as_a_young_one()
 
 
 def test_a_message_that_cannot_be_copied_stays_in_its_queue_and_harms_no_other():
-    bench = Bench()
+    bench = ConsumerBench()
     bench.dead_letter_writer.copy = lambda *_: 1 / 0
     bench.put(b"odd", b"good")
-    bench.settle_down()
+    bench.run_until_idle()
     odd, good = bench.consumer.get(2)
     bench.consumer.dead_letter(odd.epoch, odd.tag, "odd")
     bench.consumer.ack(good.epoch, good.tag)
@@ -276,7 +276,7 @@ def failed_until_dead(bench, most=200):
     before it was buried.
     """
     for times in range(1, most):
-        bench.settle_down()
+        bench.run_until_idle()
         (delivery,) = bench.consumer.get(1)
         bench.consumer.fail(delivery.epoch, delivery.tag, "boom")
         if bench.dead_letter_writer.asked:
@@ -287,7 +287,7 @@ def failed_until_dead(bench, most=200):
 
 
 def test_a_message_that_always_fails_is_dead_after_its_limit():
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(b"poison")
     assert failed_until_dead(bench) == QUEUE.delivery_limit + 1
     assert bench.dead_letter_writer.dead == [
@@ -297,10 +297,10 @@ def test_a_message_that_always_fails_is_dead_after_its_limit():
 
 
 def test_deliveries_that_ended_with_their_channel_are_not_its_failures():
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(b"innocent")
     for _ in range(50):
-        bench.settle_down()
+        bench.run_until_idle()
         assert len(bench.consumer.get(1)) == 1
         bench.lose()
         bench.open()
@@ -308,13 +308,13 @@ def test_deliveries_that_ended_with_their_channel_are_not_its_failures():
 
 
 def test_equal_messages_do_not_share_their_failures():
-    bench = Bench()
+    bench = ConsumerBench()
     bench.put(*[b"equal"] * 30)
-    bench.settle_down()
+    bench.run_until_idle()
     for delivery in bench.consumer.get(30):
         bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
     bench.link.run_timers()
-    bench.settle_down()
+    bench.run_until_idle()
     deliveries = bench.consumer.get(100)
     bench.consumer.ack(deliveries[0].epoch, *[delivery.tag for delivery in deliveries])
     assert not bench.dead_letter_writer.asked
@@ -322,7 +322,7 @@ def test_equal_messages_do_not_share_their_failures():
 
 
 def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
-    bench = Bench(queue=WorkQueue(name="q", delivery_limit=3, retry=QUEUE.retry))
+    bench = ConsumerBench(queue=WorkQueue(name="q", delivery_limit=3, retry=QUEUE.retry))
     bench.put(b"poison")
     for _ in range(4):
         assert not bench.dead_letter_writer.asked
@@ -334,7 +334,7 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
         message.seen = True
         if not first:
             message.count = _Uncounted()
-        bench.settle_down()
+        bench.run_until_idle()
         (delivery,) = bench.consumer.get(1)
         assert delivery.delivery_count == (0 if first else None)
         message.count = 0
@@ -352,14 +352,14 @@ class _Uncounted:
 
 
 def test_tasks_that_share_a_queue_try_a_message_hardly_more_often_than_one():
-    shared = [Bench(tasks=3) for _ in range(3)]
+    shared = [ConsumerBench(tasks=3) for _ in range(3)]
     queue = shared[0].queue
     shared[0].put(b"poison")
     tries = 0
     while not any(bench.dead_letter_writer.asked for bench in shared):
         bench = shared[tries % 3]
         bench.queue = bench.channel.queue = queue
-        bench.settle_down()
+        bench.run_until_idle()
         (delivery,) = bench.consumer.get(1)
         bench.consumer.fail(delivery.epoch, delivery.tag, "boom")
         bench.link.run_timers()
@@ -368,16 +368,16 @@ def test_tasks_that_share_a_queue_try_a_message_hardly_more_often_than_one():
 
 
 def test_a_queue_that_would_delete_a_message_never_gets_it_back_for_the_last_time():
-    bench = Bench(limit=BrokerLimit(returns=5, deletes=True))
+    bench = ConsumerBench(limit=BrokerLimit(returns=5, deletes=True))
     bench.put(b"poison")
     assert failed_until_dead(bench) == 5
     bench.put(b"unlucky")
     for _ in range(5):
-        bench.settle_down()
+        bench.run_until_idle()
         assert len(bench.consumer.get(1)) == 1
         bench.lose()
         bench.open()
-    bench.settle_down()
+    bench.run_until_idle()
     assert bench.consumer.get(1) == []
     bench.dead_letter_writer.answer(taken=False)
     bench.link.run_timers()
@@ -391,7 +391,7 @@ def test_a_queue_that_would_delete_a_message_never_gets_it_back_for_the_last_tim
 
 
 def test_what_rabbitmq_would_dead_letter_without_a_reason_gets_one():
-    bench = Bench(limit=BrokerLimit(returns=5))
+    bench = ConsumerBench(limit=BrokerLimit(returns=5))
     bench.put(b"poison")
     assert failed_until_dead(bench) == 6
 
@@ -408,7 +408,9 @@ class Life:
     def __init__(self, prefetch, bytes_held, *, deletes):
         queue = WorkQueue(name="q", delivery_limit=2, retry=RetryPolicy(first=timedelta(seconds=1)))
         limit = BrokerLimit(returns=4, deletes=True) if deletes else None
-        self.bench = Bench(queue=queue, prefetch=prefetch, bytes_held=bytes_held, limit=limit)
+        self.bench = ConsumerBench(
+            queue=queue, prefetch=prefetch, bytes_held=bytes_held, limit=limit
+        )
         self.handed = []
         self.is_lost = self.paused = False
         self.expected = prefetch
@@ -420,7 +422,7 @@ class Life:
     def many_messages_come(self, number):
         if self.bench.channel.is_open:
             self.messages_come(number)
-            self.bench.settle_down()
+            self.bench.run_until_idle()
 
     def cancel_is_answered(self, _number):
         self.bench.channel.answer_cancel()
@@ -528,7 +530,7 @@ class Life:
         if not self.expected:
             self.bound_changes(10)
         for turn in range(5_000):
-            self.bench.settle_down()
+            self.bench.run_until_idle()
             if turn < 20:
                 self.all_fail(0)
             self.handed += self.bench.consumer.get(1_000)

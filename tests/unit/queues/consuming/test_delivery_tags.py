@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.consuming.delivery_tags import Ack, SettleBook
+from tiercel.queues.consuming.delivery_tags import Ack, AckBook
 
 
 class Wire:
@@ -21,7 +21,7 @@ class Wire:
 
 
 def book_with(*tags):
-    book = SettleBook()
+    book = AckBook()
     for tag in tags:
         book.open(tag)
     return book
@@ -37,7 +37,7 @@ ACTIONS = ["open", "skip", "finish", "finish", "close", "take", "take prefix", "
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 50)), max_size=200))
 def test_no_unfinished_tag_is_ever_acked_and_every_finished_one_once(steps):
-    book = SettleBook()
+    book = AckBook()
     wire = Wire()
     opened = []
     finished = []

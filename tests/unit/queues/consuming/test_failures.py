@@ -51,8 +51,8 @@ def test_it_forgets_what_is_settled_and_what_is_oldest():
     for body in (b"a", b"b", b"c"):
         book.failed(body, properties(), 0)
     assert len(book) == 2
-    book.settled(b"a", properties())
-    book.settled(b"c", properties())
+    book.forget(b"a", properties())
+    book.forget(b"c", properties())
     assert len(book) == 1
     assert book.failed(b"c", properties(), 9) == 0
 
@@ -66,5 +66,5 @@ def test_whatever_happens_no_entry_is_without_copies(steps):
         if what == "f":
             assert 0 <= book.failed(b"%d" % body, properties(), count) <= count
         else:
-            book.settled(b"%d" % body, properties())
+            book.forget(b"%d" % body, properties())
         assert all(copies >= 1 and failures >= 0 for copies, failures in book._entries.values())

@@ -31,16 +31,16 @@ def test_it_asks_for_no_more_than_fits_when_they_are_large():
     assert big.wanted(16) == 16
 
 
-def test_too_many_bytes_end_the_subscription_until_half_of_them_are_settled():
+def test_too_many_bytes_end_the_broker_consumer_until_half_of_them_are_let_go():
     intake = Intake(1000, 100)
     intake.arrived(60)
     assert intake.wanted(1000) == 1000
     intake.arrived(60)
     assert intake.wanted(1000) == 0
     assert intake.wanted(0) == 0
-    intake.settled(60)
+    intake.let_go(60)
     assert intake.wanted(0) == 0
-    intake.settled(60)
+    intake.let_go(60)
     assert intake.wanted(0) >= 1
 
 
@@ -50,7 +50,7 @@ def test_an_empty_hand_always_asks_for_something(sizes):
     for size in sizes:
         intake.arrived(size)
     for size in sizes:
-        intake.settled(size)
+        intake.let_go(size)
     assert intake.held == 0
     assert 1 <= intake.wanted(0) <= 10_000
 
@@ -60,7 +60,7 @@ def test_one_large_message_is_forgotten_after_many_small_ones():
     intake.arrived(MAX_BODY_BYTES)
     for _ in range(200):
         intake.arrived(100)
-        intake.settled(100)
+        intake.let_go(100)
     assert intake.wanted(16) == 10_000
 
 
@@ -83,11 +83,11 @@ def test_it_asks_for_nothing_when_nothing_is_expected():
     assert intake.wanted(0) == intake.wanted(16) == 0
 
 
-def test_a_new_subscription_waits_until_what_is_held_is_what_is_expected():
+def test_a_new_broker_consumer_waits_until_what_is_held_is_what_is_expected():
     intake = Intake(10_000)
     for _ in range(30):
         intake.arrived(100)
     intake.expect(10)
     assert intake.wanted(0) == 0
-    intake.settled(1_000, 10)
+    intake.let_go(1_000, 10)
     assert intake.wanted(0) == 20

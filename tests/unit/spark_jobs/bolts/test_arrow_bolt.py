@@ -374,7 +374,7 @@ def test_a_collector_is_of_no_use_after_its_call() -> None:
     pump.run()
     assert pump.acked == first
     assert pump.failed[second[0]].startswith(
-        "bolt: AlreadySettledError: 'bolt' uses the collector of a call that has ended"
+        "bolt: AlreadyAckedError: 'bolt' uses the collector of a call that has ended"
     )
 
 
@@ -654,9 +654,9 @@ def test_a_row_that_fails_far_down_fails_the_messages_that_it_came_from_and_no_o
     feeder = FeederSpout(fields="line string")
     with LocalCluster(mixed(feeder)) as cluster:
         feeder.feed(["boom"], msg_id="bad")
-        cluster.settle()
+        cluster.run_until_idle()
         feeder.feed(["a b c d"], msg_id="good")
-        cluster.settle()
+        cluster.run_until_idle()
         assert cluster.failed("lines") == ["bad"]
         assert cluster.fail_reasons("lines")[0].endswith("ValueError: boom")
         assert cluster.acked("lines") == ["good"]

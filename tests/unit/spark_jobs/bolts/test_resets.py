@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.pump import Pump, Source
-from tiercel import Bolt, LedgerUnavailableError, TopologyBuilder
+from tiercel import Bolt, RedisUnavailableError, TopologyBuilder
 
 
 class Resets(Bolt):
@@ -57,7 +57,7 @@ def test_a_redis_that_is_away_does_not_fail_the_tuple(pump, monkeypatch):
 
     def sometimes(roots):
         if next(away, False):
-            raise LedgerUnavailableError("away")
+            raise RedisUnavailableError("away")
         reset(roots)
 
     monkeypatch.setattr(pump.ledger, "reset_timeout", sometimes)

@@ -14,7 +14,7 @@ from tests.support.states import begin, begun, state_of
 from tiercel import (
     BasicBolt,
     Config,
-    LedgerUnavailableError,
+    RedisUnavailableError,
     StatefulBolt,
     Topology,
     TopologyBuilder,
@@ -59,7 +59,7 @@ def scripted(*scripts: str, parallelism: int = 1) -> tuple[LocalCluster, list[st
     with LocalCluster(builder.build()) as cluster:
         for number, script in enumerate(scripts):
             feeder.feed([script], msg_id=number)
-            cluster.settle()
+            cluster.run_until_idle()
         return cluster, [answer for [answer] in cluster.read_tuples("bolt")]
 
 
@@ -74,8 +74,8 @@ def test_word_count_counts_from_step_to_step():
         for number, sentence in enumerate(sentences):
             feeder.feed([sentence], msg_id=number)
             if number % 10 == 0:
-                cluster.settle()
-        cluster.settle()
+                cluster.run_until_idle()
+        cluster.run_until_idle()
         assert cluster.state("count") == Counter(
             word for sentence in sentences for word in sentence.split()
         )
@@ -251,7 +251,7 @@ def test_the_state_does_not_travel_with_its_bolt():
     pump = Pump(stateful(Sums()))
     pump.feed(["a", 1], ["b", 2], ["c", 3])
     pump.run()
-    copies = [attempt._bench.copy._bolt for attempt in pump.attempts.values()]
+    copies = [attempt._setup.copy._bolt for attempt in pump.attempts.values()]
     assert [vars(copy) for copy in copies if copy is not None] == [{}, {}]
     assert pump.snapshots() == [], "a bolt without attributes of its own was pickled"
 
@@ -368,7 +368,7 @@ def test_a_key_that_a_state_cannot_hold_fails_its_tuple_and_no_other():
 class Away:
     """A turn whose server does not answer."""
 
-    sealed = None
+    committed_digest = None
 
     def __init__(self):
         self.calls = 0
@@ -376,12 +376,12 @@ class Away:
 
     def read(self, fields):
         self.calls += 1
-        raise LedgerUnavailableError("away")
+        raise RedisUnavailableError("away")
 
     def scan(self):
         self.calls += 1
         yield from ()
-        raise LedgerUnavailableError("away")
+        raise RedisUnavailableError("away")
 
     def writing(self, writes: Writes, digest: str):
         raise AssertionError("committed what was made of a failed read")
@@ -392,9 +392,9 @@ def test_a_server_that_does_not_answer_is_asked_once_and_then_the_step_is_repeat
     turn = Away()
     state = state_of(turn)
     for _ in range(5):
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             use(state)
-    with pytest.raises(LedgerUnavailableError):
+    with pytest.raises(RedisUnavailableError):
         state.writing("d")
     assert turn.calls == 1
 
@@ -425,11 +425,11 @@ class Owners(StatefulBolt):
 def test_iterating_gives_each_key_once_at_the_task_that_a_fields_grouping_sends_it_to(fields, rows):
     store = MemoryStateStore()
     by = tuple(field.split()[0] for field in fields.split(", "))
-    for epoch, parallelism in enumerate([1, 3, 2, 5], start=1):
-        store = MemoryStateStore(epoch, beneath=store)
+    for run_number, parallelism in enumerate([1, 3, 2, 5], start=1):
+        store = MemoryStateStore(run_number, beneath=store)
         pump = Pump(stateful(Owners(), fields, by=by, parallelism=parallelism), state=store)
         # With the second half missing: what was written with another parallelism counts too.
-        pump.feed(*rows[: 50 if epoch == 1 else 25])
+        pump.feed(*rows[: 50 if run_number == 1 else 25])
         pump.run()
         states = [
             state_of(begin(store, "bolt", index, 1000), index, parallelism)

@@ -24,7 +24,7 @@ from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import (
-    AlreadySettledError,
+    AlreadyAckedError,
     BadValuesError,
     DirectStreamError,
     ForeignTupleError,
@@ -92,7 +92,7 @@ def test_a_list_that_the_bolt_uses_again_is_not_the_tuple(make: Callable) -> Non
     values = ["x", 1]
     collector.emit(values)
     values[0] = "y"
-    assert {one.values[0] for one in made.outputs.outgoing if one.values} == {("x", 1)}
+    assert {one.values[0] for one in made.outputs.task_outputs if one.values} == {("x", 1)}
 
 
 @pytest.mark.parametrize("make", [by_hand, basic])
@@ -143,23 +143,23 @@ def test_a_direct_stream_takes_emit_direct_only_and_to_its_listeners_only(make: 
             collector.emit_direct(stranger, ["x"], stream="named")
     assert made.emitted == 0
     collector.emit_direct(4, ["x"], stream="named")
-    assert [one.target for one in made.outputs.outgoing if one.values] == [4]
+    assert [one.target for one in made.outputs.task_outputs if one.values] == [4]
     assert (made.emitted, made.transferred) == (1, 1)
 
 
-@pytest.mark.parametrize("settle", ["ack", "fail"])
+@pytest.mark.parametrize("verb", ["ack", "fail"])
 @pytest.mark.parametrize("again", ["ack", "fail", "emit", "emit_direct", "reset_timeout"])
-def test_a_settled_tuple_is_done_with(settle: str, again: str) -> None:
+def test_a_tuple_that_was_acked_or_failed_is_done_with(verb: str, again: str) -> None:
     collector, made = by_hand()
     tup = made.tuples[0]
-    getattr(collector, settle)(tup)
+    getattr(collector, verb)(tup)
     calls = {
         "emit": lambda: collector.emit(["x", 1], [made.tuples[1], tup]),
         "emit_direct": lambda: collector.emit_direct(3, ["x"], tup, stream="named"),
     }
-    with pytest.raises(AlreadySettledError, match=f"'split' .* it has {settle}ed before"):
+    with pytest.raises(AlreadyAckedError, match=f"'split' .* it has {verb}ed before"):
         calls.get(again, lambda: getattr(collector, again)(tup))()
-    assert tup.state == (ACKED if settle == "ack" else FAILED)
+    assert tup.state == (ACKED if verb == "ack" else FAILED)
     assert (made.emitted, made.tuples[1].emitted) == (0, 0)
 
 
@@ -177,7 +177,7 @@ def test_a_foreign_tuple_is_an_error(call: str, kind: str) -> None:
 
 def test_every_rule_is_a_tuple_error() -> None:
     for error in (
-        AlreadySettledError,
+        AlreadyAckedError,
         BadValuesError,
         DirectStreamError,
         ForeignTupleError,
@@ -202,10 +202,10 @@ def test_each_anchor_counts_what_is_anchored_to_it() -> None:
     first, second, _ = made.tuples
     collector.emit(["x", 1], first)
     collector.emit(["y", 2], [first, second, first])
-    outgoing = next(one for one in made.outputs.outgoing if one.values)
-    assert outgoing.anchor_counts == [1, 3]
-    assert outgoing.rows == [0, 0, 1, 0]
-    assert outgoing.positions == [0, 1, 0, 2]
+    task_output = next(one for one in made.outputs.task_outputs if one.values)
+    assert task_output.anchor_counts == [1, 3]
+    assert task_output.rows == [0, 0, 1, 0]
+    assert task_output.positions == [0, 1, 0, 2]
 
 
 def test_acking_and_failing_leave_the_others_open() -> None:

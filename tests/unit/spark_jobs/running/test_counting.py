@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pump import Pump, Source
-from tiercel import BasicBolt, LedgerUnavailableError, TopologyBuilder
+from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.metrics.memory import MemoryMetrics
 
 
@@ -57,11 +57,11 @@ def test_errors_are_kept_while_the_metrics_are_away(
     pump.work()
 
     def away(*_: object) -> None:
-        raise LedgerUnavailableError("away")
+        raise RedisUnavailableError("away")
 
     with monkeypatch.context() as patched:
         patched.setattr(MemoryMetrics, "add_all", away)
-        with pytest.raises(LedgerUnavailableError):
+        with pytest.raises(RedisUnavailableError):
             pump.counting.flush()
     assert pump.metrics.errors() == []
     pump.counting.flush()

@@ -78,14 +78,14 @@ def test_process_latency_is_from_execute_to_the_ack_also_of_what_was_held_and_mo
     pump.feed(["a"])
     pump.run()
     assert "process_ns" not in pump.metrics.totals()["hold"][2]
-    [held] = pump.attempts[2]._bench.copy.held.tuples
+    [held] = pump.attempts[2]._setup.copy.held.tuples
     began = held.began_ns
     assert began > 0
     pump.take_over()  # another process
     pump.feed(["b"])
     pump.run()
     took = pump.metrics.totals()["hold"][2]["process_ns"]
-    [newer] = pump.attempts[2]._bench.copy.held.tuples
+    [newer] = pump.attempts[2]._setup.copy.held.tuples
     assert took >= newer.began_ns - began > 0
 
 

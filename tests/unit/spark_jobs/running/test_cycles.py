@@ -86,7 +86,7 @@ def numbers(*fed: int) -> FeederSpout:
 
 def test_a_cycle_ends_by_itself_and_its_trees_are_acked() -> None:
     with LocalCluster(circle(numbers(0, 1, 30))) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         assert cluster.acked("s") == [0, 1, 30]
         assert cluster.read_tuples("end") == [[0], [0], [0]]
         assert len(cluster.read_tuples("back")) == 31
@@ -95,13 +95,13 @@ def test_a_cycle_ends_by_itself_and_its_trees_are_acked() -> None:
 
 def test_what_fails_on_its_way_round_fails_its_message_and_no_other() -> None:
     with LocalCluster(circle(numbers(5, -1))) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         assert (cluster.acked("s"), cluster.failed("s")) == ([5], [-1])
 
 
 def test_a_bolt_may_subscribe_to_itself() -> None:
     with LocalCluster(loop(numbers(10))) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         assert cluster.acked("s") == [10]
         assert len(cluster.read_tuples("twice")) == 2**11 - 2
 
@@ -114,7 +114,7 @@ def test_a_cycle_that_never_ends_is_a_clear_error_of_the_kit(
         LocalCluster(circle(numbers(1_000))) as cluster,
         pytest.raises(LocalClusterError, match="still go round after 50"),
     ):
-        cluster.settle()
+        cluster.run_until_idle()
 
 
 def test_what_goes_round_never_waits_for_room() -> None:

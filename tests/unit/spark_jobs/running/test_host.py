@@ -13,7 +13,7 @@ import pytest
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, Config, LedgerUnavailableError, TopologyBuilder
+from tiercel import BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.spark_jobs.running import host as hosts
 from tiercel.spark_jobs.running.host import Host, LostTaskError, hang_of
 from tiercel.spark_jobs.running.suspicion import Suspicion
@@ -127,7 +127,7 @@ def test_while_redis_is_away_it_waits_and_goes_on_afterwards(
 
     def away(*_: object) -> None:
         asked.set()
-        raise LedgerUnavailableError("away")
+        raise RedisUnavailableError("away")
 
     with monkeypatch.context() as patched:
         patched.setattr(cluster.inboxes, "beat", away)

@@ -216,7 +216,7 @@ def test_what_a_bolt_does_with_a_tick_concerns_no_message(call):
 
 
 @pytest.mark.parametrize("call", ["ack", "fail", "reset_timeout"])
-def test_what_a_bolt_held_is_settled_on_a_tick_that_comes_alone(call):
+def test_what_a_bolt_held_is_acked_on_a_tick_that_comes_alone(call):
     class Holds(Bolt):
         def prepare(self, config, context):
             self.words = []

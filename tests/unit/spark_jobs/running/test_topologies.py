@@ -308,7 +308,7 @@ def test_a_thousand_exceptions_fail_a_thousand_tuples_and_report_five() -> None:
     assert len(pump.metrics.errors()) == 5
 
 
-class Settling(Bolt):
+class ByWord(Bolt):
     """Does to each tuple what its word says, by hand."""
 
     output_fields = "word string"
@@ -332,7 +332,7 @@ class Settling(Bolt):
 
 
 def test_what_was_emitted_before_the_ack_is_waited_for_also_when_the_anchor_is_held() -> None:
-    pump = Pump(chain(Settling(), Count(), fields="word string"))
+    pump = Pump(chain(ByWord(), Count(), fields="word string"))
     pump.feed(["emit hold"])
     pump.run()
     assert pump.ledger.pending() == 1
@@ -417,7 +417,7 @@ def test_what_a_basic_bolt_emits_for_tuples_in_no_tree_is_spread() -> None:
 
 
 def test_single_tuples_in_no_tree_are_spread_too() -> None:
-    pump = Pump(chain(Settling(), Count(), fields="word string"))
+    pump = Pump(chain(ByWord(), Count(), fields="word string"))
     for _ in range(200):
         pump.feed(["free ack"])
         pump.run()

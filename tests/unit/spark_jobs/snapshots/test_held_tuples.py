@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
 from tiercel.spark_jobs.snapshots.packing import held_roots
-from tiercel.spark_jobs.snapshots.sealing import BadSealError, body_of, seal, unseal
+from tiercel.spark_jobs.snapshots.signing import BadSignatureError, body_of, sign, verified
 
 
 class Join(Bolt):
@@ -318,7 +318,7 @@ def test_what_does_not_change_is_not_saved() -> None:
     assert pump.snapshots() == []
 
 
-def test_tuples_that_are_settled_stay_readable_in_attributes_and_cannot_be_settled_again() -> None:
+def test_tuples_that_were_acked_stay_readable_in_attributes_and_cannot_be_acked_again() -> None:
     class Last(Bolt):
         last: Any = None
         output_fields = "word string, n long"
@@ -361,7 +361,7 @@ def test_what_a_stranger_wrote_is_passed_over_and_not_unpickled(caplog) -> None:
     pump.feed(["a"])
     pump.run()
     box = pump.inboxes._boxes[2]
-    box.snapshot = seal(b"another key", "task 2", body_of(box.snapshot))
+    box.snapshot = sign(b"another key", "task 2", body_of(box.snapshot))
     pump.take_over()
     pump.feed(["b"])
     pump.run()
@@ -375,15 +375,15 @@ def test_what_a_stranger_wrote_is_passed_over_and_not_unpickled(caplog) -> None:
 
 
 def test_a_seal_is_for_one_purpose() -> None:
-    sealed = seal(b"key", "task 1", b"content")
-    assert unseal(b"key", "task 1", sealed) == b"content"
+    signed = sign(b"key", "task 1", b"content")
+    assert verified(b"key", "task 1", signed) == b"content"
     for key, purpose, content in [
-        (b"yek", "task 1", sealed),
-        (b"key", "task 2", sealed),
-        (b"key", "task 1", sealed + b"x"),
+        (b"yek", "task 1", signed),
+        (b"key", "task 2", signed),
+        (b"key", "task 1", signed + b"x"),
     ]:
-        with pytest.raises(BadSealError):
-            unseal(key, purpose, content)
+        with pytest.raises(BadSignatureError):
+            verified(key, purpose, content)
 
 
 class Mixed(Bolt):

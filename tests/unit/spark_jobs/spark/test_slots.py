@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.spark_jobs.spark.slots import settled
+from tiercel.spark_jobs.spark.slots import steady_slots
 
 
 class Cluster:
@@ -25,8 +25,8 @@ class Cluster:
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def settled(self) -> int:
-        return settled(self.count, self.clock, self.wait)
+    def steady_slots(self) -> int:
+        return steady_slots(self.count, self.clock, self.wait)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ class Cluster:
         pytest.param({each / 2: each for each in range(100)}, 20, 10.2, id="without end"),
     ],
 )
-def test_slots_are_counted_when_they_have_settled(
+def test_slots_are_counted_when_their_number_stays(
     executors: dict[float, int], slots: int, within_s: float
 ) -> None:
     cluster = Cluster(executors)
-    assert abs(cluster.settled() - slots) <= (1 if len(executors) > 2 else 0)
+    assert abs(cluster.steady_slots() - slots) <= (1 if len(executors) > 2 else 0)
     assert cluster.now - 100 <= within_s

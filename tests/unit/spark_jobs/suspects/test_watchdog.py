@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 from tests.support.waiting import wait_until
-from tiercel import LedgerUnavailableError
+from tiercel import RedisUnavailableError
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
 
@@ -71,7 +71,7 @@ def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
 def test_the_process_ends_even_if_redis_is_away_and_the_neighbours_do_not_finish():
     class Lonely(Process):
         def hung(self, doing, limit_s):
-            raise LedgerUnavailableError
+            raise RedisUnavailableError
 
     process = Lonely()
     same = Doing(3, None)

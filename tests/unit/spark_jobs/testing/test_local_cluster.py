@@ -99,7 +99,7 @@ def test_words_are_counted_on_any_number_of_slots(slots):
     with LocalCluster(word_count(feeder), slots=slots) as cluster:
         for number in range(20):
             feeder.feed(["the cat and the dog"], number)
-        cluster.settle()
+        cluster.run_until_idle()
         assert Counter(word for [word] in cluster.read_tuples("split")) == {
             "the": 40,
             "cat": 20,
@@ -115,12 +115,12 @@ def test_words_are_counted_on_any_number_of_slots(slots):
         assert cluster.pending("sentences") == 0
 
 
-def test_a_cluster_settles_again_and_again():
+def test_a_cluster_runs_until_idle_again_and_again():
     feeder = FeederSpout(fields="sentence string")
     with LocalCluster(word_count(feeder)) as cluster:
         for number in range(3):
             feeder.feed(["again"], number)
-            cluster.settle()
+            cluster.run_until_idle()
         assert cluster.read_tuples("count") == [["again", 1], ["again", 2], ["again", 3]]
         assert cluster.acked("sentences") == [0, 1, 2]
 
@@ -132,7 +132,7 @@ def test_acks_and_fails_come_in_the_order_of_emission_with_the_reason():
             "edcba", ["one", "two bad", "three", "bad", "five"], strict=True
         ):
             feeder.feed([sentence], msg_id)
-        cluster.settle()
+        cluster.run_until_idle()
         assert cluster.acked("sentences") == ["e", "c", "a"]
         assert cluster.failed("sentences") == ["d", "b"]
         assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("sentences")} == {
@@ -154,7 +154,7 @@ def test_a_spout_that_never_runs_dry_is_run_step_by_step():
         assert cluster.step()
         assert len(cluster.read_tuples("b1")) == 3
         with pytest.raises(LocalClusterError, match="still moves after 5 rounds"):
-            cluster.settle(max_rounds=5)
+            cluster.run_until_idle(max_rounds=5)
 
 
 def test_a_complete_topology_returns_what_each_component_emitted():
@@ -193,7 +193,7 @@ def test_a_mistake_in_a_test_is_a_clear_error():
     with pytest.raises(LocalClusterError, match='a redis_url is for engine="spark"'):
         LocalCluster(topology, redis_url="redis://localhost")
     for use in (
-        LocalCluster.settle,
+        LocalCluster.run_until_idle,
         LocalCluster.activate,
         LocalCluster.deactivate,
         lambda cluster: cluster.spout("s"),
@@ -224,7 +224,7 @@ def test_a_mistake_in_a_test_is_a_clear_error():
 
 def test_what_a_test_does_to_its_lists_does_not_change_the_cluster():
     with LocalCluster(chain(numbers(upto=1), Pass())) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         cluster.read_tuples("b1")[0].append("mine")
         cluster.acked("s").clear()
         assert (cluster.read_tuples("b1"), cluster.acked("s")) == ([[0]], [0])
@@ -237,7 +237,7 @@ def test_the_kit_runs_on_the_ledger_in_memory_and_leaves_it_empty(monkeypatch):
         MemoryLedger, "__init__", lambda self, *args: made.append(self) or original(self, *args)
     )
     with LocalCluster(chain(numbers(upto=3), Silent())) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         assert made[0].pending() == 3
     assert made[0].pending() == 0
 
@@ -264,12 +264,12 @@ def test_without_a_redis_server_it_is_said_what_to_install_or_to_name(monkeypatc
 
 def test_a_cluster_that_is_closed_can_be_looked_at_and_closed_again():
     with LocalCluster(chain(numbers(upto=2), Pass())) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         cluster.close()
         cluster.close()
         assert (cluster.acked("s"), cluster.read_tuples("b1")) == ([0, 1], [[0], [1]])
         with pytest.raises(LocalClusterError, match="does not run"):
-            cluster.settle()
+            cluster.run_until_idle()
 
 
 def test_every_spout_is_closed_and_every_bolt_cleaned_up_whatever_one_of_them_raises():
@@ -291,14 +291,14 @@ def test_every_spout_is_closed_and_every_bolt_cleaned_up_whatever_one_of_them_ra
         feeder.feed([1], 1)
     builder.set_bolt("bolt", Cleaned()).shuffle_grouping("one").shuffle_grouping("two")
     with pytest.raises(OSError, match="cannot close"), LocalCluster(builder.build()) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
     assert len(closed) == 3
     assert closed[-1] == "bolt"
 
 
 def test_the_fixture_closes_what_it_has_started(local_cluster, request):
     cluster = local_cluster(chain(numbers(upto=1), Pass()), Config(message_timeout_secs=1), slots=1)
-    cluster.settle()
+    cluster.run_until_idle()
     assert cluster.acked("s") == [0]
     assert request.config.getoption("tiercel_engine") == "memory"
 
@@ -338,7 +338,7 @@ def test_a_component_s_own_settings_lie_over_those_of_the_topology_and_of_the_cl
             feeder.feed([number], number)
     config = Config(max_spout_pending=3, message_timeout_secs=5, extra={"colour": "grey"})
     with LocalCluster(builder.build(), config) as cluster:
-        cluster.settle()
+        cluster.run_until_idle()
         assert (cluster.pending("own"), cluster.pending("other")) == (2, 3)
     assert told == {"own": (2, "red", 5), "other": (3, "grey", 5), "bolt": (None, "blue", 5)}
 
@@ -352,7 +352,7 @@ def test_a_feeder_in_the_place_of_a_spout_with_a_direct_stream_is_fed_with_the_t
     feeder = feeder_for(topology, "s")
     with LocalCluster(with_spouts(topology, {"s": feeder})) as cluster:
         feeder.feed([7], msg_id="m", stream="own", task=topology.task_ids("b")[1])
-        cluster.settle()
+        cluster.run_until_idle()
         assert (cluster.acked("s"), cluster.read_tuples("b")) == (["m"], [[7]])
     with pytest.raises(
         DirectStreamError, match="stream 'own' of the feeder is direct: name the task"

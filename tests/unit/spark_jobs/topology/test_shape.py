@@ -14,7 +14,7 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder
 from tiercel.workers.control.memory_lease import MemoryLease
-from tiercel.workers.spout.outbox import Outbox, Sent
+from tiercel.workers.spout.outbox import BatchFate, Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 
@@ -100,7 +100,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     lease.take(Holder(driver="new", run="2", shape=shape_of(topology(sink="audit"))))
     inboxes.adopt("2", [2])
     outbox.look(1.0)
-    assert outbox.send(1.0) is Sent.REFUSED, (
+    assert outbox.send(1.0) is BatchFate.REFUSED, (
         "its messages are emitted again, once drivers and workers are of one version"
     )
     assert inboxes.figures([2])[2].tuples == 0
@@ -127,7 +127,7 @@ def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks
     inboxes.adopt("2", [2, 3, 4])
     outbox.look(1.0)
     assert outbox.topology is mine, "as long as a batch is held that was emitted by it"
-    assert outbox.send(1.0) is Sent.REFUSED
+    assert outbox.send(1.0) is BatchFate.REFUSED
     assert inboxes.figures([2])[2].tuples == 0
     assert outbox.may_fill(2.0)
     assert outbox.topology.parallelism == {"sink": 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.acker.errors import LedgerRefusedError
+from tiercel.acker.errors import RedisRefusedError
 from tiercel.compose.errors import ServiceMissingError
 from tiercel.queues.errors import BrokerRefusedError
 from tiercel.spark_jobs.errors import SparkUnavailableError
@@ -17,7 +17,7 @@ from tiercel.workers.errors import UsageError
     [
         UsageError,
         ServiceMissingError,
-        LedgerRefusedError,
+        RedisRefusedError,
         BrokerRefusedError,
         SparkUnavailableError,
     ],

@@ -12,7 +12,7 @@ import pytest
 from tests.support.chunks import chunk
 from tests.support.inboxes import commit, covering, opened, parcel, put, take
 from tests.support.pump import Source
-from tiercel import BasicBolt, LedgerUnavailableError, TopologyBuilder
+from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.inbox.memory import MemoryInboxes
@@ -180,9 +180,9 @@ def test_a_release_that_redis_did_not_take_is_made_again(left):
 
     class Away(MemoryLedger):
         def release(self, roots):
-            raise LedgerUnavailableError("away")
+            raise RedisUnavailableError("away")
 
-    with pytest.raises(LedgerUnavailableError):
+    with pytest.raises(RedisUnavailableError):
         left.enter(SECOND, ledger=Away(SPEC))
     assert left.enter(SECOND) == 1
 

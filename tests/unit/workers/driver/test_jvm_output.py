@@ -3,7 +3,7 @@ import os
 import sys
 
 from tests.support.waiting import wait_until
-from tiercel.workers.driver.jvm_output import Reading, as_log_records
+from tiercel.workers.driver.jvm_output import JvmLogReader, as_log_records
 
 BROKEN_PIPE = """Traceback (most recent call last):
   File "/somewhere/pyspark/daemon.py", line 264, in manager
@@ -18,8 +18,8 @@ ValueError: no"""
 
 
 def records(text):
-    reading = Reading()
-    return [record for line in text.splitlines() if (record := reading.line(line)) is not None]
+    log_reader = JvmLogReader()
+    return [record for line in text.splitlines() if (record := log_reader.line(line)) is not None]
 
 
 def test_what_a_bolt_prints_is_shown():

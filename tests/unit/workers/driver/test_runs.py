@@ -13,7 +13,7 @@ import pytest
 from tests.support.inboxes import parcel, put
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, LedgerUnavailableError, TopologyBuilder
+from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.inbox.memory import MemoryInboxes
@@ -96,7 +96,7 @@ class Job:
 
 
 class Away:
-    """Another object, or nothing but LedgerUnavailableError while ``away``."""
+    """Another object, or nothing but RedisUnavailableError while ``away``."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -104,7 +104,7 @@ class Away:
 
     def __getattr__(self, name):
         if self.away:
-            raise LedgerUnavailableError("Redis is away")
+            raise RedisUnavailableError("Redis is away")
         return getattr(self.inner, name)
 
 
@@ -146,7 +146,9 @@ class World:
         return self.released[-1]
 
     def make(self, number, slots, topology):
-        return Run(id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, epoch=number)
+        return Run(
+            id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, run_number=number
+        )
 
     def ground(self, **parts):
         shared = {

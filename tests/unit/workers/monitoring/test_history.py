@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tiercel.workers.monitoring.history import FINE, KEPT, STEP, History, Sample
+from tiercel.workers.monitoring.history import FINE, KEPT, STEP, DepthSample, History
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
 LOOK = timedelta(seconds=2)
@@ -12,7 +12,7 @@ LOOK = timedelta(seconds=2)
 def filled(span, depth_at):
     history = History(LOOK)
     for number in range(span // LOOK):
-        history.add(Sample(at=BEGAN + number * LOOK, depths={"q": depth_at(number * LOOK)}))
+        history.add(DepthSample(at=BEGAN + number * LOOK, depths={"q": depth_at(number * LOOK)}))
     return history.samples()
 
 
@@ -40,9 +40,9 @@ def test_a_peak_that_is_over_long_ago_is_still_as_high():
 def test_a_step_is_unknown_only_if_nobody_knew_in_all_of_it():
     history = History(LOOK)
     for number, depth in enumerate([None, 7, None]):
-        history.add(Sample(at=BEGAN + number * LOOK, depths={"q": depth}))
+        history.add(DepthSample(at=BEGAN + number * LOOK, depths={"q": depth}))
     for number in range(FINE // LOOK):
-        history.add(Sample(at=BEGAN + STEP + number * LOOK, depths={"q": None, "new": 0}))
+        history.add(DepthSample(at=BEGAN + STEP + number * LOOK, depths={"q": None, "new": 0}))
     old, *fine = history.samples()
     assert old.depths == {"q": 7}
     assert {sample.depths["q"] for sample in fine} == {None}

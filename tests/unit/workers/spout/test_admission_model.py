@@ -269,17 +269,17 @@ def test_one_very_slow_tuple_does_not_take_the_bound_from_the_others(work_s, slo
     slow = -1
     model = Model(servers, once)
     model.run(60)
-    settled = model.admission.bound
+    steady = model.admission.bound
     slow = next(model.numbers) + 1
     # The slow one has its task for itself; the others are what this is about.
     model.turn = itertools.chain([0], itertools.cycle(range(1, servers)))
     model.run(29)
-    assert min(model.bounds[int(60 / LOOP_S) :]) >= settled / 2
+    assert min(model.bounds[int(60 / LOOP_S) :]) >= steady / 2
     model.run(60)
-    assert model.timeouts <= settled / servers + 1, (
+    assert model.timeouts <= steady / servers + 1, (
         "what waits behind it in its own task, and itself"
     )
-    assert min(model.bounds[int(60 / LOOP_S) :]) >= settled / 3
+    assert min(model.bounds[int(60 / LOOP_S) :]) >= steady / 3
 
 
 def test_a_task_that_is_slow_beside_three_that_are_fast_has_nothing_time_out():

@@ -9,7 +9,7 @@ from tiercel.workers.spout.growth import Growth
 LEAST = 16
 
 
-def settled(growth, needed, fixed_s=0.02, rounds=60, bound=2):
+def steady_bound(growth, needed, fixed_s=0.02, rounds=60, bound=2):
     """The bound after so many rounds: ``needed`` in flight keep all tasks busy, and
     take ``fixed_s``.
     """
@@ -21,17 +21,17 @@ def settled(growth, needed, fixed_s=0.02, rounds=60, bound=2):
 
 @given(st.integers(2, 20_000))
 def test_it_ends_near_what_is_needed_and_never_far_below_it(needed):
-    bound = settled(Growth(LEAST), needed)
+    bound = steady_bound(Growth(LEAST), needed)
     assert 0.6 * needed <= bound <= max(2 * LEAST, 4 * needed)
 
 
 def test_fast_work_is_reached_in_a_few_rounds():
-    assert settled(Growth(LEAST), 10_000, rounds=5) >= 5_000
+    assert steady_bound(Growth(LEAST), 10_000, rounds=5) >= 5_000
 
 
 def test_one_slow_round_takes_nothing_for_long():
     growth = Growth(LEAST)
-    bound = settled(growth, 1_000, rounds=4)
+    bound = steady_bound(growth, 1_000, rounds=4)
     bound = growth.judged(bound, 8.0, 0.5, 4.0)
     for number in range(5, 40):
         bound = growth.judged(bound, 8.0, 0.02 * max(1.0, bound / 1_000), float(number))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, LedgerUnavailableError, Spout, SpoutContext, TopologyBuilder
+from tiercel import BasicBolt, RedisUnavailableError, Spout, SpoutContext, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
 from tiercel.acker.ledger import Failure, LedgerSpec, Token, Updates
 from tiercel.acker.memory import MemoryLedger
@@ -125,7 +125,7 @@ class Sink(BasicBolt):
     pass
 
 
-class Bench:
+class SpoutBench:
     """A spout task between twins, and what a bolt would see and do."""
 
     def __init__(self, spout, settings, ledger=None, inboxes=None, control=None):
@@ -207,7 +207,7 @@ SETTINGS = SpoutSettings(
 
 @contextmanager
 def running(spout, settings=SETTINGS, *, attended=True, **parts):
-    bench = Bench(spout, settings, **parts)
+    bench = SpoutBench(spout, settings, **parts)
     if attended:
         bench.attend()
     context = SpoutContext(
@@ -456,7 +456,7 @@ class LossyInboxes(MemoryInboxes):
     def _lossy(self, effect):
         appended = effect.perform()
         if self.away:
-            raise LedgerUnavailableError("reply lost")
+            raise RedisUnavailableError("reply lost")
         return appended
 
 
@@ -616,7 +616,7 @@ class Away(MemoryInboxes):
     def append(self, run, sender, number, parcels):
         if self.away:
             self.tries += 1
-            raise LedgerUnavailableError("away")
+            raise RedisUnavailableError("away")
         return super().append(run, sender, number, parcels)
 
 
@@ -660,7 +660,7 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
         def next_tuple(self, collector):
             raise RuntimeError("the source is gone")
 
-    bench = Bench(Broken(1), SETTINGS)
+    bench = SpoutBench(Broken(1), SETTINGS)
     bench.attend()
     context = SpoutContext(
         topology="t",
@@ -764,7 +764,7 @@ def test_a_worker_that_starts_while_deactivated_starts_deactivated():
 
 def test_while_redis_is_away_the_state_is_what_it_was_last():
     control = MemoryControl()
-    bench = Bench(ListSpout(1), SETTINGS, control=control)
+    bench = SpoutBench(ListSpout(1), SETTINGS, control=control)
     orders = bench.orders
     spout = bench.spout
     never = pytest.fail
@@ -787,7 +787,7 @@ def test_while_redis_is_away_the_state_is_what_it_was_last():
 
 
 def unavailable(*_):
-    raise LedgerUnavailableError("Redis is away")
+    raise RedisUnavailableError("Redis is away")
 
 
 def test_a_killed_worker_ends_by_itself_and_gives_back_what_is_in_flight():

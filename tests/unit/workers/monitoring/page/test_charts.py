@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.windows import Counted
 from tiercel.workers.control.graph import Component, Edge, Graph
-from tiercel.workers.monitoring.history import Sample
+from tiercel.workers.monitoring.history import DepthSample
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.page.charts import (
     COLUMN_PX,
@@ -92,8 +92,8 @@ def test_edges_show_what_goes_over_them_and_are_bent_round_what_they_pass():
 def test_a_chart_has_a_gap_where_nobody_knows():
     then = datetime(2024, 1, 1, tzinfo=UTC)
     samples = [
-        Sample(at=then, depths={"q ready": 1}),
-        Sample(at=then, depths={"q ready": None, "waiting tuples": 2}),
+        DepthSample(at=then, depths={"q ready": 1}),
+        DepthSample(at=then, depths={"q ready": None, "waiting tuples": 2}),
     ]
     lines = {
         line["name"]: [depth for _, depth in line["data"]]

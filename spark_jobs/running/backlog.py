@@ -19,7 +19,7 @@ Reader = Callable[[bytes], tuple[Chunk | None, list[int]]]
 
 
 @dataclass(slots=True)
-class Waiting:
+class OpenEntry:
     """One entry, with the rows of its chunk that are not done."""
 
     position: str
@@ -34,23 +34,23 @@ class Waiting:
 class Share:
     """The part of one entry that a step takes."""
 
-    waiting: Waiting
+    entry: OpenEntry
     # Of the entry's waiting rows: most often the first ones. Ascending.
     rows: Rows
 
     @property
     def chunk(self) -> Chunk:
         """The chunk of just these rows."""
-        return part_of(self.waiting.chunk, self.rows)
+        return part_of(self.entry.chunk, self.rows)
 
 
-class Pending:
+class Backlog:
     """Entries in the order of the inbox. One thread only."""
 
     def __init__(self, done: Mapping[str, bytes]) -> None:
         """``done`` has the bitmaps of entries that earlier attempts covered in part."""
         self._done = dict(done)
-        self._waiting: deque[Waiting] = deque()
+        self._open: deque[OpenEntry] = deque()
         self._passed_over: list[Entry] = []
         # Number of tuples that wait.
         self.tuples = 0
@@ -69,45 +69,45 @@ class Pending:
                 continue
             rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
             if rows.size:
-                waiting = Waiting(entry.position, chunk, len(entry.payload), rows)
-                self._waiting.append(waiting)
+                open_entry = OpenEntry(entry.position, chunk, len(entry.payload), rows)
+                self._open.append(open_entry)
                 self.tuples += rows.size
         return strange
 
     def first(self, most: int) -> list[Share]:
         """The first ``most`` tuples that wait; fewer if there are no more."""
         shares: list[Share] = []
-        for waiting in self._waiting:
+        for open_entry in self._open:
             if most <= 0:
                 break
-            if not waiting.rows.size:
+            if not open_entry.rows.size:
                 continue
-            shares.append(Share(waiting, waiting.rows[:most]))
+            shares.append(Share(open_entry, open_entry.rows[:most]))
             most -= len(shares[-1].rows)
         return shares
 
     def one_of(self, identities: AbstractSet[int]) -> Share | None:
         """The first waiting tuple that is one of these, alone."""
         wanted = np.fromiter(identities, np.uint64)
-        for waiting in self._waiting:
-            known = row_seeds(waiting.chunk.lineage)[waiting.rows]
-            rows = waiting.rows[np.isin(known, wanted)]
+        for open_entry in self._open:
+            known = row_seeds(open_entry.chunk.lineage)[open_entry.rows]
+            rows = open_entry.rows[np.isin(known, wanted)]
             if rows.size:
-                return Share(waiting, rows[:1])
+                return Share(open_entry, rows[:1])
         return None
 
     def exactly(self, sealed: Covered) -> list[Share]:
         """The tuples of a sealed step: those that it covers, and no step before it did."""
         shares = []
         whole = set(sealed.whole)
-        for waiting in self._waiting:
-            if waiting.position in whole and waiting.rows.size:
-                shares.append(Share(waiting, waiting.rows))
-            elif waiting.position in sealed.part:
-                covered = rows_in(sealed.part[waiting.position])
-                rows = waiting.rows[np.isin(waiting.rows, covered)]
+        for open_entry in self._open:
+            if open_entry.position in whole and open_entry.rows.size:
+                shares.append(Share(open_entry, open_entry.rows))
+            elif open_entry.position in sealed.part:
+                covered = rows_in(sealed.part[open_entry.position])
+                rows = open_entry.rows[np.isin(open_entry.rows, covered)]
                 if rows.size:
-                    shares.append(Share(waiting, rows))
+                    shares.append(Share(open_entry, rows))
         return shares
 
     def covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
@@ -117,24 +117,24 @@ class Pending:
         tuples = sum(entry.tuples for entry in self._passed_over)
         size = sum(len(entry.payload) for entry in self._passed_over)
         for share in shares:
-            waiting = share.waiting
-            total = share.waiting.chunk.values.num_rows
-            if len(share.rows) == len(waiting.rows):
-                whole.append(waiting.position)
+            open_entry = share.entry
+            total = share.entry.chunk.values.num_rows
+            if len(share.rows) == len(open_entry.rows):
+                whole.append(open_entry.position)
                 tuples += total
-                size += waiting.size
+                size += open_entry.size
             else:
-                part[waiting.position] = _bitmap(total, _without(waiting.rows, share.rows))
+                part[open_entry.position] = _bitmap(total, _without(open_entry.rows, share.rows))
         return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def remove(self, shares: Sequence[Share]) -> None:
         """Forget these tuples, and what was passed over: a step that covers them is on its way."""
         self._passed_over.clear()
         for share in shares:
-            share.waiting.rows = _without(share.waiting.rows, share.rows)
+            share.entry.rows = _without(share.entry.rows, share.rows)
             self.tuples -= len(share.rows)
-        while self._waiting and not self._waiting[0].rows.size:
-            self._waiting.popleft()
+        while self._open and not self._open[0].rows.size:
+            self._open.popleft()
 
     def cover(self, sealed: Covered) -> None:
         """A sealed step was repeated: what it covered in part is done, when its
@@ -148,7 +148,7 @@ class Pending:
     @property
     def oldest(self) -> str | None:
         """The position of the first tuple that waits."""
-        return next((one.position for one in self._waiting if one.rows.size), None)
+        return next((one.position for one in self._open if one.rows.size), None)
 
 
 def rows_left(total: int, done: bytes | None) -> Rows:

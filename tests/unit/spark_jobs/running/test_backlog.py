@@ -13,7 +13,7 @@ from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.queues.inbox.records import Entry
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.emitting.fold import row_seeds
-from tiercel.spark_jobs.running.pending import Pending, Share, part_of, rows_in, rows_left
+from tiercel.spark_jobs.running.backlog import Backlog, Share, part_of, rows_in, rows_left
 
 ROUTE = Route(component="spout", stream="default", source_task=1, target_task=2)
 
@@ -40,8 +40,8 @@ def read(payload: bytes) -> tuple[Chunk | None, list[int]]:
         return None, [77]
 
 
-def pending(*entries: Entry, done: dict[str, bytes] | None = None) -> Pending:
-    made = Pending(done or {})
+def backlog(*entries: Entry, done: dict[str, bytes] | None = None) -> Backlog:
+    made = Backlog(done or {})
     made.add(entries, read)
     return made
 
@@ -51,7 +51,7 @@ def numbers_in(shares: list[Share]) -> list[int]:
 
 
 def test_the_first_tuples_come_first_over_the_borders_of_entries() -> None:
-    one = pending(entry(1, 10, 11, 12), entry(2, 20, 21))
+    one = backlog(entry(1, 10, 11, 12), entry(2, 20, 21))
     assert one.tuples == 5
     assert one.oldest == "1-0"
     assert numbers_in(one.first(4)) == [10, 11, 12, 20]
@@ -60,7 +60,7 @@ def test_the_first_tuples_come_first_over_the_borders_of_entries() -> None:
 
 
 def test_a_step_covers_whole_entries_and_all_done_rows_of_the_others() -> None:
-    one = pending(entry(1, 10, 11), entry(2, 20, 21, 22))
+    one = backlog(entry(1, 10, 11), entry(2, 20, 21, 22))
     shares = one.first(3)
     covered = one.covering(shares, step=1, ticks=0)
     one.remove(shares)
@@ -82,29 +82,29 @@ def test_a_step_covers_whole_entries_and_all_done_rows_of_the_others() -> None:
 
 
 def test_what_earlier_attempts_covered_in_part_does_not_come_again() -> None:
-    one = pending(entry(1, 10, 11, 12), done={"1-0": b"\x05"})
+    one = backlog(entry(1, 10, 11, 12), done={"1-0": b"\x05"})
     assert numbers_in(one.first(9)) == [11]
     assert one.tuples == 1
 
 
 def test_a_sealed_step_is_found_again_exactly() -> None:
     entries = [entry(1, 10, 11), entry(2, 20, 21, 22)]
-    first = pending(*entries)
+    first = backlog(*entries)
     shares = first.first(2)
     first.remove(shares)
     shares = first.first(2)
     sealed = first.covering(shares, step=2, ticks=0)
-    again = pending(*entries[1:], done={})
+    again = backlog(*entries[1:], done={})
     assert numbers_in(again.exactly(sealed)) == [20, 21]
     again.cover(sealed)
-    later = pending(done={})
+    later = backlog(done={})
     later.cover(sealed)
     later.add(entries[1:], read)
     assert numbers_in(later.first(9)) == [22]
 
 
 def test_what_cannot_be_read_is_passed_over_and_goes_with_the_next_step() -> None:
-    one = Pending({})
+    one = Backlog({})
     garbage = Entry(position="1-0", tuples=3, payload=b"no chunk")
     assert one.add([garbage, entry(2, 20)], read) == [77]
     assert one.tuples == 1
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_passed_over_and_goes_with_the_next_step() -> Non
 
 
 def test_what_was_passed_over_alone_makes_a_step_necessary() -> None:
-    one = Pending({})
+    one = Backlog({})
     one.add([Entry(position="1-0", tuples=3, payload=b"no chunk")], read)
     assert one
     assert one.covering([], step=1, ticks=0).whole == ["1-0"]
@@ -126,7 +126,7 @@ def test_what_was_passed_over_alone_makes_a_step_necessary() -> None:
 
 
 def test_one_of_many_is_found_by_its_identity_and_taken_alone() -> None:
-    one = pending(entry(1, 10, 11, 12))
+    one = backlog(entry(1, 10, 11, 12))
     [wanted] = row_seeds(chunk_of(11).lineage).tolist()
     share = one.one_of({wanted})
     assert share is not None
@@ -145,7 +145,7 @@ def test_however_it_is_cut_each_tuple_is_covered_once(
     entries = [
         entry(at, *range(100 * at, 100 * at + size)) for at, size in enumerate(sizes, start=1)
     ]
-    one = pending(*entries)
+    one = backlog(*entries)
     seen: list[int] = []
     whole: list[str] = []
     step = 0

@@ -1,4 +1,4 @@
-"""The one subscription of a channel to its queue, begun and ended as the prefetch changes."""
+"""The one consumer that a channel has at the broker, begun and ended as the prefetch changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _QUIET_S = 0.25
 _WITHHOLD_S = 0.05
 
 
-class Subscription:
+class BrokerConsumer:
     """A consumer of the broker's, or none.
 
     All of it runs on the I/O thread; times are monotonic seconds.

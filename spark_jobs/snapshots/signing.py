@@ -11,8 +11,8 @@ _ALGORITHM = "sha256"
 _LENGTH = 32
 
 
-class BadSealError(ValueError):
-    """These bytes were not sealed with this key for this purpose."""
+class BadSignatureError(ValueError):
+    """These bytes were not signed with this key for this purpose."""
 
 
 def new_key() -> bytes:
@@ -20,25 +20,25 @@ def new_key() -> bytes:
     return secrets.token_bytes(_LENGTH)
 
 
-def seal(key: bytes, purpose: str, content: bytes) -> bytes:
+def sign(key: bytes, purpose: str, content: bytes) -> bytes:
     """The content with a signature before it; ``purpose`` says which task and step it is for."""
     return _signature(key, purpose, content) + content
 
 
-def unseal(key: bytes, purpose: str, sealed: bytes) -> bytes:
-    """The content; raises BadSealError if anything about it was changed."""
-    content = sealed[_LENGTH:]
-    if not hmac.compare_digest(sealed[:_LENGTH], _signature(key, purpose, content)):
-        raise BadSealError(
+def verified(key: bytes, purpose: str, signed: bytes) -> bytes:
+    """The content; raises BadSignatureError if anything about it was changed."""
+    content = signed[_LENGTH:]
+    if not hmac.compare_digest(signed[:_LENGTH], _signature(key, purpose, content)):
+        raise BadSignatureError(
             f"the state of {purpose} in Redis has a wrong signature: it was written by "
             "another process"
         )
     return content
 
 
-def body_of(sealed: bytes) -> bytes:
+def body_of(signed: bytes) -> bytes:
     """The content unchecked: for what is safe to read from any writer."""
-    return sealed[_LENGTH:]
+    return signed[_LENGTH:]
 
 
 def _signature(key: bytes, purpose: str, content: bytes) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tiercel.acker.errors import LedgerUnavailableError
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger, Token
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.suspects.book import CaseBook
@@ -22,7 +22,7 @@ class Watch(Protocol):
     def __call__(self, items: Sequence[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 
 
-class Guard:
+class ExecutionNotes:
     """Notes each tracked tuple of one bolt task before it is executed: one round trip to the
     case book per tuple.
 
@@ -92,7 +92,7 @@ class Guard:
         """
         try:
             self._note(None)
-        except LedgerUnavailableError:
+        except RedisUnavailableError:
             return
 
     def _note(self, doing: Suspect | None) -> None:

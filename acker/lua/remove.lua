@@ -11,7 +11,7 @@
 -- Must never tell an outcome of a root that is not pending: its outcome has been told before.
 
 local kind, groups = ARGV[3], tonumber(ARGV[4])
-local settled = 0
+local removed = 0
 
 for group = 1, groups do
   local key, high, records = KEYS[OWNERS + group], ARGV[3 + 2 * group], ARGV[4 + 2 * group]
@@ -33,8 +33,8 @@ for group = 1, groups do
   end
   if #gone > 0 then
     redis.call('HDEL', key, unpack(gone))
-    settled = settled + #gone
+    removed = removed + #gone
   end
 end
 append_outcomes()
-return settled
+return removed

@@ -22,7 +22,7 @@ class Delivery(NamedTuple):
     arrived_s: float = 0.0
 
 
-class Waiting:
+class HandOut:
     """Two lines: released messages, and behind them those that came from the broker.
 
     One thread puts messages in and may take them out again; another one takes them. A deque's ends
