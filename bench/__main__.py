@@ -57,8 +57,8 @@ def main() -> int:
         _say(line)
     if (factor := slower(results)) > 1:
         _say(
-            f"goals of latencies are {factor:.2f} times those of a machine whose bare "
-            f"consumer does {REFERENCE_PER_S:,}/s"
+            f"goals of latencies are {factor:.2f} times those of a machine whose bare consumer "
+            f"does {REFERENCE_PER_S:,}/s"
         )
     print(json.dumps(figures), flush=True)
     return int(failed)
@@ -109,8 +109,8 @@ def _write_docs(path: Path, peers: str | None) -> int:
     write(json.loads(path.read_text()), PAGES)
     if peers is None:
         _say(
-            "the tables are written, the plots are not: name a Python that has "
-            "matplotlib with --peers"
+            "the tables are written, the plots are not: name a Python that has matplotlib with "
+            "--peers"
         )
         return 0
     # matplotlib is in the environment of the peers.

@@ -254,8 +254,8 @@ def lines(found: Measured) -> Iterator[str]:
         yield f"hop at {rate}/s: p50 {row['p50_ms']:.3f} ms  p99 {row['p99_ms']:.3f} ms"
     inbox = found["idle"]["inbox"]
     yield (
-        f"idle: {inbox['cpu_ms_per_minute']:.1f} ms of CPU per minute, "
-        f"{inbox['inbox_bytes']:.0f} bytes"
+        f"idle: {inbox['cpu_ms_per_minute']:.1f} ms of CPU per minute, {inbox['inbox_bytes']:.0f} "
+        f"bytes"
     )
 
 

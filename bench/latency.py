@@ -60,8 +60,8 @@ class Latency:
         """For people."""
         return (
             f"{self.rate:>6,} per second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} "
-            f"ms  p99.9 {self.p999_ms:7.1f} ms"
-            f"  ({self.messages:,} messages, published at most {self.late_ms:.1f} ms late)"
+            f"ms  p99.9 {self.p999_ms:7.1f} ms  ({self.messages:,} messages, published at most "
+            f"{self.late_ms:.1f} ms late)"
         )
 
 

@@ -94,8 +94,8 @@ def _number(value: Figure, form: str = "{:,.0f}") -> str:
 def _machine(results: Results) -> list[str]:
     machine = dict(results["machine"])
     about = (
-        f"{machine.pop('cores')} cores of {machine.pop('CPU')}, "
-        f"{machine.pop('memory')} of memory, {machine.pop('kernel')}"
+        f"{machine.pop('cores')} cores of {machine.pop('CPU')}, {machine.pop('memory')} of memory, "
+        f"{machine.pop('kernel')}"
     )
     versions = ", ".join(f"{name} {version}" for name, version in machine.items())
     dates = sorted({part["measured"][:10] for part in results["parts"].values()})

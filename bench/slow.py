@@ -92,8 +92,7 @@ class SlowDrained:
         least = self.busiest * self.tasks / (self.messages + self.raised)
         return (
             f"{self.messages:,} messages of {self.work_ms:,g} ms, {self.tasks} tasks, "
-            f"{self.raised} raised:"
-            f" {self.wall_s:.1f} s, {self.ratio:.2f} x the work / tasks"
+            f"{self.raised} raised: {self.wall_s:.1f} s, {self.ratio:.2f} x the work / tasks"
             f" (the busiest task had {self.busiest}, so {least:.2f} at best)"
         )
 
@@ -283,8 +282,7 @@ def line(row: dict[str, float]) -> str:
     """For people."""
     return (
         f"{row['work_ms']:>6,g} ms per tuple, {row['tasks']:>2} tasks: "
-        f"{row['messages_per_s']:>9,.1f} messages/s,"
-        f" {row['share']:.0%} of tasks / time"
+        f"{row['messages_per_s']:>9,.1f} messages/s, {row['share']:.0%} of tasks / time"
     )
 
 

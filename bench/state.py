@@ -123,8 +123,8 @@ def main() -> None:
         empty = small_batches(url, 0)
         million = small_batches(url, 1_000_000)
         print(
-            f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms "
-            "beside 1,000,000 entries"
+            f"a step of ten keys: {empty:.2f} ms in an empty state, {million:.2f} ms beside "
+            "1,000,000 entries"
         )
         print(f"ratio: {million / empty:.2f}")
         updates, slowest = updates_a_second(url)

@@ -262,9 +262,9 @@ def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[
 def lines(found: dict[str, dict[str, float]]) -> list[str]:
     """For people."""
     return [
-        f"{kind:<10} {row['tuples_per_s']:>11,.0f} tuples/s on one core; us: "
-        f"{row['spout_us']:.2f} per sentence emitted,"
-        f" {row['split_us']:.2f} per tuple split, {row['count_us']:.2f} per word counted"
+        f"{kind:<10} {row['tuples_per_s']:>11,.0f} tuples/s on one core; us: {row['spout_us']:.2f} "
+        f"per sentence emitted, {row['split_us']:.2f} per tuple split, {row['count_us']:.2f} per "
+        f"word counted"
         for kind, row in found.items()
     ]
 

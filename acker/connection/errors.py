@@ -181,7 +181,7 @@ def _tls_advice(error: BaseException) -> str | None:
         return f"check the port, and {SCHEMES}"
     if "ALERT" in reason:
         return (
-            "it asks for another certificate or protocol: see ssl_certfile and "
-            "ssl_keyfile, and its log"
+            "it asks for another certificate or protocol: see ssl_certfile and ssl_keyfile, and "
+            "its log"
         )
     return None

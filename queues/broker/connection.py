@@ -50,8 +50,8 @@ _LOGIN = (
     "RabbitMQ at {at} refused the login of user {user!r}; check user and password in the AMQP URL"
 )
 _VHOST = (
-    "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; "
-    "create it or grant access"
+    "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; create it or grant "
+    "access"
 )
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str], ...] = (
     ((amqp.AuthenticationError,), BrokerRefusedError, _LOGIN),
@@ -59,8 +59,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
         (amqp.IncompatibleProtocolError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
         BrokerUnavailableError,
         (
-            "what listens at {at} hung up without a greeting; wait if it is starting, "
-            "else check the port, and amqp or amqps"
+            "what listens at {at} hung up without a greeting; wait if it is starting, else check "
+            "the port, and amqp or amqps"
         ),
     ),
     (
@@ -75,8 +75,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
         (ssl.SSLError, amqp.ProtocolSyntaxError),
         BrokerRefusedError,
         (
-            "what answers at {at} does not speak this protocol; check the port, and "
-            "whether it is amqp or amqps"
+            "what answers at {at} does not speak this protocol; check the port, and whether it is "
+            "amqp or amqps"
         ),
     ),
     (
@@ -167,8 +167,8 @@ def translate(error: BaseException, address: Address) -> QueuesError:
                 )
             )
     return BrokerUnavailableError(
-        f"RabbitMQ at {address} did not answer ({_brief(cause)}); check that it runs "
-        "and is reachable"
+        f"RabbitMQ at {address} did not answer ({_brief(cause)}); check that it runs and is "
+        "reachable"
     )
 
 

@@ -130,10 +130,9 @@ def _judge(
     limit = declared.limit.returns
     if declared.limit.deletes and limit is not None and limit < 1:
         raise BrokerRefusedError(
-            f"queue {queue.name!r} on {address} has the delivery limit {limit} and no "
-            "dead-letter exchange: RabbitMQ deletes"
-            " each message that comes back; declare the queue with a higher limit or a "
-            "dead-letter exchange"
+            f"queue {queue.name!r} on {address} has the delivery limit {limit} and no dead-letter "
+            "exchange: RabbitMQ deletes each message that comes back; declare the queue with a "
+            "higher limit or a dead-letter exchange"
         )
     if found is None:
         why = "its arguments cannot be read"
@@ -144,9 +143,8 @@ def _judge(
         )
     elif not declared.limit.returns_are_free:
         why = (
-            f"RabbitMQ dead-letters what comes back more than {limit} times, for lost "
-            "connections too;"
-            " to end that, delete it when it is empty and let tiercel declare it with "
+            f"RabbitMQ dead-letters what comes back more than {limit} times, for lost connections "
+            "too; to end that, delete it when it is empty and let tiercel declare it with "
             f"{LIMIT}={BROKER_LIMIT}"
         )
     elif found.get(TYPE) != "quorum":

@@ -82,8 +82,8 @@ def _refuse_missing(address: Address, names: Sequence[str], found: Sequence[Queu
     for name in names:
         if name not in there:
             raise QueueMissingError(
-                f"there is no queue {name!r} on {address}; publish to it or start its "
-                "topology first"
+                f"there is no queue {name!r} on {address}; publish to it or start its topology "
+                "first"
             )
 
 

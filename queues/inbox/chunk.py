@@ -212,8 +212,8 @@ def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
     message = pa.ipc.read_message(pa.py_buffer(payload)[at:])
     if message.type != "record batch" or message.metadata_version != pa.ipc.MetadataVersion.V5:
         raise BadChunkError(
-            f"a {message.type} of Arrow's format {message.metadata_version} where its "
-            "rows should be"
+            f"a {message.type} of Arrow's format {message.metadata_version} where its rows should "
+            "be"
         )
     if _is_compressed(message.metadata):
         raise BadChunkError("its body is compressed")

@@ -96,8 +96,7 @@ class LetterBox:
                 raise PublishRefusedError(
                     (
                         f"queue {queue!r} did not take message {before + 1} for {_PATIENCE_S:.0f} "
-                        "s; "
-                        "it is full or unavailable"
+                        "s; it is full or unavailable"
                     ),
                     before,
                 ) from refusal

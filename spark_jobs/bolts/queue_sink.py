@@ -188,6 +188,6 @@ def _can_name_a_queue(name: object) -> TypeGuard[str]:
 def no_address(component: str) -> str:
     """Return the message for a topology without a broker to publish to."""
     return (
-        f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or "
-        "set TIERCEL_AMQP"
+        f"{component!r} publishes to RabbitMQ, and no address is given: use --amqp or set "
+        "TIERCEL_AMQP"
     )

@@ -14,8 +14,8 @@ from tiercel.spark_jobs.errors import BadAnchorsError
 from tiercel.spark_jobs.reasons import one_line
 
 _WANTED = (
-    "give one row number for each output row, a list of row numbers for each, or "
-    "None for rows that are in no tree"
+    "give one row number for each output row, a list of row numbers for each, or None for rows "
+    "that are in no tree"
 )
 
 
@@ -50,8 +50,7 @@ def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:
     if not counts.all():
         raise BadAnchorsError(
             f"output row {int(np.argmin(counts))} has an empty list of anchors: emit rows "
-            "that are in no tree"
-            " by themselves, with anchors=None"
+            "that are in no tree by themselves, with anchors=None"
         )
     return Given(counts=counts, rows=_rows(array.flatten(), inputs), single=False)
 

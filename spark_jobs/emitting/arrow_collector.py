@@ -139,8 +139,8 @@ class ArrowRecorder(Recorder, ArrowCollector):
         if self.closed:
             raise AlreadyAckedError(
                 f"{self._record.component!r} uses the collector of a call that has ended; its "
-                "rows are acked or failed:"
-                " use the collector that execute or flush is given, and do not keep it"
+                "rows are acked or failed: use the collector that execute or flush is given, and "
+                "do not keep it"
             )
 
     def _read(

@@ -69,9 +69,8 @@ def _table(data: Any, schema: Schema) -> pa.RecordBatch | pa.Table:
             f"these are no columns for ({schema}): {one_line(str(error))}"
         ) from error
     raise BadValuesError(
-        "give a RecordBatch, a Table, a data frame, or a mapping of "
-        f"({', '.join(schema.names)}) to arrays,"
-        f" not the {type(data).__name__} {one_line(repr(data)):.50}"
+        f"give a RecordBatch, a Table, a data frame, or a mapping of ({', '.join(schema.names)}) "
+        f"to arrays, not the {type(data).__name__} {one_line(repr(data)):.50}"
     )
 
 

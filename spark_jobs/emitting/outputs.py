@@ -197,8 +197,7 @@ class Outputs:
         if not listed or len(values) != output_stream.width:
             raise BadValuesError(
                 f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list "
-                "with one value for each of"
-                f" ({output_stream.schema})"
+                f"with one value for each of ({output_stream.schema})"
             )
 
 

@@ -152,8 +152,8 @@ class WorkingCopy:
         if len(packed.content) > _LARGE:
             record.report(
                 f"its attributes have {len(packed.content) // _MIB} MiB, pickled after each "
-                "step in which they change:"
-                " name in transient those that need not outlive the process, or use a StatefulBolt"
+                "step in which they change: name in transient those that need not outlive the "
+                "process, or use a StatefulBolt"
             )
         for name, why in packed.stuck.items():
             record.report(

@@ -45,8 +45,7 @@ def writing_options() -> Iterator[Sequence[str]]:
     if not os.access(path.parent, os.W_OK) or " " in str(path):
         raise SparkUnavailableError(
             f"cannot write {path}: run it as the user who installed Spark, into a folder "
-            "without spaces;"
-            " Spark works without it too"
+            "without spaces; Spark works without it too"
         )
     try:
         yield (f"-XX:ArchiveClassesAtExit={part}", _QUIET)

@@ -48,8 +48,8 @@ class SparkUnit:
         if self.context.getConf().get("spark.authenticate", "false") != "true":
             log.warning(
                 "Spark at %s asks for no secret: every process that reaches its ports can "
-                "fetch the passwords of RabbitMQ and"
-                " Redis; set spark.authenticate as docs/deploy.md says",
+                "fetch the passwords of RabbitMQ and Redis; set spark.authenticate as "
+                "docs/deploy.md says",
                 master,
                 extra={"event": "spark_open"},
             )

@@ -38,8 +38,8 @@ def pack_code(module: str, archive: Path) -> None:
                 if size > _MOST_MB << 20:
                     raise TopologyError(
                         f"more than {_MOST_MB} MB in the packages beside {module!r} would go to "
-                        "each executor; "
-                        f"keep the topology in a folder of its own ({root.parent} has more)"
+                        f"each executor; keep the topology in a folder of its own ({root.parent} "
+                        f"has more)"
                     )
                 _add(
                     packed,

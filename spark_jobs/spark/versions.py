@@ -31,6 +31,6 @@ def check_versions() -> None:
     if version is None or int(version[1]) < _OLDEST_JAVA:
         shown = version[1] if version else "of unknown version"
         raise SparkUnavailableError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer, {java} is {shown}: apt-get "
-            "install openjdk-17-jre-headless"
+            f"Spark needs Java {_OLDEST_JAVA} or newer, {java} is {shown}: apt-get install "
+            "openjdk-17-jre-headless"
         )

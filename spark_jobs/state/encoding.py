@@ -50,8 +50,7 @@ def encode_value(value: Any) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise BadStateError(
             f"{_shown(value)} cannot be put into a state ({error}): use None, bool, int, "
-            "float, str, bytes, and lists and dicts"
-            " of them"
+            "float, str, bytes, and lists and dicts of them"
         ) from None
 
 

@@ -168,9 +168,8 @@ class StateShard:
 def other_shards(component: str, then: int, now: int) -> StateLayoutError:
     """Return the error for a state that was written with another number of shards."""
     return StateLayoutError(
-        f"the state of {component!r} was written with ackers={then}, now it is {now}: "
-        f"set ackers={then} again,"
-        " or remove the state"
+        f"the state of {component!r} was written with ackers={then}, now it is {now}: set "
+        f"ackers={then} again, or remove the state"
     )
 
 

@@ -76,8 +76,7 @@ class MemoryEngine:
             if steps > _MOST_STEPS and has_cycle(self._topology):
                 raise LocalClusterError(
                     f"tuples still go round after {_MOST_STEPS:,} steps: the bolts are a "
-                    "cycle, "
-                    "which one of them must end"
+                    "cycle, which one of them must end"
                 )
         self._counting.flush()
 

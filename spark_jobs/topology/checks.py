@@ -86,8 +86,8 @@ def _check_subscription(topology: Topology, id_: str, subscription: Subscription
     except KeyError:
         known = ", ".join((*topology.spouts, *topology.bolts))
         raise TopologyError(
-            f"bolt {id_!r} subscribes to {component!r}, which is not in the topology; "
-            f"there are {known}"
+            f"bolt {id_!r} subscribes to {component!r}, which is not in the topology; there are "
+            f"{known}"
         ) from None
     if stream not in source.streams:
         known = ", ".join(source.streams) or "none: set output_fields"

@@ -225,8 +225,7 @@ class Custom(Grouping):
             if foreign:
                 raise GroupingError(
                     f"the grouping of stream {stream.name!r} of {context.component!r} chose task "
-                    f"{foreign[0]!r};"
-                    f" choose among {', '.join(map(str, stream.tasks))}"
+                    f"{foreign[0]!r}; choose among {', '.join(map(str, stream.tasks))}"
                 )
             return chosen
 

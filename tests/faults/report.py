@@ -76,8 +76,8 @@ def _line(row: Shown) -> str:
     target = target_s(row.fault)
     shown = "" if target is None else f"{target:.0f} s"
     return (
-        f"| {row.fault} | {row.published:,} | {row.repeated:,} | "
-        f"{row.dead_lettered:,} | {row.recovery_s:.1f} s | {shown} |"
+        f"| {row.fault} | {row.published:,} | {row.repeated:,} | {row.dead_lettered:,} | "
+        f"{row.recovery_s:.1f} s | {shown} |"
     )
 
 

@@ -68,9 +68,8 @@ def survives(cluster: Stack, said: str, kill: str, *orders: str) -> Counter[str]
     )
     print(  # noqa: T201
         f"{said}: {again}; repeated {len(found.first_repeated)} of the first bolt, "
-        f"{len(found.repeated)} of the second; "
-        f"{len(found.strays)} that were committed; {counts['timeout']} timeouts, "
-        f"{counts['failed']} failed"
+        f"{len(found.repeated)} of the second; {len(found.strays)} that were committed; "
+        f"{counts['timeout']} timeouts, {counts['failed']} failed"
     )
     assert cluster.spark_run() == run
     # A message that times out comes again; on a machine that is free none does.

@@ -130,8 +130,7 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
     repeated = sum(found.done[key] > 1 for key in mixed.keys)
     print(  # noqa: T201
         f"{name}: struck with {struck_with} of {len(mixed.keys)} processed, all after "
-        f"{processed_s:.1f} s, "
-        f"{repeated} repeated; {shown}"
+        f"{processed_s:.1f} s, {repeated} repeated; {shown}"
     )
     assert max(found.done[key] for key in mixed.keys) <= 2
     # The queue is empty and nothing was dead-lettered: all are acked. The counters lack what a

@@ -130,11 +130,10 @@ def vanish(wired, come_back):
     counts = wired.counts()
     last_s = found.last_at - stopped_at
     print(  # noqa: T201
-        f"{len(load.published)} messages, {meanwhile} while it was away, at full rate "
-        f"after {flowed_s:.1f} s, "
-        f"the last {last_s:.0f} s after it went; "
-        f"{found.begun.total() - len(load.published)} executed again; "
-        f"{counts['acked']} acked, {counts['released']} released"
+        f"{len(load.published)} messages, {meanwhile} while it was away, at full rate after "
+        f"{flowed_s:.1f} s, the last {last_s:.0f} s after it went; "
+        f"{found.begun.total() - len(load.published)} executed again; {counts['acked']} acked, "
+        f"{counts['released']} released"
     )
     assert meanwhile > (AWAY_S - FLOWS_AGAIN_S) * RATE
     assert tallied(wired) == dict.fromkeys(load.published, 1)

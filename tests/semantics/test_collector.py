@@ -61,16 +61,16 @@ FAILED = {
     ),
     "fail ack": "on purpose",
     "ack emit": (
-        "AlreadyAckedError: 'b1' anchors to Tuple(s:default, line='ack emit'), "
-        "which it has acked before"
+        "AlreadyAckedError: 'b1' anchors to Tuple(s:default, line='ack emit'), which it has acked "
+        "before"
     ),
     "string": "ForeignTupleError: 'b1' acks 'foreign', which is no tuple",
     "stream ack": (
         "UnknownStreamError: 'b1' emits on stream 'late'; its streams are default, direct"
     ),
     "two ack": (
-        "BadValuesError: 'b1' emits ['', ''] on stream 'default'; give a list with "
-        "one value for each of (word string)"
+        "BadValuesError: 'b1' emits ['', ''] on stream 'default'; give a list with one value for "
+        "each of (word string)"
     ),
     "number ack": "stream 'default': field 'word' is a string, the value is the int 7",
     "direct ack": "DirectStreamError: 'b1'",
@@ -126,8 +126,8 @@ def test_the_tuple_of_another_task_cannot_be_acked(cluster_of):
     cluster.run_until_idle()
     assert outcome(cluster) == ([], [7], 0)
     expected = (
-        "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which "
-        "this task does not hold"
+        "taking[3]: ForeignTupleError: 'taking' acks Tuple(s:default, x=7), which this task does "
+        "not hold"
     )
     assert cluster.fail_reasons("s") == [expected]
 
@@ -181,8 +181,8 @@ def test_values_that_do_not_fit_the_stream_fail_the_tuple_and_nothing_of_it_leav
         wrong_type == "mixed[2]: stream 'numbers': field 'n' is a long, the value is the str 'type'"
     )
     assert unknown == (
-        "mixed[2]: UnknownStreamError: 'mixed' emits on stream 'nowhere'; its "
-        "streams are words, numbers"
+        "mixed[2]: UnknownStreamError: 'mixed' emits on stream 'nowhere'; its streams are words, "
+        "numbers"
     )
     assert "BadValuesError: 'mixed' emits [1, 2]" in wrong_number
     assert sorted(cluster.read_tuples("mixed", "words")) == [["fine"], ["good"]]

@@ -150,8 +150,8 @@ def test_a_custom_grouping_that_chooses_a_stranger_or_raises_fails_the_tuple(clu
     assert outcome(cluster) == (["good"], ["bad", "raise"], 0)
     stranger, raised = cluster.fail_reasons("s")
     assert stranger == (
-        "echo[2]: GroupingError: the grouping of stream 'default' of 'echo' chose "
-        "task 99; choose among 3, 4"
+        "echo[2]: GroupingError: the grouping of stream 'default' of 'echo' chose task 99; choose "
+        "among 3, 4"
     )
     assert raised == "echo[2]: LookupError: no task will do"
     assert sorted(row[0] for row in cluster.read_tuples("end")) == [3, 4]

@@ -41,8 +41,8 @@ class Configured(BasicBolt):
 
     def prepare(self, config, context):
         places = (
-            f"{context.topology} {context.component} {context.task_id} "
-            f"{context.task_index} of {context.parallelism}"
+            f"{context.topology} {context.component} {context.task_id} {context.task_index} of "
+            f"{context.parallelism}"
         )
         around = f"from {context.sources} to {dict(context.targets)}"
         self.told = f"{places} {around}: {config['colour']} {config['message_timeout_secs']:.0f}"

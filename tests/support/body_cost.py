@@ -17,9 +17,8 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.schema import Schema
 
 SCHEMA = Schema.parse(
-    "a string, n long, d decimal(38,10), x binary, l array<long>, dl "
-    "array<decimal(38,10)>, tl array<timestamp>, "
-    "s array<string>, f array<double>, g array<array<long>>"
+    "a string, n long, d decimal(38,10), x binary, l array<long>, dl array<decimal(38,10)>, tl "
+    "array<timestamp>, s array<string>, f array<double>, g array<array<long>>"
 )
 ASTRAL = "😀".encode()  # makes a text of four bytes per character
 

@@ -27,21 +27,16 @@ class Certificate:
     def for_rabbitmq(self, folder: str, listener: str) -> str:
         """Lines of its configuration."""
         return (
-            f"listeners.ssl.1 = {listener}\n"
-            f"ssl_options.cacertfile = {folder}/ca.pem\n"
-            f"ssl_options.certfile = {folder}/server.pem\n"
-            f"ssl_options.keyfile = {folder}/server.key\n"
-            "ssl_options.verify = verify_none\n"
+            f"listeners.ssl.1 = {listener}\nssl_options.cacertfile = {folder}/ca.pem\n"
+            f"ssl_options.certfile = {folder}/server.pem\nssl_options.keyfile = "
+            f"{folder}/server.key\nssl_options.verify = verify_none\n"
         )
 
     def for_redis(self, folder: str, port: int) -> str:
         """Lines of its configuration."""
         return (
-            f"tls-port {port}\n"
-            f"tls-ca-cert-file {folder}/ca.pem\n"
-            f"tls-cert-file {folder}/server.pem\n"
-            f"tls-key-file {folder}/server.key\n"
-            "tls-auth-clients no\n"
+            f"tls-port {port}\ntls-ca-cert-file {folder}/ca.pem\ntls-cert-file "
+            f"{folder}/server.pem\ntls-key-file {folder}/server.key\ntls-auth-clients no\n"
         )
 
 

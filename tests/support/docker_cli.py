@@ -71,8 +71,8 @@ def fetch(folder: Path) -> None:
     """
     apt = Apt.find()
     assert apt is not None, (
-        "there is no docker compose, and no apt to get it with: install Docker's "
-        "compose and buildx plugins"
+        "there is no docker compose, and no apt to get it with: install Docker's compose and "
+        "buildx plugins"
     )
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)

@@ -34,8 +34,8 @@ from tiercel.workers.terminal import say
 app = typer.Typer(
     name="tiercel",
     help=(
-        "Storm's guarantee, every message fully processed or replayed, on RabbitMQ, "
-        "Redis and Spark."
+        "Storm's guarantee, every message fully processed or replayed, on RabbitMQ, Redis and "
+        "Spark."
     ),
     no_args_is_help=True,
     add_completion=False,

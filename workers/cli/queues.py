@@ -108,8 +108,8 @@ def read(
     found = look_for(settings.amqp or "", queue, letter)
     if found is None:
         raise UsageError(
-            f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; "
-            f"tiercel dead-letters show {queue}"
+            f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; tiercel "
+            f"dead-letters show {queue}"
         )
     say(body_text(found.body, found.size)[1])
 

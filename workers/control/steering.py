@@ -22,8 +22,8 @@ _ANSWER_S = 5.0
 _BEGIN_S = 30.0
 _NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
 _NOT_WANTED = (
-    "begun a new run, but without these numbers of tasks: its driver has other "
-    "code, or an older tiercel; start it again"
+    "begun a new run, but without these numbers of tasks: its driver has other code, or an older "
+    "tiercel; start it again"
 )
 # Spout workers ask once a second, and so do those in reserve, which are not counted: ``kill``
 # stands for that long at least.
@@ -107,8 +107,8 @@ class Steering:
                 break
         if left:
             self._say(
-                f"{self._name} is killed, but not ended yet: {', '.join(left)}; does "
-                "something start them again?"
+                f"{self._name} is killed, but not ended yet: {', '.join(left)}; does something "
+                "start them again?"
             )
             return False
         self._control.order(State.ACTIVE)  # for the next start
@@ -125,8 +125,7 @@ class Steering:
             if name in spouts:
                 raise UsageError(
                     f"{name!r} is a spout of {self._name}: each of its tasks is a process; "
-                    "change "
-                    "its parallelism in the code"
+                    "change its parallelism in the code"
                 )
             # An order for a bolt that the code has lost can be taken back.
             if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:

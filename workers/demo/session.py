@@ -109,8 +109,8 @@ def _kill_a_worker(console: Console, running: LocalRun) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         console.print(
-            f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process "
-            f"{pid}): the broker requeues what it held"
+            f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process {pid}): the "
+            f"broker requeues what it held"
         )
 
 

@@ -124,8 +124,7 @@ class Runs:
             if ended is Ended.FAILED and failures >= _HOPELESS:
                 raise RunsFailedError(
                     f"{failures} runs of {self._name} failed one after the other, the last one "
-                    f"with: {fault}; "
-                    "spout workers hold still until a driver is there again"
+                    f"with: {fault}; spout workers hold still until a driver is there again"
                 )
             if self._keeper.held:
                 rest_s = pause_s(failures)

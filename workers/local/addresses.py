@@ -90,9 +90,8 @@ def _folder(*, make: bool) -> Iterator[int]:
 
 def _unusable(path: Path) -> ConfigError:
     return ConfigError(
-        f"{path} must be a folder that belongs to this user, with mode 0700, for "
-        "passwords are noted there:"
-        " have it removed, or set XDG_RUNTIME_DIR to a folder of yours"
+        f"{path} must be a folder that belongs to this user, with mode 0700, for passwords are "
+        "noted there: have it removed, or set XDG_RUNTIME_DIR to a folder of yours"
     )
 
 

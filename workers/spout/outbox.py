@@ -200,8 +200,7 @@ class Outbox:
             self._stranger = holder.driver
             log.warning(
                 "the driver runs another version of the topology: start it and the spout "
-                "workers with the same one; "
-                "nothing is sent until then",
+                "workers with the same one; nothing is sent until then",
                 extra={"event": "other_version"},
             )
         return False

@@ -180,8 +180,8 @@ def test_servers_by_number_are_one_object_each(redis_url):
 def mark(server, key, what, reply="1"):
     """Note ``what`` and reply; 1 lets the next call be made."""
     text = (
-        "#!lua flags=allow-oom\nredis.call('RPUSH', KEYS[1], ARGV[#ARGV])"
-        f" if true then return {reply} end\nreturn 7"
+        "#!lua flags=allow-oom\nredis.call('RPUSH', KEYS[1], ARGV[#ARGV]) if true then return "
+        f"{reply} end\nreturn 7"
     )
     return server.script(text)(
         [key], [what], lambda found: found == 1 if isinstance(found, int) else found, "mark"

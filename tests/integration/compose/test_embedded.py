@@ -147,10 +147,8 @@ def test_rabbitmq_keeps_messages_over_a_crash_and_no_queue_when_restarted_empty(
 
 def test_no_process_and_no_folder_is_left_when_the_parent_is_killed() -> None:
     script = (
-        "import os, signal\n"
-        "from tiercel.compose.embedded import EmbeddedServices\n"
-        "s = EmbeddedServices().start()\n"
-        "print(s.rabbitmq.folder, s.redis.folder, flush=True)\n"
+        "import os, signal\nfrom tiercel.compose.embedded import EmbeddedServices\ns = "
+        "EmbeddedServices().start()\nprint(s.rabbitmq.folder, s.redis.folder, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     root = Path(__file__).parents[3]

@@ -104,12 +104,9 @@ def test_what_a_dead_child_leaves_behind_is_killed_too(
 def test_children_are_gone_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = (
-        "import os, signal, sys\n"
-        "from tiercel.workers.processes import Child, Supervisor\n"
-        "s = Supervisor()\n"
-        "s.start(Child('a', ['sh', '-c', 'sleep 1000 & echo $$ $! > $0.new; mv "
-        "$0.new $0; wait', sys.argv[1]]))\n"
-        "while not os.path.exists(sys.argv[1]): pass\n"
+        "import os, signal, sys\nfrom tiercel.workers.processes import Child, Supervisor\n"
+        "s = Supervisor()\ns.start(Child('a', ['sh', '-c', 'sleep 1000 & echo $$ $! > $0.new; mv "
+        "$0.new $0; wait', sys.argv[1]]))\nwhile not os.path.exists(sys.argv[1]): pass\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(pids)], cwd=ROOT, check=False)

@@ -147,8 +147,8 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(
     with pytest.raises(StateLayoutError) as caught:
         driver.run()
     assert str(caught.value) == (
-        f"the state of 'count' was written with ackers={then}, now it is {now}: set "
-        f"ackers={then} again, or remove the state"
+        f"the state of 'count' was written with ackers={then}, now it is {now}: set ackers={then} "
+        f"again, or remove the state"
     )
     assert driver._ground.lease.holder() is None
     assert drive(ackers=then, bolt=Count())._runs.begin(2)

@@ -15,9 +15,8 @@ from tiercel.queues.formats import decoder_for, default_format
 from tiercel.queues.schema import Schema
 
 EVERYTHING = Schema.parse(
-    "s string, b binary, t boolean, i8 tinyint, i16 smallint, i32 int, i64 "
-    "bigint, f float, d double, day date, "
-    "at timestamp, local timestamp_ntz, price decimal(10,2), words "
+    "s string, b binary, t boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d "
+    "double, day date, at timestamp, local timestamp_ntz, price decimal(10,2), words "
     "array<string>, grid array<array<int>>"
 )
 

@@ -93,8 +93,8 @@ def test_the_environment_goes_before_every_file():
 def test_a_real_pip_with_such_a_configuration_is_understood(tmp_path, monkeypatch):
     conf = tmp_path / "pip.conf"
     conf.write_text(
-        "[global]\nconstraint = /nowhere/constraints.txt\nfind-links = /nowhere\n"
-        f"extra-index-url =\n    {INDEX}\n    file:///nowhere/simple\n[install]\nretries = 7\n"
+        "[global]\nconstraint = /nowhere/constraints.txt\nfind-links = /nowhere\nextra-index-url "
+        f"=\n    {INDEX}\n    file:///nowhere/simple\n[install]\nretries = 7\n"
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", str(conf))
     monkeypatch.setenv("PIP_BUILD_CONSTRAINT", "/nowhere/build.txt")

@@ -30,8 +30,8 @@ def module(tmp_path: Path, monkeypatch):
 
 
 BUILD = (
-    "import tiercel.examples.word_count\ntopology = "
-    "tiercel.examples.word_count.topology\nready = topology()\n"
+    "import tiercel.examples.word_count\ntopology = tiercel.examples.word_count.topology\nready = "
+    "topology()\n"
 )
 
 
@@ -111,17 +111,13 @@ def test_a_module_that_is_not_there_is_said_to_be_missing(name: str, module) -> 
 
 def test_spouts_that_read_a_queue_get_more_tasks_and_no_others(module) -> None:
     name = module(
-        "from tiercel import QueueSpout, Spout\n"
-        "from tiercel import BasicBolt, TopologyBuilder\n"
-        "class Own(Spout):\n"
-        "    output_fields = 'n long'\n"
-        "def topology():\n"
-        "    builder = TopologyBuilder('several')\n"
-        "    builder.set_spout('few', QueueSpout('few', fields='n long'))\n"
-        "    builder.set_spout('many', QueueSpout('many', fields='n long'), parallelism=5)\n"
-        "    builder.set_spout('own', Own(), parallelism=2)\n"
-        "    builder.set_bolt('sink', BasicBolt()).shuffle_grouping('own')\n"
-        "    return builder.build()\n"
+        "from tiercel import QueueSpout, Spout\nfrom tiercel import BasicBolt, TopologyBuilder\n"
+        "class Own(Spout):\n    output_fields = 'n long'\ndef topology():\n    builder = "
+        "TopologyBuilder('several')\n    builder.set_spout('few', QueueSpout('few', fields='n "
+        "long'))\n    builder.set_spout('many', QueueSpout('many', fields='n long'), "
+        "parallelism=5)\n    builder.set_spout('own', Own(), parallelism=2)\n    "
+        "builder.set_bolt('sink', BasicBolt()).shuffle_grouping('own')\n    return "
+        "builder.build()\n"
     )
     raised = load_topology(f"{name}:topology", 3)
     plain = load_topology(f"{name}:topology")

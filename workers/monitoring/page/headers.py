@@ -19,9 +19,8 @@ _NOTHING = "default-src 'none'; frame-ancestors 'none'"
 # styles. Neither lets a text become a script: a script in the page has this answer's nonce, or
 # is a file of ours.
 _PAGE = (
-    "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; "
-    "style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' "
+    "'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 

@@ -117,7 +117,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with "
-            "--host and --port"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and "
+            "--port"
         ) from error
     return listener

@@ -20,9 +20,9 @@ from tiercel.spark_jobs.bolts.tuples import tuples_of
 
 ROUTE = Route(component="s", stream="default", source_task=1, target_task=2)
 EVERY_TYPE = Schema.parse(
-    "a string, b binary, c boolean, d byte, e short, f int, g long, h float, i "
-    "double, j date, k timestamp,"
-    " l timestamp_ntz, m decimal(10,2), n array<string>, o array<array<long>>, p array<boolean>"
+    "a string, b binary, c boolean, d byte, e short, f int, g long, h float, i double, j date, k "
+    "timestamp, l timestamp_ntz, m decimal(10,2), n array<string>, o array<array<long>>, p "
+    "array<boolean>"
 )
 WHEN = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - a timestamp_ntz
 ROW = [

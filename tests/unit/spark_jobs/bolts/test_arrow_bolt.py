@@ -420,8 +420,8 @@ def test_what_a_flush_could_not_do_fails_every_row_and_the_next_step_has_a_fresh
 def test_there_is_no_row_to_anchor_to_in_flush() -> None:
     pump, roots = run(Flushing(lambda _, collector: collector.emit({"word": ["x"]}, [0])), "a")
     reason = (
-        "flush: BadAnchorsError: 'bolt', stream 'default': there is no input row 0: "
-        "there are no rows here"
+        "flush: BadAnchorsError: 'bolt', stream 'default': there is no input row 0: there are no "
+        "rows here"
     )
     assert pump.failed == {roots["a"]: f"bolt: {reason}"}
 

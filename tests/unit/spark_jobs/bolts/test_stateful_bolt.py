@@ -89,12 +89,12 @@ def test_everything_that_a_state_does():
             "b'x'}]); answer(state.get('k'))"
         ),
         (
-            "found = state.get('k'); found.append(2); answer(state.get('k')); "
-            "state.put('k', found); found.append(3)"
+            "found = state.get('k'); found.append(2); answer(state.get('k')); state.put('k', "
+            "found); found.append(3)"
         ),
         (
-            "answer(state.get('k')); state.delete('k'); state.delete('no'); "
-            "answer(state.get('k', 'gone'))"
+            "answer(state.get('k')); state.delete('k'); state.delete('no'); answer(state.get('k', "
+            "'gone'))"
         ),
         (
             "answer(state.get('k', 'gone')); answer(state.increment(('n', 1))); "
@@ -128,8 +128,8 @@ def test_entries_may_change_while_they_are_iterated_over():
     cluster, answers = scripted(
         "[state.put(n, n) for n in range(6)]",
         (
-            "for key, n in state.iterate(): answer(key); state.delete(key); "
-            "state.delete(5 - n); state.put('new', -100)"
+            "for key, n in state.iterate(): answer(key); state.delete(key); state.delete(5 - n); "
+            "state.put('new', -100)"
         ),
     )
     assert cluster.failed("spout") == []

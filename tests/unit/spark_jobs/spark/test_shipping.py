@@ -52,8 +52,8 @@ def in_archive(archive: Path, script: str, folder: Path) -> str:
     nothing else of ours.
     """
     paths = (
-        f"import sys; sys.path[:] = [{str(archive)!r}] + [p for p in sys.path if p "
-        f"not in ('', {str(ROOT)!r})]\n"
+        f"import sys; sys.path[:] = [{str(archive)!r}] + [p for p in sys.path if p not in ('', "
+        f"{str(ROOT)!r})]\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", paths + script],
