@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 
+from tiercel.acker.work import REASON_LENGTH
+
 # Exceptions that end a bolt's call and not the Spark task: also ``sys.exit`` in some library, which
 # is only an error here.
 RAISED = (Exception, SystemExit, CancelledError)
-_LENGTH = 500
 
 
 def reason_of(error: object) -> str:
@@ -22,10 +23,10 @@ def reason_of(error: object) -> str:
     if not isinstance(error, BaseException):
         return text
     name = type(error).__name__
-    return f"{name}: {text}"[:_LENGTH] if text else name
+    return f"{name}: {text}"[:REASON_LENGTH] if text else name
 
 
 def one_line(text: str) -> str:
     """The first line that is not empty, not too long."""
-    lines = text.lstrip()[:_LENGTH].splitlines()
+    lines = text.lstrip()[:REASON_LENGTH].splitlines()
     return lines[0].rstrip() if lines else ""

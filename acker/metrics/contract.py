@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from tiercel.acker.metrics.windows import Counted, Counts, Window
+from tiercel.acker.work import REASON_LENGTH
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +34,6 @@ ERRORS_KEPT = 1000
 # As in Storm: five errors per task in ten seconds.
 ERRORS_A_WINDOW = 5
 ERRORS_WINDOW = timedelta(seconds=10)
-_MESSAGE_LENGTH = 500
 
 
 def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorReport]]:
@@ -45,8 +45,8 @@ def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorRe
 
 
 def clipped(error: ErrorReport) -> ErrorReport:
-    """Return the report with at most 500 characters of message."""
-    return replace(error, message=error.message[:_MESSAGE_LENGTH])
+    """Return the report with a message of at most REASON_LENGTH characters."""
+    return replace(error, message=error.message[:REASON_LENGTH])
 
 
 class Metrics(Protocol):

@@ -11,11 +11,11 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Protocol
 
+from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
 
-_ERRORS_KEPT = 5
 _TELL_RESETS_S = 1.0
 
 
@@ -121,7 +121,7 @@ class Record:
 
     def report(self, message: str) -> bool:
         """Show an error to the topology's operators; False if there are enough of them already."""
-        if len(self.errors) >= _ERRORS_KEPT:
+        if len(self.errors) >= ERRORS_A_WINDOW:
             return False
         self.errors.append(message)
         return True

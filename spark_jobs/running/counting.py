@@ -19,8 +19,6 @@ from tiercel.acker.metrics.contract import ErrorReport, Metrics
 from tiercel.spark_jobs.running.counts import ACKER, ACKER_TASK, acker_counts, task_counts
 from tiercel.spark_jobs.running.step import Done
 
-REASON_LENGTH = 500
-
 
 @dataclass(slots=True)
 class _CountedStep:
@@ -67,7 +65,7 @@ class Counting:
                 at=datetime.now(UTC),
                 component=record.component,
                 task=task,
-                message=message[:REASON_LENGTH],
+                message=message,
             )
             for message in record.errors
         ]
