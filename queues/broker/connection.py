@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import ssl
@@ -16,14 +17,7 @@ from pika.adapters.utils.connection_workflow import (
     AMQPConnectionWorkflowFailed,
     AMQPConnectorException,
 )
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_exponential,
-    wait_random,
-)
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import Connection
@@ -34,9 +28,6 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 
-# A broker that starts takes longer than that, and a client that waits for it shall not wait much
-# longer than it takes.
-_BACKOFF = wait_exponential(multiplier=0.1, max=2) + wait_random(0, 0.1)
 _BLOCKED_TIMEOUT_S = 30
 
 _ACCESS_REFUSED = 403
@@ -102,12 +93,12 @@ _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
 
 
 def backoff_s(attempt: int) -> float:
-    """Seconds to wait before attempt number ``attempt + 1`` to connect: 0.1, 0.2, 0.4 … 2, and
-    a little chance.
+    """Return the seconds to wait after attempt number ``attempt`` to connect: 0.1, 0.2, 0.4 … 2,
+    and up to 0.1 by chance, so that many clients do not come at one time.
     """
-    state = RetryCallState(Retrying(), None, (), {})
-    state.attempt_number = attempt
-    return _BACKOFF(state)
+    # A broker that starts takes longer than 2 s, and a client that waits for it shall not wait
+    # much longer than it takes.
+    return min(2.0, 0.1 * 2.0 ** min(attempt - 1, 10)) + random.uniform(0, 0.1)
 
 
 @contextmanager
@@ -122,7 +113,7 @@ def connected(address: Address, name: str, patience: timedelta = timedelta(0)) -
     retrying = Retrying(
         retry=retry_if_exception_type(BrokerUnavailableError),
         stop=stop_after_delay(patience),
-        wait=_BACKOFF,
+        wait=lambda state: backoff_s(state.attempt_number),
         reraise=True,
     )
     connection = retrying(_connect, address, name)
