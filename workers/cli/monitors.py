@@ -43,7 +43,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
     *,
     watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object a look, a line each")
+        bool, typer.Option("--json", help="one JSON object per look, each on its own line")
     ] = False,
     fail_above: Annotated[
         list[str] | None,

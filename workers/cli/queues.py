@@ -37,10 +37,10 @@ def add_to(app: typer.Typer) -> None:
 def publish(
     queue: Annotated[str, typer.Argument(help="declared if there is none")],
     files: Annotated[
-        list[Path], typer.Argument(help="text files, one message a line; - for standard input")
+        list[Path], typer.Argument(help="text files, one message per line; - for standard input")
     ],
     *,
-    whole: Annotated[bool, typer.Option("--whole", help="one message a file")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="one message per file")] = False,
     amqp: Amqp = None,
 ) -> None:
     """Publish files into a queue; each message is confirmed by the broker."""
