@@ -114,8 +114,9 @@ def driver(  # noqa: PLR0913 - one parameter an option
     log: Log = None,
     log_level: Level = None,
 ) -> None:
-    """Run the bolts of a topology on Spark; it needs RabbitMQ's address only if
-    a bolt publishes.
+    """Run the bolts of a topology on Spark.
+
+    It needs RabbitMQ's address only if a bolt publishes.
     """
     with as_log_records():
         settings = load_settings(
@@ -144,8 +145,9 @@ def driver(  # noqa: PLR0913 - one parameter an option
 
 @app.command()
 def prepare() -> None:
-    """Have Spark's JVM start in half the CPU time from now on: practise once, and keep its classes
-    in a file beside Spark.
+    """Make Spark's JVM start in half the CPU time from now on.
+
+    Starts it once, and keeps its classes in a file beside Spark.
     """
     use_this_python_for_spark(Path.cwd())
     from tiercel.spark_jobs.spark.class_archive import make_class_archive  # noqa: PLC0415 - PySpark takes a second

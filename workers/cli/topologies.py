@@ -64,9 +64,7 @@ def activate(topology: Name, *, redis: Redis = None) -> None:
 
 
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
-    """Have the spouts of a topology emit nothing, until it is activated; what is
-    in flight goes on.
-    """
+    """Stop the spouts of a topology from emitting; what is in flight goes on."""
     from tiercel.workers.control.contract import State  # noqa: PLC0415 - `--help` should not wait for it
 
     _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
@@ -117,8 +115,9 @@ def kill(
     ] = None,
     redis: Redis = None,
 ) -> None:
-    """End all processes of a topology: deactivate it, wait for what is in flight, give the rest
-    back to the broker.
+    """End all processes of a topology, once what is in flight is done.
+
+    Deactivates it, waits, and gives the rest back to the broker.
     """
     from tiercel.acker.errors import RedisUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
 
