@@ -1,7 +1,7 @@
 """Steps 3 to 5: bolts run in long-lived Spark tasks. Importing this does not import PySpark.
 
-Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``spark`` <-
-``testing``. No file and no folder imports one that imports it, for its types neither.
+Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``spark``. No
+file and no folder imports one that imports it, for its types neither.
 
 bolts      the contracts of bolts, and what they are given
 topology   who subscribes to what; a grouping chooses here
@@ -13,6 +13,5 @@ state      what the state of a StatefulBolt is, and the stores that keep it
 snapshots  what outlives the process of a bolt
 suspects   which tuple ended the process, or hangs in it
 spark      all that knows Spark
-testing    the test kit
 errors     what all of them raise
 """

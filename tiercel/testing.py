@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tiercel.spark_jobs.testing.cluster import LocalCluster
-from tiercel.spark_jobs.testing.complete import complete_topology, feeder_for, with_spouts
-from tiercel.spark_jobs.testing.errors import LocalClusterError
-from tiercel.spark_jobs.testing.feeder import FeederSpout
+from tiercel.workers.testing.cluster import LocalCluster
+from tiercel.workers.testing.complete import complete_topology, feeder_for, with_spouts
+from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.feeder import FeederSpout
 
 __all__ = [
     "FeederSpout",

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from tiercel.spark_jobs.testing.plugin import StartCluster
+from tiercel.workers.testing.plugin import StartCluster
 
 
 @pytest.fixture(params=["memory", "spark"])

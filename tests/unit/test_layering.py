@@ -24,9 +24,8 @@ MAY_IMPORT = {
     "workers": {"acker", "compose", "examples", "queues", "spark_jobs"},
 }
 
-# The test kit lies in spark_jobs and above the rest of it: it starts a server.
-KIT = "spark_jobs/testing/"
-MAY_IMPORT_IN_KIT = {"acker", "compose", "queues"}
+# The test kit runs topologies as the processes do; they do not know it.
+KIT = "workers/testing/"
 
 # Files that may import a third-party library: those whose path begins with one of these.
 ONLY_IN = {
@@ -37,8 +36,8 @@ ONLY_IN = {
         "acker/redis_",
         "spark_jobs/suspects/redis_book.py",
     ),
-    "pyspark": ("spark_jobs/spark/", "spark_jobs/testing/spark_engine.py"),
-    "pytest": ("spark_jobs/testing/plugin.py",),
+    "pyspark": ("spark_jobs/spark/", "workers/testing/spark_engine.py"),
+    "pytest": ("workers/testing/plugin.py",),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),
     "typer": ("workers/cli/", "workers/terminal.py"),
@@ -112,7 +111,7 @@ every_lua_file = pytest.mark.parametrize(
 def test_a_folder_imports_only_the_folders_below_it(path: Path) -> None:
     folder = name_of(path).split("/")[0]
     foreign = {folder_of(module) for module in imports_of(parsed(path))} & set(FOLDERS) - {folder}
-    assert foreign <= (MAY_IMPORT_IN_KIT if name_of(path).startswith(KIT) else MAY_IMPORT[folder])
+    assert foreign <= MAY_IMPORT[folder]
 
 
 def modules_by_name() -> dict[str, Path]:
@@ -227,7 +226,7 @@ def test_what_runs_topologies_does_not_know_the_test_kit(path: Path) -> None:
         assert not [
             module
             for module in imports_of(parsed(path))
-            if module.startswith("tiercel.spark_jobs.testing")
+            if module.startswith("tiercel.workers.testing")
         ]
 
 

@@ -10,9 +10,9 @@ from tests.support.pump import Pump, Source
 from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds
-from tiercel.spark_jobs.testing import memory_engine
 from tiercel.spark_jobs.topology.placement import cycle_of, has_cycle
 from tiercel.testing import FeederSpout, LocalCluster, LocalClusterError
+from tiercel.workers.testing import memory_engine
 
 
 class CountDown(BasicBolt):

@@ -8,7 +8,7 @@ from tests.support.pump import Pump, Source, killed_after
 from tiercel import ArrowBolt, BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
 from tiercel.queues.inbox.chunk import decode
 from tiercel.spark_jobs.running.ticks import TickClock
-from tiercel.spark_jobs.testing.ticks import Ticks
+from tiercel.workers.testing.ticks import Ticks
 
 
 class Pass(BasicBolt):

@@ -13,7 +13,7 @@ from pathlib import Path
 from tiercel.compose.errors import ServiceError
 from tiercel.compose.redis_server import EmbeddedRedis
 from tiercel.spark_jobs.spark.session import SparkUnit
-from tiercel.spark_jobs.testing.errors import LocalClusterError
+from tiercel.workers.testing.errors import LocalClusterError
 
 _CORES = 2
 

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from tiercel.spark_jobs.testing.errors import LocalClusterError
-from tiercel.spark_jobs.testing.spouts import KitSpoutTask, SpoutOutcome, Surroundings
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.spouts import KitSpoutTask, SpoutOutcome, Surroundings
 
 
 class SpoutTasks:

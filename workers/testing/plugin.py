@@ -10,9 +10,9 @@ from typing import Any, Protocol, get_args
 
 import pytest
 
-from tiercel.spark_jobs.testing.cluster import EngineName, LocalCluster
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.testing.cluster import EngineName, LocalCluster
 
 
 class StartCluster(Protocol):

@@ -8,11 +8,11 @@ from typing import Any
 
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.testing.cluster import EngineName, LocalCluster
-from tiercel.spark_jobs.testing.errors import LocalClusterError
-from tiercel.spark_jobs.testing.feeder import FeederSpout
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.testing.cluster import EngineName, LocalCluster
+from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.feeder import FeederSpout
 
 
 def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:

@@ -16,9 +16,9 @@ from tiercel.queues.inbox.records import Parcel
 from tiercel.queues.spout import MsgId, Spout, takes_reason
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.reasons import reason_of
-from tiercel.spark_jobs.testing.capture import CAPTURE
-from tiercel.spark_jobs.testing.clock import SimulatedClock, simulated_datetime, to_ns
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.testing.capture import CAPTURE
+from tiercel.workers.testing.clock import SimulatedClock, simulated_datetime, to_ns
 
 # At most so many from one spout task in one round.
 _BATCH_TUPLES = 1_000

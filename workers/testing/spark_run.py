@@ -10,8 +10,8 @@ from typing import Any
 
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.testing.capture import CopyingInboxes
-from tiercel.spark_jobs.testing.imports import Imports
+from tiercel.workers.testing.capture import CopyingInboxes
+from tiercel.workers.testing.imports import Imports
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,17 +13,17 @@ from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM_TASK
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
-from tiercel.spark_jobs.testing.capture import Seen, watched
-from tiercel.spark_jobs.testing.clock import SimulatedClock, to_ns
-from tiercel.spark_jobs.testing.engine import Engine
-from tiercel.spark_jobs.testing.errors import LocalClusterError
-from tiercel.spark_jobs.testing.memory_engine import MemoryEngine
-from tiercel.spark_jobs.testing.spout_tasks import SpoutTasks
-from tiercel.spark_jobs.testing.spouts import Surroundings
-from tiercel.spark_jobs.testing.ticks import Ticks
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
+from tiercel.workers.testing.capture import Seen, watched
+from tiercel.workers.testing.clock import SimulatedClock, to_ns
+from tiercel.workers.testing.engine import Engine
+from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.memory_engine import MemoryEngine
+from tiercel.workers.testing.spout_tasks import SpoutTasks
+from tiercel.workers.testing.spouts import Surroundings
+from tiercel.workers.testing.ticks import Ticks
 
 EngineName = Literal["memory", "spark"]
 
@@ -264,7 +264,7 @@ class LocalCluster:
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
             return MemoryEngine(self._watched, self._clock)
-        from tiercel.spark_jobs.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
+        from tiercel.workers.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
 
         return SparkEngine(self._watched, self._slots, self._redis_url)
 

@@ -15,10 +15,10 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.testing.capture import CopyingInboxes
-from tiercel.spark_jobs.testing.errors import LocalClusterError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
+from tiercel.workers.testing.capture import CopyingInboxes
+from tiercel.workers.testing.errors import LocalClusterError
 
 _RUN = "local-cluster"
 # One thread cannot wait for room.

@@ -17,7 +17,6 @@ from tiercel.spark_jobs.errors import (
     TopologyError,
     UnknownStreamError,
 )
-from tiercel.spark_jobs.testing.shared import shared_redis_url
 from tiercel.testing import (
     FeederSpout,
     LocalCluster,
@@ -26,6 +25,7 @@ from tiercel.testing import (
     feeder_for,
     with_spouts,
 )
+from tiercel.workers.testing.shared import shared_redis_url
 
 TIMEOUT = 30
 

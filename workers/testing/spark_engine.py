@@ -27,13 +27,13 @@ from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.testing.capture import CAPTURE
-from tiercel.spark_jobs.testing.errors import LocalClusterError
-from tiercel.spark_jobs.testing.imports import Imports
-from tiercel.spark_jobs.testing.shared import shared_redis_url, shared_spark
-from tiercel.spark_jobs.testing.spark_run import WatchedRun
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
+from tiercel.workers.testing.capture import CAPTURE
+from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.imports import Imports
+from tiercel.workers.testing.shared import shared_redis_url, shared_spark
+from tiercel.workers.testing.spark_run import WatchedRun
 
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0
