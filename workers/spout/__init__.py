@@ -2,7 +2,7 @@
 
 worker            takes a task that is free, and keeps it
 process           one spout task, put together
-task              its loop
+task              its loop, in the worker and in the test kit
 orders            whether it may emit
 filling           from the spout into batches
 collector         what its spout emits with
@@ -19,7 +19,8 @@ bell              wakes it from its rest
 arrangement       with how many tasks the driver runs each bolt
 outbox            into the ledger and the inboxes
 pending           what is in flight: messages time out here
-outcomes          out of the feed
+outcomes          out of the feed, to the loop
+telling           how the spout is told what became of each message
 trees             how outcomes, timeouts and losses end what is in flight
 tally             what is counted
 """

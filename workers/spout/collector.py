@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
-from tiercel.acker.ids import RootIds
 from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
 from tiercel.spark_jobs.reasons import reason_of
@@ -17,6 +16,14 @@ from tiercel.workers.spout.tally import Tally
 log = logging.getLogger(__name__)
 
 _ROOTS_DRAWN = 2_000
+
+
+class RootSource(Protocol):
+    """Root ids for the tuples of spout tasks, as ``RootIds`` draws them."""
+
+    def draw(self, count: int) -> list[int]:
+        """``count`` new ones, all different."""
+        ...
 
 
 class Emitted:
@@ -34,11 +41,20 @@ class Emitted:
 class TaskCollector:
     """``SpoutCollector`` of one spout task."""
 
-    def __init__(self, emitter: SpoutEmitter, tally: Tally, root_ids: RootIds | None) -> None:
-        """Without ``root_ids`` nothing is tracked."""
+    def __init__(
+        self,
+        emitter: SpoutEmitter,
+        tally: Tally,
+        root_ids: RootSource | None,
+        drawn_at_once: int = _ROOTS_DRAWN,
+    ) -> None:
+        """Without ``root_ids`` nothing is tracked; for tuples that are emitted one by one
+        ``drawn_at_once`` are drawn together.
+        """
         self._emitter = emitter
         self._tally = tally
         self._root_ids = root_ids
+        self._drawn_at_once = drawn_at_once
         self._fresh_roots: list[int] = []
         self._emitted = Emitted()
 
@@ -107,7 +123,7 @@ class TaskCollector:
         if msg_id is None or self._root_ids is None:
             return None
         if not self._fresh_roots:
-            self._fresh_roots = self._root_ids.draw(_ROOTS_DRAWN)
+            self._fresh_roots = self._root_ids.draw(self._drawn_at_once)
         return self._fresh_roots.pop()
 
     def _add(self, root: int | None, msg_id: MsgId | None, transferred: int) -> None:

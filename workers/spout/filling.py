@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
-from tiercel.queues.spout import Spout, overrides_last
+from tiercel.queues.spout import overrides_last
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import Emitted, TaskCollector
 from tiercel.workers.spout.outbox import BatchFate, Outbox
 from tiercel.workers.spout.pace import Pace
 from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.telling import Telling
 from tiercel.workers.spout.trees import Trees
 
 BATCH_TUPLES = 2_000
@@ -28,23 +29,26 @@ class Filling:
     def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
         self,
         *,
-        spout: Spout,
+        telling: Telling,
         collector: TaskCollector,
         outbox: Outbox,
         trees: Trees,
         admission: Admission,
         pace: Pace,
         tally: Tally,
+        clock: Callable[[], float],
     ) -> None:
-        self._spout = spout
+        self._telling = telling
+        self._spout = telling.spout
         self._collector = collector
         self._outbox = outbox
         self._trees = trees
         self._admission = admission
         self._pace = pace
         self._tally = tally
+        self._clock = clock
         self._outgoing = Emitted()
-        self._many = overrides_last(spout, "next_tuples", "next_tuple")
+        self._many = overrides_last(telling.spout, "next_tuples", "next_tuple")
 
     def __len__(self) -> int:
         """Tuples that are not in flight yet."""
@@ -57,7 +61,7 @@ class Filling:
         """
         for _, msg_id in self._collector.follow(topology).tuples:
             if msg_id is not None:
-                self._spout.release(msg_id)
+                self._telling.release(msg_id)
 
     def fill(self, now: float) -> bool:
         """Ask the spout for tuples until it has none, the batch is full or old, or the
@@ -86,7 +90,7 @@ class Filling:
         while (
             count < BATCH_TUPLES
             and self._collector.tracked < room
-            and time.monotonic() - now < _BATCH_SECONDS
+            and self._clock() - now < _BATCH_SECONDS
         ):
             if self._many:
                 limit = BATCH_TUPLES - count
@@ -109,13 +113,13 @@ class Filling:
         self._outgoing = Emitted()
         # The timeout begins here: whatever waited for Redis until now had not been emitted.
         began = now
-        now = time.monotonic()
+        now = self._clock()
         self._pace.sent(now - began)
         wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
         if fate is BatchFate.REFUSED:
             self._trees.not_sent()
             for _, msg_id in wanted:
-                self._spout.release(msg_id)
+                self._telling.release(msg_id)
             return True
         self._tally.add("emitted", len(emitted.tuples))
         self._tally.add("transferred", emitted.transferred)
@@ -134,10 +138,10 @@ class Filling:
         _, waiting = self._collector.take()
         held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in held if root is not None]
-        decided = self._trees.split_early(tracked, time.monotonic())
+        decided = self._trees.split_early(tracked, self._clock())
         for root, msg_id in [*held, *waiting.tuples]:
             if msg_id is not None and (root is None or root not in decided):
-                self._spout.release(msg_id)
+                self._telling.release(msg_id)
 
     def _put(self) -> None:
         emission, self._outgoing = self._collector.take()

@@ -19,7 +19,9 @@ _LONGEST_REST_S = 0.1
 class Pace:
     """Of one task. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, between_s: float = _BETWEEN_BATCHES_S) -> None:
+        """``between_s`` is the least time from one batch to the next."""
+        self._between_s = between_s
         self._next_batch = 0.0
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
         self._rest_s = _SHORTEST_REST_S
@@ -33,7 +35,7 @@ class Pace:
 
     def began(self, now: float) -> None:
         """There are tuples for a new batch."""
-        self._next_batch = now + self._spacing.between_s(_BETWEEN_BATCHES_S)
+        self._next_batch = now + self._spacing.between_s(self._between_s)
 
     def sent(self, took_s: float) -> None:
         """A batch was sent, in so much time."""

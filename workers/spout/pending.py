@@ -90,13 +90,19 @@ class Pending:
         if self._timeout is None:
             return expired
         for root, (msg_id, emitted_at, since) in self._entries.items():
-            if now - since < self._timeout:
+            if now < since + self._timeout:
                 break
             expired.append((root, InFlight(msg_id, emitted_at)))
         for root, _ in expired:
             del self._entries[root]
             self._reset.pop(root, None)
         return expired
+
+    @property
+    def next_timeout(self) -> float | None:
+        """Time at which ``expire`` will take out something; None if nothing expires."""
+        first = next(iter(self._entries.values()), None)
+        return None if first is None or self._timeout is None else first[2] + self._timeout
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.ids import RootIds
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
@@ -22,10 +23,13 @@ from tiercel.workers.control.redis_lease import RedisLease
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.outcomes import OutcomeReader
 from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.telling import Telling
 
 log = logging.getLogger(__name__)
 
@@ -88,31 +92,36 @@ class SpoutProcess:
         self._registry.announce_new(self._topology)
 
     def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
-        config = self._topology.config_of(self._component)
-        ledger_spec = ledger_spec_of(self._topology, redis_urls)
+        topology = self._topology
+        config = topology.config_of(self._component)
+        ledger_spec = ledger_spec_of(topology, redis_urls)
+        timeout = ledger_spec.message_timeout
         ledger = open_ledger(ledger_spec)
-        return SpoutTask(
-            spout=copy.deepcopy(self._spec.spout),
-            emitter=SpoutEmitter(self._topology, self._component, self._task_id),
+        parts = SpoutParts(
+            telling=Telling(copy.deepcopy(self._spec.spout)),
+            collector=TaskCollector(
+                SpoutEmitter(topology, self._component, self._task_id),
+                self._tally,
+                RootIds(timeout or timedelta(seconds=30)) if config.ackers else None,
+            ),
             ledger=ledger,
             outbox=Outbox(
                 ledger=ledger,
                 inboxes=open_inboxes(ledger_spec),
-                lease=RedisLease(redis_urls[0], self._topology.name),
+                lease=RedisLease(redis_urls[0], topology.name),
                 owner=self._task_id,
-                topology=self._topology,
+                topology=topology,
             ),
-            tally=self._tally,
+            outcomes=OutcomeReader(ledger, self._task_id),
             orders=self._orders,
-            settings=SpoutSettings(
-                message_timeout=ledger_spec.message_timeout,
-                admission=Admission.for_topology(
-                    config.max_spout_pending, ledger_spec.message_timeout
-                ),
-                tracked=config.ackers > 0,
-                grace=timedelta(seconds=config.shutdown_grace_secs),
-            ),
+            tally=self._tally,
         )
+        settings = SpoutSettings(
+            message_timeout=timeout,
+            admission=Admission.for_topology(config.max_spout_pending, timeout),
+            grace=timedelta(seconds=config.shutdown_grace_secs),
+        )
+        return SpoutTask(parts, settings)
 
 
 def spout_spec(topology: Topology, component: str, task_index: int = 0) -> SpoutSpec:

@@ -1,9 +1,11 @@
-"""Runs one spout task: emits its tuples, tracks their trees, and tells the spout
+"""The loop of one spout task: emits its tuples, tracks their trees, and tells the spout
 what became of each.
 
 Everything that touches the spout, its trees and the emitter happens on one thread, the one that
 calls ``run``. Other threads only hand things over: the outcome reader its outcomes, a spout's own
 threads their deliveries (through ``wake``).
+
+The test kit runs the same loop on simulated time, turn by turn: ``open``, ``turn``, ``close``.
 """
 
 from __future__ import annotations
@@ -14,14 +16,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from tiercel.acker.ids import RootIds
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.patience import patiently
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.bell import Bell
 from tiercel.workers.spout.collector import TaskCollector
@@ -29,9 +28,10 @@ from tiercel.workers.spout.filling import BATCH_TUPLES, Filling
 from tiercel.workers.spout.holding import Holding, Patience
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Attendance, Outbox
-from tiercel.workers.spout.outcomes import OutcomeReader
+from tiercel.workers.spout.outcomes import OutcomeSource
 from tiercel.workers.spout.pace import Pace
 from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.telling import Telling
 from tiercel.workers.spout.trees import Trees
 
 log = logging.getLogger(__name__)
@@ -45,60 +45,85 @@ class SpoutSettings:
 
     message_timeout: timedelta | None
     admission: Admission
-    # False with ``ackers=0``: a tuple counts as acked as soon as it is in an inbox.
-    tracked: bool
     # Time for the shutdown: take what finishes within it, give the rest back.
     grace: timedelta
     patience: Patience = field(default_factory=Patience)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpoutParts:
+    """Parts that a spout task joins, each with a contract of its own."""
+
+    telling: Telling
+    # Without root ids, as with ``ackers=0``, a tuple counts as acked as soon as it is in an inbox.
+    collector: TaskCollector
+    ledger: Ledger
+    outbox: Outbox
+    outcomes: OutcomeSource
+    orders: Orders
+    tally: Tally
+    pace: Pace = field(default_factory=Pace)
+    # Seconds, never going back.
+    clock: Callable[[], float] = time.monotonic
+
+
+class Turn(NamedTuple):
+    """Result of one turn of the loop."""
+
+    # There was something to hear, to expire or to emit.
+    worked: bool
+    # A batch has left.
+    sent: bool
+
+
 class SpoutTask:
     """One task of one spout."""
 
-    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
-        self,
-        *,
-        spout: Spout,
-        emitter: SpoutEmitter,
-        ledger: Ledger,
-        outbox: Outbox,
-        tally: Tally,
-        orders: Orders,
-        settings: SpoutSettings,
-    ) -> None:
-        self._spout = spout
-        self._ledger = ledger
-        self._outbox = outbox
-        self._topology = outbox.topology
-        self._tasks: dict[str, Sequence[int]] = {}
-        self._tally = tally
-        self._orders = orders
+    def __init__(self, parts: SpoutParts, settings: SpoutSettings) -> None:
+        self._spout: Spout = parts.telling.spout
+        self._outcomes = parts.outcomes
+        self._outbox = parts.outbox
+        self._orders = parts.orders
+        self._tally = parts.tally
+        self._clock = parts.clock
         self._settings = settings
         self._admission = settings.admission
-        self._trees = Trees(spout, ledger, tally, settings.admission, settings.message_timeout)
-        root_ids = (
-            RootIds(settings.message_timeout or timedelta(seconds=30)) if settings.tracked else None
+        self._pace = parts.pace
+        self._tracked = parts.collector.tracks
+        self._topology = parts.outbox.topology
+        self._tasks: dict[str, Sequence[int]] = {}
+        self._trees = Trees(
+            parts.telling, parts.ledger, parts.tally, settings.admission, settings.message_timeout
         )
-        self._pace = Pace()
         self._filling = Filling(
-            spout=spout,
-            collector=TaskCollector(emitter, tally, root_ids),
-            outbox=outbox,
+            telling=parts.telling,
+            collector=parts.collector,
+            outbox=parts.outbox,
             trees=self._trees,
             admission=settings.admission,
-            pace=self._pace,
-            tally=tally,
+            pace=parts.pace,
+            tally=parts.tally,
+            clock=parts.clock,
         )
         self._holding = Holding(settings.patience)
-        self._check_at = 0.0
+        self._check_at = float("-inf")
         self._bell = Bell()
         self._stop = threading.Event()
-        self._outcomes: OutcomeReader | None = None
 
     @property
     def wake(self) -> Callable[[], None]:
         """Thread-safe: something happened, look again now."""
         return self._bell.ring
+
+    @property
+    def in_flight(self) -> int:
+        """Trees in flight."""
+        return len(self._trees)
+
+    @property
+    def next_timeout(self) -> float | None:
+        """Time at which the next tree times out; None if none will."""
+        return self._trees.next_timeout
 
     def stop(self) -> None:
         """Thread-safe and safe in a signal handler: begin to end."""
@@ -107,30 +132,29 @@ class SpoutTask:
 
     def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Open the spout and work until ``stop``; raises what a person must act on."""
-        if self._settings.tracked:
-            self._outcomes = patiently(
-                self._stop, OutcomeReader, self._ledger, context.task_id, self._bell.ring
-            )
-            if self._outcomes is None:
-                return
-            self._outcomes.start()
+        if not self.open(config, context):
+            return
+        try:
+            while not self._stop.is_set():
+                if not self._may_go_on(self.turn()):
+                    self._rest()
+        finally:
+            self.close()
+
+    def open(self, config: Mapping[str, Any], context: SpoutContext) -> bool:
+        """Open the spout; False if ``stop`` came first."""
+        if self._tracked and not self._outcomes.open(self._stop, self._bell.ring):
+            return False
         # One mapping for good: a spout that asks it when it emits finds the tasks of
         # the driver's run.
         self._tasks.update(context.tasks)
         self._spout.open(config, replace(context, tasks=self._tasks))
-        try:
-            self._spout.expect(0)  # until a driver is there
-            while not self._stop.is_set():
-                if not self._turn(emitting=True):
-                    self._rest()
-        finally:
-            self._end()
+        self._spout.expect(0)  # until a driver is there
+        return True
 
-    def _turn(self, *, emitting: bool) -> bool:
-        """Do what there is to do; returns whether there may be more already, of which
-        nothing would tell.
-        """
-        now = time.monotonic()
+    def turn(self, *, emitting: bool = True) -> Turn:
+        """Do what there is to do now."""
+        now = self._clock()
         sent = False
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
@@ -149,12 +173,37 @@ class SpoutTask:
         self._tally.flush()
         if worked or sent:
             self._pace.worked()
+        return Turn(worked, sent)
+
+    def obey(self) -> None:
+        """Ask for orders and obey them, as a turn does once per second."""
+        in_flight = len(self._trees) + len(self._filling)
+        oldest_s = self._trees.oldest_s(self._clock())
+        self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
+
+    def close(self) -> None:
+        """End what finishes within the grace time, give the rest back, close the spout."""
+        deadline = self._clock() + self._settings.grace.total_seconds()
+        self._orders.end(self._spout)
+        while (self._trees or self._outbox.holds) and self._clock() < deadline:
+            goes_on = self._may_go_on(self.turn(emitting=False))
+            if not goes_on and (self._trees or self._outbox.holds):
+                self._rest()
+        self._filling.give_back_unsent()
+        self._trees.give_back_all("shutting down")
+        self._spout.close(self._settings.grace)
+        self._outcomes.close()
+        self._tally.flush(now=True)
+        self._orders.leave()
+
+    def _may_go_on(self, turn: Turn) -> bool:
+        """Return True if there may be more to do already, of which nothing would tell."""
         # The spout was asked after the outcomes were taken: only what was sent makes room for more.
-        return sent and self._pace.may_begin(time.monotonic())
+        return turn.sent and self._pace.may_begin(self._clock())
 
     def _rest(self) -> None:
         """Wait a moment for a wake-up."""
-        self._bell.wait(self._pace.rest_s(time.monotonic()))
+        self._bell.wait(self._pace.rest_s(self._clock()))
 
     def _follow(self, topology: Topology) -> None:
         """Emit to the tasks that bolts have in the driver's run."""
@@ -175,12 +224,11 @@ class SpoutTask:
     def _check(self, now: float) -> None:
         self._spout.check()
         self._trees.look(now)
-        in_flight = len(self._trees) + len(self._filling)
-        self._orders.obey(self._spout, in_flight, self.stop, self._trees.oldest_s(now))
+        self.obey()
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded by the inboxes, and leave in full batches.
-        bound = self._admission.bound if self._settings.tracked else BATCH_TUPLES
+        bound = self._admission.bound if self._tracked else BATCH_TUPLES
         expected = self._holding.look(
             now, bound=bound, active=self._orders.active, attendance=attendance
         )
@@ -188,10 +236,6 @@ class SpoutTask:
             self._spout.expect(expected)
 
     def _take_outcomes(self, now: float) -> bool:
-        if self._outcomes is None:
-            return False
-        if self._outcomes.error is not None:
-            raise self._outcomes.error
         taken = self._outcomes.take()
         for outcomes in taken:
             late = self._trees.take_outcomes(outcomes, now)
@@ -202,17 +246,3 @@ class SpoutTask:
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)
         return bool(taken)
-
-    def _end(self) -> None:
-        deadline = time.monotonic() + self._settings.grace.total_seconds()
-        self._orders.end(self._spout)
-        while (self._trees or self._outbox.holds) and time.monotonic() < deadline:
-            if not self._turn(emitting=False) and (self._trees or self._outbox.holds):
-                self._rest()
-        self._filling.give_back_unsent()
-        self._trees.give_back_all("shutting down")
-        self._spout.close(self._settings.grace)
-        if self._outcomes is not None:
-            self._outcomes.close()
-        self._tally.flush(now=True)
-        self._orders.leave()

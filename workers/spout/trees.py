@@ -12,10 +12,11 @@ from datetime import timedelta
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger, Outcomes
 from tiercel.acker.metrics.histogram import bucket_of
-from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
+from tiercel.queues.spout import MsgId
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.pending import InFlight, Pending
 from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.telling import Telling
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,13 @@ class Trees:
 
     def __init__(
         self,
-        spout: Spout,
+        telling: Telling,
         ledger: Ledger,
         tally: Tally,
         admission: Admission,
         message_timeout: timedelta | None,
     ) -> None:
-        self._spout = spout
+        self._telling = telling
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
@@ -44,8 +45,6 @@ class Trees:
         # Outcomes of roots whose batch is still being sent: their append took effect, and
         # its reply was lost.
         self._early: list[Outcomes] = []
-        self._give_reason = takes_reason(spout)
-        self._acks_many = overrides_last(spout, "ack_all", "ack")
 
     def __len__(self) -> int:
         """Trees in flight, without those that are being sent."""
@@ -58,6 +57,11 @@ class Trees:
     def first_at(self, now: float) -> float:
         """When the oldest was emitted; now if nothing is in flight."""
         return self._pending.first_at(now)
+
+    @property
+    def next_timeout(self) -> float | None:
+        """Time at which the next one times out; None if none will."""
+        return self._pending.next_timeout
 
     def look(self, now: float) -> None:
         """Look for signs that too much is in flight; call it about once a second."""
@@ -154,11 +158,7 @@ class Trees:
     def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
         """The trees of these messages were processed, or are not tracked."""
         self._tally.add("acked", len(msg_ids))
-        if self._acks_many:
-            self._spout.ack_all(msg_ids)
-        else:
-            for msg_id in msg_ids:
-                self._spout.ack(msg_id)
+        self._telling.ack(msg_ids)
 
     def _put_aside(self, outcomes: Outcomes) -> Outcomes:
         """Keep what is for the batch that is being sent; returns the rest."""
@@ -194,10 +194,7 @@ class Trees:
                 reason,
                 extra={"event": "message_failed", "reason": reason},
             )
-        if self._give_reason:
-            self._spout.fail(in_flight.msg_id, reason)
-        else:
-            self._spout.fail(in_flight.msg_id)
+        self._telling.fail(in_flight.msg_id, reason)
 
     def _release(self, roots: Iterable[int]) -> int:
         """Give these back to the source without blame.
@@ -215,7 +212,7 @@ class Trees:
 
     def _give_back(self, in_flight: InFlight) -> None:
         self._tally.add("released")
-        self._spout.release(in_flight.msg_id)
+        self._telling.release(in_flight.msg_id)
 
     def _forget(self, roots: Sequence[int]) -> None:
         if not roots:

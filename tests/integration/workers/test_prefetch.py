@@ -5,30 +5,23 @@ in flight changes.
 import threading
 import time
 from collections import Counter, deque
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
 import pytest
 
 from tests.support.broker import Desk, ready, unique
+from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, Publisher, QueueSpout, SpoutContext, TopologyBuilder
-from tiercel.acker.ledger import LedgerSpec, Token, Updates
+from tiercel import BasicBolt, Publisher, QueueSpout, TopologyBuilder
+from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.inbox.chunk import decode
-from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.retry import NO_WAIT
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.workers.control.contract import MemoryControl
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.orders import Orders
-from tiercel.workers.spout.outbox import Outbox
-from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+from tiercel.workers.spout.task import SpoutSettings
 
 UP_AND_DOWN = [2, 16, 128, 1_024, 8_192, 1_000, 100, 10, 2, 500, 20]
 
@@ -83,7 +76,6 @@ class Stack:
     are between them.
     """
 
-    RUN = "1-run"
     TASKS = range(2, 6)
 
     def __init__(self, amqp_url, queue, *, seconds, message_timeout):
@@ -96,74 +88,39 @@ class Stack:
         builder.set_bolt("sleep", Sleeper(), parallelism=len(self.TASKS)).shuffle_grouping(
             "messages"
         )
-        self.ledger = MemoryLedger(
-            LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=message_timeout)
+        settings = SpoutSettings(
+            message_timeout=message_timeout,
+            admission=Admission.for_topology(None, message_timeout),
+            grace=timedelta(seconds=1),
         )
-        self.inboxes = MemoryInboxes()
-        self.inboxes.adopt(self.RUN, list(self.TASKS))
-        self.lease = MemoryLease(lambda: 0.0)
-        self.metrics = MemoryMetrics()
-        tally = Tally(self.metrics, "messages", 1)
-        topology = builder.build()
-        self.task = SpoutTask(
-            spout=spout,
-            emitter=SpoutEmitter(topology, "messages", 1),
-            ledger=self.ledger,
-            outbox=Outbox(
-                ledger=self.ledger,
-                inboxes=self.inboxes,
-                lease=self.lease,
-                owner=1,
-                topology=topology,
-            ),
-            tally=tally,
-            orders=Orders(MemoryControl(), 1),
-            settings=SpoutSettings(
-                message_timeout=message_timeout,
-                admission=Admission.for_topology(None, message_timeout),
-                tracked=True,
-                grace=timedelta(seconds=1),
-            ),
-        )
-        context = SpoutContext(
-            topology="t",
-            component="messages",
-            task_id=1,
-            task_index=0,
-            parallelism=1,
-            wake=self.task.wake,
-            count=tally.add,
-        )
-        self.threads = [
-            threading.Thread(target=self.task.run, args=({"amqp_url": amqp_url}, context))
-        ]
-        self.threads += [
-            threading.Thread(target=self._execute, args=(task,)) for task in self.TASKS
-        ]
+        ledger = MemoryLedger(replace(SPEC, message_timeout=message_timeout))
+        self.worker = MemoryWorker(builder.build(), spout, settings, ledger=ledger)
+        self.worker.inboxes.adopt(RUN, list(self.TASKS))
+        self.attend = self.worker.attend
+        self.working = self.worker.working({"amqp_url": amqp_url})
+        self.threads = [threading.Thread(target=self._execute, args=(task,)) for task in self.TASKS]
 
     def __enter__(self):
+        self.working.__enter__()
         for thread in self.threads:
             thread.start()
         return self
 
-    def __exit__(self, *_):
-        self.task.stop()
-        self.threads[0].join(30)
+    def __exit__(self, *error):
+        self.working.__exit__(*error)
         self.ended.set()
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
 
-    def attend(self):
-        self.lease.take(Holder(driver="driver", run=self.RUN))
-
     @property
     def counts(self):
-        return Counter(self.metrics.totals().get("messages", {}).get(1, {}))
+        return Counter(self.worker.metrics.totals().get("messages", {}).get(1, {}))
 
     def _execute(self, task):
         """Tuple by tuple, as a bolt task does; each is acked when it is done."""
-        inbox = self.inboxes.open(self.RUN, task, self.inboxes.draw(self.RUN, task))
+        inboxes = self.worker.inboxes
+        inbox = inboxes.open(RUN, task, inboxes.draw(RUN, task))
         steps = deque(range(1, 1_000_000))
         while not self.ended.is_set():
             for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05)):
@@ -179,7 +136,9 @@ class Stack:
                     updates = Updates(
                         roots=np.array([root], np.uint64), xors=np.array([edge], np.uint64)
                     )
-                    self.ledger.apply(Token(run=self.RUN, task=task, step=steps.popleft()), updates)
+                    self.worker.ledger.apply(
+                        Token(run=RUN, task=task, step=steps.popleft()), updates
+                    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -12,33 +11,26 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from tests.support.spout_worker import SPEC, MemoryWorker
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, Spout, SpoutContext, TopologyBuilder
-from tiercel.acker.ledger import LedgerSpec, Token, Updates
+from tiercel import BasicBolt, Spout, TopologyBuilder
+from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.shape import shape_of
-from tiercel.workers.control.contract import MemoryControl
 from tiercel.workers.control.lease import Holder
 from tiercel.workers.control.memory_lease import MemoryLease
 from tiercel.workers.driver.entering import enter
 from tiercel.workers.spout import outbox as outbox_module
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.orders import Orders
-from tiercel.workers.spout.outbox import Outbox
-from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+from tiercel.workers.spout.task import SpoutSettings
 
-SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 SETTINGS = SpoutSettings(
     message_timeout=timedelta(seconds=30),
     admission=Admission(bound=50, fixed=True),
-    tracked=True,
     grace=timedelta(seconds=0),
 )
 
@@ -157,30 +149,16 @@ def _quick(monkeypatch):
 @contextmanager
 def working(spout, drivers):
     """The spout worker, from the beginning of the first run on."""
-    mine = topology()
-    outbox = Outbox(
-        ledger=drivers.ledger, inboxes=drivers.inboxes, lease=drivers.lease, owner=1, topology=mine
-    )
-    tally = Tally(MemoryMetrics(), "numbers", 1)
-    task = SpoutTask(
-        spout=spout,
-        emitter=SpoutEmitter(mine, "numbers", 1),
+    worker = MemoryWorker(
+        topology(),
+        spout,
+        SETTINGS,
         ledger=drivers.ledger,
-        outbox=outbox,
-        tally=tally,
-        orders=Orders(MemoryControl(), 1),
-        settings=SETTINGS,
+        inboxes=drivers.inboxes,
+        lease=drivers.lease,
     )
-    context = mine.spout_context_of(1, wake=task.wake, count=tally.add)
-    assert isinstance(context, SpoutContext)
-    thread = threading.Thread(target=task.run, args=({}, context))
-    thread.start()
-    try:
-        yield task
-    finally:
-        task.stop()
-        thread.join(10)
-        assert not thread.is_alive()
+    with worker.working():
+        yield worker.task
 
 
 def waiting(drivers):

@@ -41,7 +41,7 @@ def test_the_bound_on_what_is_in_flight_is_fixed_if_it_is_set_for_the_topology_o
 
 @pytest.mark.parametrize(("ackers", "tracked"), [(0, False), (1, True), (3, True)])
 def test_without_ackers_nothing_is_tracked(ackers, tracked):
-    assert settings(ackers=ackers).tracked is tracked
+    assert process(ackers=ackers).task._tracked is tracked
 
 
 def test_the_grace_time_is_what_is_set():

@@ -9,30 +9,23 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, RedisUnavailableError, Spout, SpoutContext, TopologyBuilder
+from tiercel import BasicBolt, RedisUnavailableError, Spout, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
-from tiercel.acker.ledger import Failure, LedgerSpec, Token, Updates
+from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.workers.control.contract import MemoryControl, Presence, State
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.admission_limits import Limits
 from tiercel.workers.spout.holding import Patience
-from tiercel.workers.spout.orders import Orders
-from tiercel.workers.spout.outbox import Attendance, Outbox
-from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutSettings, SpoutTask
+from tiercel.workers.spout.outbox import Attendance
+from tiercel.workers.spout.task import SpoutSettings
 
 SINK = 2
-RUN = "a run"
-SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 
 
 class ListSpout(Spout):
@@ -125,40 +118,15 @@ class Sink(BasicBolt):
     pass
 
 
-class SpoutBench:
+class SpoutBench(MemoryWorker):
     """A spout task between twins, and what a bolt would see and do."""
 
-    def __init__(self, spout, settings, ledger=None, inboxes=None, control=None):
+    def __init__(self, spout, settings, **parts):
         builder = TopologyBuilder("t")
         builder.set_spout("numbers", spout)
         builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
-        self.spout = spout
-        self.ledger = ledger or MemoryLedger(SPEC)
-        self.inboxes = inboxes or MemoryInboxes()
+        super().__init__(builder.build(), spout, settings, **parts)
         self.inboxes.adopt(RUN, [SINK])
-        # Time stands still for it: it is the driver's business to renew it.
-        self.lease = MemoryLease(lambda: 0.0)
-        self.control = control or MemoryControl()
-        self.metrics = MemoryMetrics()
-        self.tally = Tally(self.metrics, "numbers", 1)
-        self.orders = Orders(self.control, 1)
-        self.topology = builder.build()
-        outbox = Outbox(
-            ledger=self.ledger,
-            inboxes=self.inboxes,
-            lease=self.lease,
-            owner=1,
-            topology=self.topology,
-        )
-        self.task = SpoutTask(
-            spout=spout,
-            emitter=SpoutEmitter(self.topology, "numbers", 1),
-            ledger=self.ledger,
-            outbox=outbox,
-            tally=self.tally,
-            orders=self.orders,
-            settings=settings,
-        )
 
     @property
     def presence(self):
@@ -180,13 +148,6 @@ class SpoutBench:
             )
         return tuples
 
-    def attend(self, run=RUN):
-        """A driver is there, and this is its run."""
-        self.lease.take(Holder(driver="driver", run=run))
-
-    def leave(self):
-        self.lease.leave("driver")
-
     def waiting(self):
         """Tuples in the inbox."""
         return self.inboxes.figures([SINK])[SINK].tuples
@@ -200,7 +161,6 @@ class SpoutBench:
 SETTINGS = SpoutSettings(
     message_timeout=timedelta(seconds=30),
     admission=Admission(bound=100, fixed=True),
-    tracked=True,
     grace=timedelta(seconds=0),
 )
 
@@ -210,23 +170,8 @@ def running(spout, settings=SETTINGS, *, attended=True, **parts):
     bench = SpoutBench(spout, settings, **parts)
     if attended:
         bench.attend()
-    context = SpoutContext(
-        topology="t",
-        component="numbers",
-        task_id=1,
-        task_index=0,
-        parallelism=1,
-        wake=bench.task.wake,
-        count=bench.tally.add,
-    )
-    thread = threading.Thread(target=bench.task.run, args=({}, context))
-    thread.start()
-    try:
+    with bench.working():
         yield bench
-    finally:
-        bench.task.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 def received(bench, count):
@@ -336,7 +281,7 @@ def test_no_more_than_the_bound_is_in_flight():
 def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
         wait_until(
-            lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER,
+            lambda: bench.outbox._attendance is Attendance.NO_DRIVER,
             5,
             "the worker to look for a driver",
         )
@@ -346,7 +291,7 @@ def test_nothing_is_emitted_while_no_driver_is_there():
 
 
 def test_without_tracking_a_message_is_acked_as_soon_as_it_is_on_its_way():
-    with running(ListSpout(1), replace(SETTINGS, tracked=False)) as bench:
+    with running(ListSpout(1), tracked=False) as bench:
         told(bench, "ack", "message 0")
         assert bench.received() == [(0, None, None)]
         assert bench.ledger.pending() == 0
@@ -518,13 +463,9 @@ class EndlessCareless(ListSpout):
 @pytest.mark.parametrize("spout", [Endless, EndlessCareless])
 def test_what_is_not_tracked_is_bounded_by_the_inboxes(spout):
     inboxes = MemoryInboxes(Bounds(tuples=8_000, bytes=3_000_000))
-    with running(
-        spout(0), replace(SETTINGS, tracked=spout is EndlessCareless), inboxes=inboxes
-    ) as bench:
+    with running(spout(0), tracked=spout is EndlessCareless, inboxes=inboxes) as bench:
         received(bench, 1)
-        wait_until(
-            lambda: bench.task._outbox.holds and bench.waiting() > 100, 5, "the inbox to be full"
-        )
+        wait_until(lambda: bench.outbox.holds and bench.waiting() > 100, 5, "the inbox to be full")
         time.sleep(0.3)  # for many batches
         figures = inboxes.figures([SINK])[SINK]
         assert figures.tuples <= 8_000
@@ -552,7 +493,7 @@ def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
     with running(ListSpout(1), attended=False) as bench:
         bench.attend("")
         wait_until(
-            lambda: bench.task._outbox._attendance is Attendance.NO_DRIVER,
+            lambda: bench.outbox._attendance is Attendance.NO_DRIVER,
             5,
             "the worker to look for a driver",
         )
@@ -662,17 +603,8 @@ def test_a_spout_that_raises_ends_the_worker_with_its_error():
 
     bench = SpoutBench(Broken(1), SETTINGS)
     bench.attend()
-    context = SpoutContext(
-        topology="t",
-        component="numbers",
-        task_id=1,
-        task_index=0,
-        parallelism=1,
-        wake=bench.task.wake,
-        count=bench.tally.add,
-    )
     with pytest.raises(RuntimeError, match="the source is gone"):
-        bench.task.run({}, context)
+        bench.task.run({}, bench.context)
     assert bench.spout.told == [("close",)]
 
 

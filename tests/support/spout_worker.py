@@ -1,0 +1,102 @@
+"""A spout worker on memory twins: its loop on a thread of its own, with the real clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from tiercel.acker.ids import RootIds
+from tiercel.acker.ledger import Ledger, LedgerSpec
+from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.spout import Spout
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.contract import Control, MemoryControl
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.spout.collector import TaskCollector
+from tiercel.workers.spout.orders import Orders
+from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.outcomes import OutcomeReader
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.telling import Telling
+
+SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
+RUN = "a run"
+
+
+class MemoryWorker:
+    """The worker of a topology's first spout task. No driver is there before ``attend``."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        spout: Spout,
+        settings: SpoutSettings,
+        *,
+        tracked: bool = True,
+        ledger: Ledger | None = None,
+        inboxes: Inboxes | None = None,
+        control: Control | None = None,
+        lease: MemoryLease | None = None,
+    ) -> None:
+        component = topology.component_of(1)
+        self.topology = topology
+        self.spout = spout
+        self.ledger: Any = ledger or MemoryLedger(SPEC)
+        self.inboxes: Any = inboxes or MemoryInboxes()
+        self.control: Any = control or MemoryControl()
+        # Time stands still for it: it is the driver's business to renew it.
+        self.lease = lease or MemoryLease(lambda: 0.0)
+        self.metrics = MemoryMetrics()
+        self.tally = Tally(self.metrics, component, 1)
+        self.orders = Orders(self.control, 1)
+        self.outbox = Outbox(
+            ledger=self.ledger,
+            inboxes=self.inboxes,
+            lease=self.lease,
+            owner=1,
+            topology=topology,
+        )
+        parts = SpoutParts(
+            telling=Telling(spout),
+            collector=TaskCollector(
+                SpoutEmitter(topology, component, 1),
+                self.tally,
+                RootIds(timedelta(seconds=30)) if tracked else None,
+            ),
+            ledger=self.ledger,
+            outbox=self.outbox,
+            outcomes=OutcomeReader(self.ledger, 1),
+            orders=self.orders,
+            tally=self.tally,
+        )
+        self.task = SpoutTask(parts, settings)
+        self.context = topology.spout_context_of(1, wake=self.task.wake, count=self.tally.add)
+
+    def attend(self, run: str = RUN) -> None:
+        """A driver is there, and this is its run."""
+        self.lease.take(Holder(driver="driver", run=run))
+
+    def leave(self) -> None:
+        """The driver is gone."""
+        self.lease.leave("driver")
+
+    @contextmanager
+    def working(self, config: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Run the task until the end of the block."""
+        thread = threading.Thread(target=self.task.run, args=(config or {}, self.context))
+        thread.start()
+        try:
+            yield
+        finally:
+            self.task.stop()
+            thread.join(10)
+            assert not thread.is_alive()
