@@ -212,3 +212,60 @@ def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_
     assert cluster.failed("s") == [4]
     assert set(cluster.acked("s")) == {0, 1, 2, 3, 5, ("again", 4)}
     assert cluster.pending("s") == 0
+
+
+class Bulk(Spout):
+    """Has many tuples at a time, and wants to be told of many at a time."""
+
+    output_fields = "x long"
+
+    def open(self, config, context):
+        self.life = []
+        self.left = list(range(5))
+
+    def next_tuples(self, collector, limit):
+        taken = self.left[:limit]
+        self.left = self.left[limit:]
+        if taken:
+            self.life.append(f"emit {taken}")
+            collector.emit_all([[x] for x in taken], taken)
+
+    def ack_all(self, msg_ids):
+        self.life.append(f"ack {list(msg_ids)}")
+
+    def expect(self, tuples):
+        self.life.append(f"expect {tuples}")
+
+
+def test_a_spout_of_many_tuples_is_asked_for_many_and_told_of_many(cluster_of):
+    cluster = cluster_of(chain(Bulk(), Acking()), Config(max_spout_pending=3))
+    cluster.run_until_idle()
+    assert cluster.acked("s") == [0, 1, 2, 3, 4]
+    assert cluster.spout("s").life == [
+        "expect 0",
+        "expect 3",
+        "emit [0, 1, 2]",
+        "ack [0, 1, 2]",
+        "emit [3, 4]",
+        "ack [3, 4]",
+    ]
+
+
+def test_what_a_spout_emits_while_it_is_deactivated_waits_until_it_is_active_again(cluster_of):
+    class Again(Curious):
+        def next_tuple(self, collector):
+            self.collector = collector
+            super().next_tuple(collector)
+
+        def fail(self, msg_id, reason):
+            super().fail(msg_id, reason)
+            self.collector.emit([3], msg_id=("again", msg_id))
+
+    cluster = cluster_of(chain(Again(), OneFails()))
+    cluster.step()
+    cluster.deactivate()
+    cluster.run_until_idle()
+    assert outcome(cluster) == ([], [1], 1)
+    cluster.activate()
+    cluster.run_until_idle()
+    assert outcome(cluster) == ([("again", 1)], [1], 1)

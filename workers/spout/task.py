@@ -67,7 +67,7 @@ class SpoutParts:
     clock: Callable[[], float] = time.monotonic
 
 
-class Turn(NamedTuple):
+class LoopTurn(NamedTuple):
     """Result of one turn of the loop."""
 
     # There was something to hear, to expire or to emit.
@@ -152,7 +152,7 @@ class SpoutTask:
         self._spout.expect(0)  # until a driver is there
         return True
 
-    def turn(self, *, emitting: bool = True) -> Turn:
+    def turn(self, *, emitting: bool = True) -> LoopTurn:
         """Do what there is to do now."""
         now = self._clock()
         sent = False
@@ -173,7 +173,7 @@ class SpoutTask:
         self._tally.flush()
         if worked or sent:
             self._pace.worked()
-        return Turn(worked, sent)
+        return LoopTurn(worked, sent)
 
     def obey(self) -> None:
         """Ask for orders and obey them, as a turn does once per second."""
@@ -196,7 +196,7 @@ class SpoutTask:
         self._tally.flush(now=True)
         self._orders.leave()
 
-    def _may_go_on(self, turn: Turn) -> bool:
+    def _may_go_on(self, turn: LoopTurn) -> bool:
         """Return True if there may be more to do already, of which nothing would tell."""
         # The spout was asked after the outcomes were taken: only what was sent makes room for more.
         return turn.sent and self._pace.may_begin(self._clock())

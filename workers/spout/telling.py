@@ -1,4 +1,4 @@
-"""How a spout is told what became of its messages, in the way that it wants to be told."""
+"""Tells a spout what became of its messages, in the way that it wants to be told."""
 
 from __future__ import annotations
 

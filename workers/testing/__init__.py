@@ -5,7 +5,7 @@ complete       complete_topology: from the first tuple to the last
 cluster        LocalCluster: runs a topology
 feeder         FeederSpout: emits what a test feeds it
 spout_tasks    all spout tasks of a cluster
-spouts         one of them
+spouts         what one of them is made of: the loop is workers/spout/task
 clock          simulated time
 ticks          the ticks that are due in it
 capture        how emitted tuples are seen

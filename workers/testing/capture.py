@@ -123,14 +123,18 @@ class _WithCopy:
 class CopyingInboxes:
     """``Inboxes`` that append a copy of what travels on direct streams for the capturing bolt."""
 
-    def __init__(self, inboxes: Inboxes, topology: Topology) -> None:
+    def __init__(self, inboxes: Inboxes, topology: Topology, *, bounded: bool = True) -> None:
+        """Not ``bounded``: for a thread that cannot wait for room, which it makes itself."""
         self._inboxes = inboxes
         self._topology = topology
+        self._bounded = bounded
         self._capture = topology.task_ids(CAPTURE)[0]
 
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
+        if not self._bounded:
+            parcels = [replace(parcel, bounded=False) for parcel in parcels]
         effects = self._inboxes.append(run, sender, number, parcels)
         return [
             _WithCopy(self._copying(run, sender, number, copied), effect)

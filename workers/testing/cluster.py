@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
+from tiercel.acker.effects import perform_all
+from tiercel.queues.inbox.records import Sender
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM_TASK
@@ -16,8 +18,11 @@ from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
+from tiercel.workers.control.contract import MemoryControl, State
+from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.memory_lease import MemoryLease
 from tiercel.workers.testing.capture import Seen, watched
-from tiercel.workers.testing.clock import SimulatedClock, to_ns
+from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.engine import Engine
 from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.memory_engine import MemoryEngine
@@ -81,6 +86,8 @@ class LocalCluster:
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
         self._last_states: dict[str, dict[Key, Any]] = {}
+        self._ticked = 0
+        self._control = MemoryControl(lambda: 0.0)
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
         self._running: ExitStack | None = None
@@ -136,18 +143,11 @@ class LocalCluster:
         For spouts that never run dry.
         """
         engine = self._running_engine()
-        heard = [task.hear() for task in self._spouts]
-        emitted = [task.fill() for task in self._spouts]
-        sent = [
-            (SYSTEM_TASK, self._ticks.due(self._clock())),
-            *((task.task_id, task.send()) for task in self._spouts),
-        ]
-        waiting = [(task, parcels) for task, parcels in sent if parcels]
-        for task, parcels in waiting:
-            engine.send(task, parcels)
-        if waiting:
-            engine.run()
-        return any(heard) or any(emitted) or bool(waiting)
+        ticked = self._send_ticks(engine)
+        moved, sent = self._spouts.turn()
+        if ticked or sent:
+            engine.work()
+        return ticked or moved
 
     def advance_time(self, seconds: float) -> None:
         """Let time pass, as if the cluster ran all the while: each message timeout and each tick
@@ -161,47 +161,43 @@ class LocalCluster:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"time goes on by a number of seconds, not {seconds!r}")
         self.run_until_idle()
-        end = self._clock.now_ns + to_ns(seconds)
-        while (moment := self._next_moment()) is not None and moment <= end:
-            self._clock.now_ns = moment
+        end = self._clock.after(seconds)
+        while (moment := self._next_moment()) is not None and round(moment, 9) <= end:
+            self._clock.move_to(moment)
             self.run_until_idle()
-        self._clock.now_ns = end
+        self._clock.move_to(end)
         self.run_until_idle()
 
     def deactivate(self) -> None:
         """No spout is asked for tuples any more. They still hear of those in flight. Idempotent."""
-        self._running_engine()
-        for task in self._spouts:
-            task.deactivate()
+        self._order(State.DEACTIVATED)
 
     def activate(self) -> None:
         """Undo ``deactivate``. Idempotent."""
-        self._running_engine()
-        for task in self._spouts:
-            task.activate()
+        self._order(State.ACTIVE)
 
     # -- looking -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told are fully processed, in order."""
-        return [one.msg_id for one in self._spouts.outcomes_of(component) if one.reason is None]
+        return [one.msg_id for one in self._spouts.told(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told failed or timed out, in order.
 
         One that it replays may stand here often.
         """
-        return [one.msg_id for one in self._spouts.outcomes_of(component) if one.reason is not None]
+        return [one.msg_id for one in self._spouts.told(component) if one.reason is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
         """Return the reason for each of ``failed``: ``bolt[task]: ValueError:
         …``, or ``timeout``.
         """
-        return [one.reason for one in self._spouts.outcomes_of(component) if one.reason is not None]
+        return [one.reason for one in self._spouts.told(component) if one.reason is not None]
 
     def pending(self, component: str) -> int:
         """Trees of this spout's tuples in flight."""
-        return sum(task.pending for task in self._spouts.of(component))
+        return self._spouts.in_flight(component)
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
         """Return what a component has emitted on a stream so far, each tuple once however many
@@ -239,9 +235,9 @@ class LocalCluster:
         """The spout object that runs: a copy of the one in the topology, but for a
         ``FeederSpout``.
         """
-        tasks = self._spouts.of(component)
+        spouts = self._spouts.spouts_of(component)
         self._running_engine()
-        return tasks[task_index].spout
+        return spouts[task_index]
 
     # -- the inside --------------------------------------------------------------------------------
 
@@ -250,11 +246,28 @@ class LocalCluster:
         running.callback(engine.close)
         engine.start()
         running.callback(self._keep_states, engine)
+        # Nothing of what a driver and an operator say lapses here.
+        lease = MemoryLease(lambda: 0.0)
+        lease.take(Holder(driver="local-cluster", run=engine.run_id))
         shared = Surroundings(
-            topology=self._watched, ledger=engine.ledger, metrics=engine.metrics, clock=self._clock,
-            roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
+            topology=self._watched, engine=engine, clock=self._clock, control=self._control,
+            lease=lease, roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
         )  # fmt: skip
         self._spouts.open(shared, running)
+
+    def _order(self, state: State) -> None:
+        self._running_engine()
+        self._control.order(state)
+        self._spouts.obey()
+
+    def _send_ticks(self, engine: Engine) -> bool:
+        parcels = self._ticks.due(self._clock())
+        if not parcels:
+            return False
+        self._ticked += 1
+        sender = Sender(task=SYSTEM_TASK, attempt=1)
+        perform_all(engine.inboxes.append(engine.run_id, sender, self._ticked, parcels))
+        return True
 
     def _keep_states(self, engine: Engine) -> None:
         for component, spec in self._topology.bolts.items():
@@ -268,11 +281,9 @@ class LocalCluster:
 
         return SparkEngine(self._watched, self._slots, self._redis_url)
 
-    def _next_moment(self) -> int | None:
+    def _next_moment(self) -> float | None:
         """Return the next time at which something happens by itself."""
-        moments = [task.deadline_ns for task in self._spouts]
-        if self._ticks.next_at is not None:
-            moments.append(to_ns(self._ticks.next_at))
+        moments = (self._spouts.next_timeout, self._ticks.next_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _running_engine(self) -> Engine:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import Metrics
-from tiercel.queues.inbox.records import Parcel
+from tiercel.queues.inbox.contract import Inboxes
 from tiercel.spark_jobs.state.store import StateStore
 
 
@@ -24,6 +23,16 @@ class Engine(Protocol):
         ...
 
     @property
+    def inboxes(self) -> Inboxes:
+        """Inboxes of the bolts, in which there is always room."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """The run to which the inboxes belong."""
+        ...
+
+    @property
     def metrics(self) -> Metrics:
         """Metrics of the spouts."""
         ...
@@ -37,11 +46,7 @@ class Engine(Protocol):
         """Become ready. Raises SparkJobsError or AckerError, one line that says what to do."""
         ...
 
-    def send(self, task: int, parcels: Sequence[Parcel]) -> None:
-        """Append what one spout task emitted, or what the clock has for the bolts."""
-        ...
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Let the bolts work until every inbox is empty.
 
         Then the ledger knows what became of all trees.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds, Parcel, Sender
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
@@ -20,9 +19,6 @@ from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
 from tiercel.workers.testing.capture import CopyingInboxes
 from tiercel.workers.testing.errors import LocalClusterError
 
-_RUN = "local-cluster"
-# One thread cannot wait for room.
-_NO_BOUNDS = Bounds(tuples=1 << 60, bytes=1 << 60)
 # For topologies in which tuples can go round for ever; without a cycle of bolts every round ends.
 _MOST_STEPS = 100_000
 
@@ -35,37 +31,32 @@ class MemoryEngine:
         self.ledger = MemoryLedger(ledger_spec_of(topology, ()), clock)
         self.metrics = MemoryMetrics()
         self.state = MemoryStateStore()
-        self._inboxes = CopyingInboxes(MemoryInboxes(_NO_BOUNDS, clock), topology)
+        self.inboxes = CopyingInboxes(MemoryInboxes(clock=clock), topology, bounded=False)
+        self.run_id = "local-cluster"
         self._counting = Counting(self.metrics)
         self._attempts: list[Attempt] = []
-        self._numbers: dict[int, int] = {}
 
     def start(self) -> None:
         topology = self._topology
         tasks = bolt_tasks(topology)
-        self._inboxes.adopt(_RUN, tasks)
-        self.ledger.begin(_RUN)
+        self.inboxes.adopt(self.run_id, tasks)
+        self.ledger.begin(self.run_id)
         around = Around(
-            run=_RUN,
+            run=self.run_id,
             topology=topology,
-            inboxes=self._inboxes,
+            inboxes=self.inboxes,
             ledger=self.ledger if topology.config.ackers else None,
             state=self.state,
             counting=self._counting,
             config=topology.config.as_mapping(),
             key=b"local-cluster",
-            suspicion=Suspicion(_RUN, None, None),
+            suspicion=Suspicion(self.run_id, None, None),
             clock=lambda: 0.0,
             has_ticks=False,
         )
         self._attempts = [Attempt(around, task, threading.Event()) for task in tasks]
 
-    def send(self, task: int, parcels: Sequence[Parcel]) -> None:
-        number = self._numbers[task] = self._numbers.get(task, 0) + 1
-        for effect in self._inboxes.append(_RUN, Sender(task=task, attempt=1), number, parcels):
-            effect.perform()
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Task by task, until none has anything left.
 
         Raises LocalClusterError where a cycle of bolts does not end.

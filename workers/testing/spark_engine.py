@@ -7,7 +7,6 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -15,21 +14,21 @@ from pyspark import cloudpickle
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
-from tiercel.acker.effects import perform_all
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.inbox.records import Appended, Parcel, Sender, StaleAttemptError
+from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
-from tiercel.workers.testing.capture import CAPTURE
+from tiercel.workers.testing.capture import CAPTURE, CopyingInboxes
 from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.imports import Imports
 from tiercel.workers.testing.shared import shared_redis_url, shared_spark
@@ -74,12 +73,12 @@ class SparkEngine:
         self._tasks = tasks
         self._capture_task = capture
         self._capture: Attempt | None = None
-        self._inboxes = self._run.open_inboxes()
+        self.inboxes = CopyingInboxes(open_inboxes(spec), topology, bounded=False)
+        self.run_id = self._run.id
         self._client = connect_topology(redis_url, name)
-        self._numbers: dict[int, int] = {}
         self._spark: LongTasks | None = None
         self._open = ExitStack()
-        for part in (self.ledger, self.metrics, self.state, self._inboxes, self._client):
+        for part in (self.ledger, self.metrics, self.state, self.inboxes, self._client):
             self._open.callback(part.close)
 
     def start(self) -> None:
@@ -88,8 +87,8 @@ class SparkEngine:
             self._client.ping()
         _check_travel(self._run.topology)
         self._open.callback(self._wipe)
-        self._inboxes.adopt(self._run.id, self._tasks)
-        self.ledger.begin(self._run.id)
+        self.inboxes.adopt(self.run_id, self._tasks)
+        self.ledger.begin(self.run_id)
         around = self._open.enter_context(replace(self._run, topology=self._run.topology).opened())
         self._capture = Attempt(around, self._capture_task, threading.Event())
         shipped = replace(self._run, topology=_without_spouts(self._run.topology))
@@ -103,18 +102,7 @@ class SparkEngine:
             ) from error
         self._open.callback(self._finish, spark, self._spark)
 
-    def send(self, task: int, parcels: Sequence[Parcel]) -> None:
-        number = self._numbers[task] = self._numbers.get(task, 0) + 1
-        sender = Sender(task=task, attempt=1)
-        while parcels:
-            verdicts = perform_all(self._inboxes.append(self._run.id, sender, number, parcels))
-            parcels = [
-                one
-                for one, verdict in zip(parcels, verdicts, strict=True)
-                if verdict is Appended.FULL
-            ]
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Until all inboxes are empty, in two looks: a tuple is in the next inbox before it
         leaves the one before.
         """
@@ -125,7 +113,7 @@ class SparkEngine:
                 raise LocalClusterError(f"the Spark job ended: {fault}")
             while self._capture is not None and self._capture.turn():
                 continue
-            waiting = sum(one.tuples for one in self._inboxes.figures(self._tasks).values())
+            waiting = sum(one.tuples for one in self.inboxes.figures(self._tasks).values())
             empty = 0 if waiting else empty + 1
             if waiting:
                 time.sleep(_LOOK_S)
@@ -136,7 +124,7 @@ class SparkEngine:
     def _finish(self, spark: SparkUnit, tasks: LongTasks) -> None:
         with spark.silenced():
             with suppress(StaleAttemptError):
-                self._inboxes.adopt(f"{self._run.id}-ended", self._tasks)
+                self.inboxes.adopt(f"{self._run.id}-ended", self._tasks)
             if not tasks.wait(_PATIENCE_S):
                 tasks.cancel()
                 tasks.wait(_PATIENCE_S)

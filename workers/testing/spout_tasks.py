@@ -3,61 +3,78 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
+from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.spout.task import SpoutTask
 from tiercel.workers.testing.errors import LocalClusterError
-from tiercel.workers.testing.spouts import KitSpoutTask, SpoutOutcome, Surroundings
+from tiercel.workers.testing.spouts import SpoutOutcome, Surroundings, spout_task
 
 
 class SpoutTasks:
     """The spout tasks of a topology, in its order, and what their spouts were told."""
 
     def __init__(self, topology: Topology) -> None:
-        self._outcomes: dict[str, list[SpoutOutcome]] = {
-            component: [] for component in topology.spouts
-        }
-        self._tasks: dict[str, list[KitSpoutTask]] = {}
+        self._told: dict[str, list[SpoutOutcome]] = {component: [] for component in topology.spouts}
+        self._spouts: dict[str, list[Spout]] = {component: [] for component in topology.spouts}
+        self._tasks: dict[str, list[SpoutTask]] = {component: [] for component in topology.spouts}
+        # In the order of their start: the first one that was opened is the first one that
+        # is closed.
+        self._opened: list[SpoutTask] = []
 
     def open(self, shared: Surroundings, running: ExitStack) -> None:
-        """Make the tasks of copies of the spouts, and open them; ``running`` closes them."""
+        """Open tasks with copies of the spouts; ``running`` closes them."""
+        running.callback(_close_all, self._opened)
         for component, spec in shared.topology.spouts.items():
-            self._tasks[component] = [
-                KitSpoutTask(
-                    shared, component, index, copy.deepcopy(spec.spout), self._outcomes[component]
-                )
-                for index in range(spec.parallelism)
-            ]
-        # In the order of their start: the first one that was opened is the first one that is
-        # closed.
-        closing: list[KitSpoutTask] = []
-        running.callback(_close_all, closing)
-        for task in self:
-            task.open()
-            closing.append(task)
+            for task_id in shared.topology.task_ids(component):
+                spout = copy.deepcopy(spec.spout)
+                task = spout_task(shared, component, task_id, spout, self._told[component])
+                self._spouts[component].append(spout)
+                self._tasks[component].append(task)
+                self._opened.append(task)
+        self.obey()
 
-    def __iter__(self) -> Iterator[KitSpoutTask]:
-        return (task for tasks in self._tasks.values() for task in tasks)
+    def turn(self) -> tuple[bool, bool]:
+        """One turn of each; returns whether anything moved, and whether anything was sent."""
+        turns = [task.turn() for task in self._opened]
+        return any(turn.worked or turn.sent for turn in turns), any(turn.sent for turn in turns)
 
-    def of(self, component: str) -> Sequence[KitSpoutTask]:
-        """Return the tasks of one spout; none before ``open``. Raises as ``outcomes_of`` does."""
-        self.outcomes_of(component)
-        return self._tasks.get(component, ())
+    def obey(self) -> None:
+        """Let them do what was ordered."""
+        for task in self._opened:
+            task.obey()
 
-    def outcomes_of(self, component: str) -> Sequence[SpoutOutcome]:
+    @property
+    def next_timeout(self) -> float | None:
+        """Time at which the next tuple times out; None if none will."""
+        timeouts = [task.next_timeout for task in self._opened]
+        return min((each for each in timeouts if each is not None), default=None)
+
+    def in_flight(self, component: str) -> int:
+        """Trees of one spout's tuples in flight. Raises as ``told`` does."""
+        self.told(component)
+        return sum(task.in_flight for task in self._tasks[component])
+
+    def spouts_of(self, component: str) -> Sequence[Spout]:
+        """Return the copies of one spout; none before ``open``. Raises as ``told`` does."""
+        self.told(component)
+        return self._spouts[component]
+
+    def told(self, component: str) -> Sequence[SpoutOutcome]:
         """Return what this spout was told, in order.
 
         Raises LocalClusterError if there is no such spout.
         """
-        if component not in self._outcomes:
+        if component not in self._told:
             raise LocalClusterError(
-                f"there is no spout {component!r}; the spouts are {', '.join(self._outcomes)}"
+                f"there is no spout {component!r}; the spouts are {', '.join(self._told)}"
             )
-        return self._outcomes[component]
+        return self._told[component]
 
 
-def _close_all(tasks: Sequence[KitSpoutTask]) -> None:
+def _close_all(tasks: Sequence[SpoutTask]) -> None:
     """Close every spout that was opened, and then raise what the first one raised."""
     errors = []
     for task in tasks:

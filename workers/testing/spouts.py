@@ -1,33 +1,37 @@
-"""One spout task on simulated time: what a spout worker does, without its threads
-and its patience.
-"""
+"""The spout tasks of a cluster: the spout workers' own loop, turn by turn, on simulated time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import repeat
+from threading import Event
 from typing import Any
 
-from tiercel.acker.ledger import Ledger, Outcomes
-from tiercel.acker.metrics.contract import ErrorReport, Metrics
-from tiercel.queues.inbox.records import Parcel
-from tiercel.queues.spout import MsgId, Spout, takes_reason
+from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
+from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.contract import Control
+from tiercel.workers.control.lease import Lease
+from tiercel.workers.spout.admission import LARGEST_BOUND, Admission
+from tiercel.workers.spout.collector import TaskCollector
+from tiercel.workers.spout.orders import Orders
+from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.pace import Pace
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.telling import Telling
 from tiercel.workers.testing.capture import CAPTURE
-from tiercel.workers.testing.clock import SimulatedClock, simulated_datetime, to_ns
+from tiercel.workers.testing.engine import Engine
 
-# At most so many from one spout task in one round.
-_BATCH_TUPLES = 1_000
-_NOW = timedelta(0)
+_AT_ONCE = timedelta(0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpoutOutcome:
-    """Outcome of one tracked tuple."""
+    """Outcome of one tuple of which a spout was told."""
 
     msg_id: MsgId
     # None: acked.
@@ -39,215 +43,117 @@ class Surroundings:
     """Everything that the spout tasks of a cluster share."""
 
     topology: Topology
-    ledger: Ledger
-    metrics: Metrics
-    clock: SimulatedClock
+    engine: Engine
+    clock: Callable[[], float]
     # Ascending, and never 0, which stands for no root.
     roots: Iterator[int]
+    control: Control
+    # Says that a driver is there, with the run of the engine.
+    lease: Lease
 
 
-class KitSpoutTask:
-    """Emits, tracks, and tells its spout; also the collector that the spout emits with.
+def spout_task(
+    shared: Surroundings, component: str, task_id: int, spout: Spout, told: list[SpoutOutcome]
+) -> SpoutTask:
+    """Make one spout task, and open it; ``told`` grows by each outcome that its spout is told."""
+    topology = shared.topology
+    engine = shared.engine
+    config = topology.config_of(component)
+    tally = Tally(engine.metrics, component, task_id, shared.clock)
+    parts = SpoutParts(
+        telling=_Witness(spout, told),
+        collector=TaskCollector(
+            _WatchedEmitter(topology, component, task_id),
+            tally,
+            _Ascending(shared.roots) if config.ackers else None,
+            drawn_at_once=1,
+        ),
+        ledger=engine.ledger,
+        outbox=Outbox(
+            ledger=engine.ledger,
+            inboxes=engine.inboxes,
+            lease=shared.lease,
+            owner=task_id,
+            topology=topology,
+        ),
+        outcomes=_InOrder(engine.ledger, task_id),
+        orders=Orders(shared.control, task_id),
+        tally=tally,
+        # Time stands still: a batch that waited for company would never leave.
+        pace=Pace(between_s=0.0),
+        clock=shared.clock,
+    )
+    settings = SpoutSettings(
+        message_timeout=ledger_spec_of(topology, ()).message_timeout,
+        # One that follows real work has nothing to follow where no work takes time.
+        admission=Admission(bound=config.max_spout_pending or LARGEST_BOUND, fixed=True),
+        grace=_AT_ONCE,
+    )
+    task = SpoutTask(parts, settings)
+    context = topology.spout_context_of(task_id, wake=task.wake, count=tally.add)
+    task.open(config.as_mapping(), context)
+    return task
 
-    One thread only.
-    """
 
-    def __init__(
-        self,
-        shared: Surroundings,
-        component: str,
-        task_index: int,
-        spout: Spout,
-        outcomes: list[SpoutOutcome],
-    ) -> None:
-        """``outcomes`` is appended to in the order in which spouts are told."""
-        topology = shared.topology
-        config = topology.config_of(component)
-        self.component = component
-        self.spout = spout
-        self._outcomes = outcomes
-        self._shared = shared
-        self._task_id = topology.task_ids(component)[task_index]
-        self._tracked = config.ackers > 0
-        self._bound = config.max_spout_pending
-        timed = topology.config.enable_message_timeouts
-        self._timeout_ns = to_ns(topology.config.message_timeout_secs) if timed else None
-        self._emitter = SpoutEmitter(shared.topology, component, self._task_id)
-        self._capture = topology.task_ids(CAPTURE)[0]
-        self._feed = shared.ledger.feed(self._task_id)
-        self._emitted: list[tuple[int | None, MsgId | None]] = []
-        # Root to message id and deadline; in the order of the deadlines, because the timeout is
-        # the same for all.
-        self._pending: dict[int, tuple[MsgId, int]] = {}
-        self._takes_reason = takes_reason(spout)
-        self._active = False
+class _Witness(Telling):
+    """Keeps what the spout is told."""
 
-    def open(self) -> None:
-        """``open`` and ``activate`` of the spout."""
-        topology = self._shared.topology
-        context = topology.spout_context_of(
-            self._task_id,
-            wake=lambda: None,
-            count=lambda name, count: self._shared.metrics.add(
-                self.component, self._task_id, {name: count}
-            ),
-        )
-        self.spout.open(topology.config_of(self.component).as_mapping(), context)
-        self.activate()
+    def __init__(self, spout: Spout, told: list[SpoutOutcome]) -> None:
+        super().__init__(spout)
+        self._told = told
 
-    def activate(self) -> None:
-        """Ask the spout for tuples from now on. Idempotent."""
-        if not self._active:
-            self._active = True
-            self.spout.activate()
+    def ack(self, msg_ids: Sequence[MsgId]) -> None:
+        self._told += [SpoutOutcome(msg_id=msg_id, reason=None) for msg_id in msg_ids]
+        super().ack(msg_ids)
 
-    def deactivate(self) -> None:
-        """Do not ask it any more; it still hears of its tuples. Idempotent."""
-        if self._active:
-            self._active = False
-            self.spout.deactivate()
+    def fail(self, msg_id: MsgId, reason: str) -> None:
+        self._told.append(SpoutOutcome(msg_id=msg_id, reason=reason))
+        super().fail(msg_id, reason)
 
-    def close(self) -> None:
-        """``deactivate``, ``release`` of what is in flight, ``close`` with a grace of 0."""
-        self.deactivate()
-        self._feed.close()
-        in_flight = [msg_id for msg_id, _ in self._pending.values()]
-        self._shared.ledger.forget(list(self._pending))
-        self._pending.clear()
-        for msg_id in in_flight:
-            self.spout.release(msg_id)
-        self.spout.close(_NOW)
 
-    @property
-    def task_id(self) -> int:
-        """Its id in the topology."""
-        return self._task_id
+class _WatchedEmitter(SpoutEmitter):
+    """Does not tell the spout of the capturing bolt."""
 
-    @property
-    def pending(self) -> int:
-        """Trees in flight."""
-        return len(self._pending)
+    def __init__(self, topology: Topology, component: str, task_id: int) -> None:
+        super().__init__(topology, component, task_id)
+        [self._capture] = topology.task_ids(CAPTURE)
 
-    @property
-    def deadline_ns(self) -> int | None:
-        """Time at which the next tuple times out; None if none will."""
-        return (
-            next((deadline for _, deadline in self._pending.values()), None)
-            if self._timeout_ns is not None
-            else None
-        )
-
-    # -- what the spout emits with -----------------------------------------------------------------
-
-    def emit(
-        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
-    ) -> list[int]:
-        """``SpoutCollector.emit``."""
-        root = self._root(msg_id)
-        tasks = self._emitter.emit(values, root, stream)
-        self._emitted.append((root, msg_id))
+    def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
+        tasks = super().emit(values, root, stream)
         return [task for task in tasks if task != self._capture]
 
-    def emit_all(
-        self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default"
-    ) -> None:
-        """``SpoutCollector.emit_all``."""
-        roots = [next(self._shared.roots) for _ in rows] if self._tracked else None
-        self._emitter.emit_all(rows, roots, stream)
-        self._emitted += zip(roots or repeat(None), msg_ids, strict=False)
 
-    def emit_direct(
-        self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
-    ) -> None:
-        """``SpoutCollector.emit_direct``."""
-        root = self._root(msg_id)
-        self._emitter.emit_direct(task, values, root, stream)
-        self._emitted.append((root, msg_id))
+class _Ascending:
+    """``RootSource``: the order of the roots is that of the tuples."""
 
-    def report_error(self, error: BaseException | str) -> None:
-        """``SpoutCollector.report_error``."""
-        message = reason_of(error)
-        now = simulated_datetime(self._shared.clock.now_ns)
-        self._shared.metrics.report(
-            [ErrorReport(at=now, component=self.component, task=self._task_id, message=message)]
-        )
+    def __init__(self, roots: Iterator[int]) -> None:
+        self._roots = roots
 
-    def _root(self, msg_id: MsgId | None) -> int | None:
-        return next(self._shared.roots) if msg_id is not None and self._tracked else None
+    def draw(self, count: int) -> list[int]:
+        return [next(self._roots) for _ in range(count)]
 
-    # -- one round ---------------------------------------------------------------------------------
 
-    def hear(self) -> bool:
-        """Tell the spout what was decided and what timed out.
+class _InOrder:
+    """``OutcomeSource`` without a thread: what is decided, in the order of emission."""
 
-        Returns whether there was anything.
-        """
-        outcomes = self._feed.read(_NOW)
-        self._take_outcomes(outcomes)
-        return self._expire() or bool(outcomes)
+    def __init__(self, ledger: Ledger, owner: int) -> None:
+        self._ledger = ledger
+        self._owner = owner
+        self._feed: OutcomeFeed | None = None
 
-    def fill(self) -> bool:
-        """Ask the spout for tuples until it has none or its bound is reached; returns
-        whether it emitted.
-        """
-        while (
-            self._active
-            and len(self._emitted) < _BATCH_TUPLES
-            and (self._bound is None or self._in_flight() < self._bound)
-        ):
-            before = len(self._emitted)
-            self.spout.next_tuple(self)
-            if len(self._emitted) == before:
-                break
-        return bool(self._emitted)
+    def open(self, stopped: Event, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - for those that wait
+        self._feed = self._ledger.feed(self._owner)
+        return True
 
-    def send(self) -> list[Parcel]:
-        """Register the roots of what was emitted; returns its parcels. The timeouts begin now."""
-        emission = self._emitter.take()
-        emitted = self._emitted
-        self._emitted = []
-        self._shared.ledger.register(self._task_id, emission.roots, emission.ack_vals)
-        for root, msg_id in emitted:
-            if root is not None:
-                self._pending[root] = (msg_id, self._shared.clock.now_ns + (self._timeout_ns or 0))
-            elif msg_id is not None:
-                self._tell(msg_id, None)
-        return emission.parcels
+    def take(self) -> list[Outcomes]:
+        outcomes = self._feed.read(_AT_ONCE) if self._feed is not None else None
+        if not outcomes:
+            return []
+        # By root, for the ledger's own order depends on its shards.
+        acked = sorted(outcomes.acked)
+        failed = sorted(outcomes.failed, key=lambda failure: failure.root)
+        return [replace(outcomes, acked=acked, failed=failed)]
 
-    def _in_flight(self) -> int:
-        return len(self._pending) + sum(root is not None for root, _ in self._emitted)
-
-    def _take_outcomes(self, outcomes: Outcomes) -> None:
-        for root in outcomes.reset:
-            if root in self._pending:
-                msg_id, _ = self._pending.pop(root)
-                self._pending[root] = (msg_id, self._shared.clock.now_ns + (self._timeout_ns or 0))
-        # By root, which is the order of emission; the ledger's own order depends on its shards.
-        for root in sorted(outcomes.acked):
-            self._finish(root, None)
-        for failure in sorted(outcomes.failed, key=lambda failure: failure.root):
-            self._finish(failure.root, f"{failure.component}[{failure.task}]: {failure.reason}")
-
-    def _expire(self) -> bool:
-        if self._timeout_ns is None:
-            return False
-        now = self._shared.clock.now_ns
-        expired = [root for root, (_, deadline) in self._pending.items() if deadline <= now]
-        self._shared.ledger.forget(expired)
-        for root in expired:
-            self._finish(root, "timeout")
-        return bool(expired)
-
-    def _finish(self, root: int, reason: str | None) -> None:
-        found = self._pending.pop(root, None)
-        if found is not None:
-            self._tell(found[0], reason)
-
-    def _tell(self, msg_id: MsgId, reason: str | None) -> None:
-        self._outcomes.append(SpoutOutcome(msg_id=msg_id, reason=reason))
-        if reason is None:
-            self.spout.ack(msg_id)
-        elif self._takes_reason:
-            self.spout.fail(msg_id, reason)
-        else:
-            self.spout.fail(msg_id)
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
