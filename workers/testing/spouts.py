@@ -57,17 +57,29 @@ def spout_task(
 ) -> SpoutTask:
     """Make one spout task, and open it; ``told`` grows by each outcome that its spout is told."""
     topology = shared.topology
-    engine = shared.engine
     config = topology.config_of(component)
+    parts = _parts(shared, component, task_id, _Witness(spout, told))
+    settings = SpoutSettings(
+        message_timeout=ledger_spec_of(topology, ()).message_timeout,
+        # One that follows real work has nothing to follow where no work takes time.
+        admission=Admission(bound=config.max_spout_pending or LARGEST_BOUND, fixed=True),
+        grace=_AT_ONCE,
+    )
+    task = SpoutTask(parts, settings)
+    context = topology.spout_context_of(task_id, wake=task.wake, count=parts.tally.add)
+    task.open(config.as_mapping(), context)
+    return task
+
+
+def _parts(shared: Surroundings, component: str, task_id: int, telling: Telling) -> SpoutParts:
+    topology = shared.topology
+    engine = shared.engine
     tally = Tally(engine.metrics, component, task_id, shared.clock)
-    parts = SpoutParts(
-        telling=_Witness(spout, told),
-        collector=TaskCollector(
-            _WatchedEmitter(topology, component, task_id),
-            tally,
-            _Ascending(shared.roots) if config.ackers else None,
-            drawn_at_once=1,
-        ),
+    emitter = _WatchedEmitter(topology, component, task_id)
+    roots = _Ascending(shared.roots) if topology.config_of(component).ackers else None
+    return SpoutParts(
+        telling=telling,
+        collector=TaskCollector(emitter, tally, roots, drawn_at_once=1),
         ledger=engine.ledger,
         outbox=Outbox(
             ledger=engine.ledger,
@@ -83,16 +95,6 @@ def spout_task(
         pace=Pace(between_s=0.0),
         clock=shared.clock,
     )
-    settings = SpoutSettings(
-        message_timeout=ledger_spec_of(topology, ()).message_timeout,
-        # One that follows real work has nothing to follow where no work takes time.
-        admission=Admission(bound=config.max_spout_pending or LARGEST_BOUND, fixed=True),
-        grace=_AT_ONCE,
-    )
-    task = SpoutTask(parts, settings)
-    context = topology.spout_context_of(task_id, wake=task.wake, count=tally.add)
-    task.open(config.as_mapping(), context)
-    return task
 
 
 class _Witness(Telling):
