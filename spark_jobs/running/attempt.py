@@ -24,7 +24,7 @@ from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, Step, StepOf, StepSetup
+from tiercel.spark_jobs.running.step import Done, May, Step, StepOf, StepSetup
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.topology.placement import behind, cycle_of
 
@@ -67,9 +67,12 @@ class Attempt:
         self._backlog = Backlog(opened.done)
         self._step = opened.step
         self._slices = Slices(around.clock, arrow=self._setup.arrow)
-        self._ticks = TickClock(task, around.tick_s(task), around.clock())
-        self._ticks.count = opened.ticks
-        self._retaken = around.suspicion.of(task, opened.taken)
+        # Most bolts have none of these three: no ticks, no input that ended a process, no state.
+        self._ticks: TickClock | None = None
+        if (tick_s := around.tick_s(task)) is not None:
+            self._ticks = TickClock(task, tick_s, around.clock())
+            self._ticks.count = opened.ticks
+        self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self.doing: Step | None = None
 
     @property
@@ -110,9 +113,10 @@ class Attempt:
         Returns whether there was one.
         """
         self._take(wait_s)
-        if not self._backlog and not self._ticks.due(self._around.clock()):
+        ticks = self._ticks.due(self._around.clock()) if self._ticks is not None else []
+        if not self._backlog and not ticks:
             return False
-        self._work()
+        self._work(ticks)
         return True
 
     def close(self) -> None:
@@ -147,15 +151,18 @@ class Attempt:
 
     def _longest_wait(self) -> float:
         now = self._around.clock()
-        next_at = self._ticks.next_at
+        next_at = self._ticks.next_at if self._ticks is not None else None
         wait_s = _LONGEST_WAIT_S if next_at is None else min(_LONGEST_WAIT_S, next_at - now)
         return max(0.0, wait_s)
 
-    def _work(self) -> None:
+    def _work(self, ticks: Sequence[Chunk]) -> None:
         """Execute what waits, as much as fits into one step, and commit it."""
         self._slices.begin()
-        shares = self._retaken.shares(self._backlog, self._slices.size)
-        ticks = self._ticks.due(self._around.clock())
+        most = self._slices.size
+        if self._retaken is None:
+            shares = self._backlog.first(most)
+        else:
+            shares = self._retaken.shares(self._backlog, most)
         self._commit(shares, ticks, None)
 
     def _repeat(self, sealed: Covered) -> None:
@@ -167,7 +174,9 @@ class Attempt:
         entries = self._inbox.read([*sealed.whole, *sealed.part])
         backlog, self._backlog = self._backlog, Backlog(opened.done)
         self._backlog.add(entries, self._read)
-        ticks = [self._ticks.tick()] if sealed.ticks > opened.ticks else []
+        ticks = []
+        if self._ticks is not None and sealed.ticks > opened.ticks:
+            ticks = [self._ticks.tick()]
         self._commit(self._backlog.exactly(sealed), ticks, sealed)
         self._patiently(self._committer.finish)
         backlog.cover(sealed)
@@ -180,7 +189,7 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         around = self._around
-        states = TaskStates(around.state, around.topology, number, self._committer.begin)
+        states = self._states(number)
         step = Step(
             self._setup,
             StepOf(run=around.run, task=self.task, number=number),
@@ -192,7 +201,7 @@ class Attempt:
         self.doing = step
         try:
             with around.counting.executing(self.task, self._setup.component):
-                done = self._retaken.execute(shares, step, None if sealed else self._slices.may)
+                done = self._execute(shares, step, None if sealed else self._slices.may)
         finally:
             self.doing = None
         self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
@@ -201,21 +210,38 @@ class Attempt:
             self._leave(covered, done, states, began_ns)
             self._slices.committed()
         self._step = number
-        if done.ticked:
+        if done.ticked and self._ticks is not None:
             self._ticks.ticked(around.clock())
+
+    def _states(self, number: int) -> TaskStates | None:
+        if not self._setup.stateful:
+            return None
+        around = self._around
+        return TaskStates(around.state, around.topology, number, self._committer.begin)
+
+    def _execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
+        if self._retaken is None:
+            return step.execute(may)
+        done = self._retaken.execute(shares, step, may)
+        if self._retaken.is_over:
+            self._retaken = None
+        return done
 
     def _covered(self, number: int, shares: Sequence[Share], done: Done) -> Covered:
         executed = list(_first(shares, done.executed))
-        covered = self._backlog.covering(executed, number, self._ticks.count + done.ticked)
+        ticks = 0 if self._ticks is None else self._ticks.count + done.ticked
+        covered = self._backlog.covering(executed, number, ticks)
         self._backlog.remove(executed)
         return covered
 
-    def _leave(self, covered: Covered, done: Done, states: TaskStates, began_ns: int) -> None:
+    def _leave(
+        self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
+    ) -> None:
         """Commit, however long Redis is away; a step with a state begins again with a new
         attempt instead.
         """
         self._reset(done)
-        if states.begun:
+        if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:
             reply = self._patiently(lambda: self._committer.commit(covered, done, states))

@@ -66,7 +66,7 @@ class Committer:
         # Time that the stores took with what the last commit sent to the ledger.
         self.took_ns = 0
 
-    def commit(self, covered: Covered, done: Done, states: TaskStates) -> Reply | None:
+    def commit(self, covered: Covered, done: Done, states: TaskStates | None) -> Reply | None:
         """Let everything leave; returns what the ledger did, None if it was not asked.
 
         May be repeated as it is when a store could not be reached. Raises StaleAttemptError.
@@ -75,7 +75,7 @@ class Committer:
         first = [*self._finishing(), self._inbox.seal(covered, done.snapshot)]
         appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
         applying = self._applying(step, done)
-        if states.begun:
+        if states is not None and states.begun:
             writing = states.writing(done.updates, done.failures)
             # Never written unless sealed: a successor would take other tuples into the step.
             _check(perform_in_turn([*first, *(writing or ())]))

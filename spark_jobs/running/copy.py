@@ -52,6 +52,8 @@ class WorkingCopy:
         self._bolt: AnyBolt | None = None
         self._digest = b""
         self._local: set[str] = set()
+        # True if the newest snapshot has no attribute.
+        self._was_bare = False
         self.held = Held()
 
     def ready(self) -> AnyBolt | BaseException:
@@ -72,6 +74,12 @@ class WorkingCopy:
         """
         if self._bolt is None or record.aborted:
             return None
+        is_bare = not vars(self._bolt).keys() - self._local - self._bolt.transient
+        if is_bare and self._was_bare:
+            # It holds nothing either: what cannot be reached from an attribute can never be acked.
+            _tell_forgotten(record, held=0)
+            return None
+        self._was_bare = is_bare
         packed = self._packed(self._bolt, record, lineage)
         if packed is None:
             return None
@@ -161,13 +169,7 @@ class WorkingCopy:
                 "it in transient"
             )
         self._local |= packed.stuck.keys()
-        held = sum(not tup.is_tick for tup in packed.held.tuples)
-        forgotten = sum(tup.state == OPEN and not tup.is_tick for tup in record.tuples) - held
-        if forgotten:
-            record.report(
-                f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: "
-                "their messages time out"
-            )
+        _tell_forgotten(record, held=sum(not tup.is_tick for tup in packed.held.tuples))
         return packed
 
     def _lose(self, record: Record, why: str) -> None:
@@ -177,6 +179,15 @@ class WorkingCopy:
         )
         record.report(reason)
         self.drop()
+
+
+def _tell_forgotten(record: Record, *, held: int) -> None:
+    forgotten = sum([tup.state == OPEN and not tup.is_tick for tup in record.tuples]) - held
+    if forgotten:
+        record.report(
+            f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: "
+            "their messages time out"
+        )
 
 
 def _digest(content: bytes) -> bytes:

@@ -10,7 +10,6 @@ from operator import attrgetter
 from tiercel.acker.effects import Effect
 from tiercel.acker.ledger import Failure, Updates
 from tiercel.acker.work import canonical
-from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
@@ -25,7 +24,7 @@ Begin = Callable[[Effect[StateTurn]], StateTurn]
 
 
 class TaskStates:
-    """The state of a bolt task in one step. For a bolt without a state every call does nothing."""
+    """The state of a bolt task in one step. A bolt without a state has none."""
 
     def __init__(
         self, store: StateStore | None, topology: Topology, step: int, begin: Begin
@@ -42,16 +41,13 @@ class TaskStates:
         return bool(self._begun)
 
     @contextmanager
-    def lent(self, task_id: int, bolt: Bolt | BasicBolt, record: Record) -> Iterator[None]:
+    def lent(self, task_id: int, bolt: StatefulBolt, record: Record) -> Iterator[None]:
         """Lend the bolt its state, with the values that its tuples need.
 
         Raises as ``StateStore.begin`` does.
 
         It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
         """
-        if not isinstance(bolt, StatefulBolt):
-            yield
-            return
         if self._store is None:
             raise ValueError(
                 f"{record.component!r} is a StatefulBolt, and there is no store for its state"

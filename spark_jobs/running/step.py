@@ -22,6 +22,7 @@ from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
 from tiercel.queues.inbox.records import Parcel
 from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt, ArrowBolt
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.departures import Departure, departures
 from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
@@ -97,8 +98,10 @@ class StepSetup:
         self.copy = copy
         self.outputs = Outputs(topology, task, local)
         self.unbounded = unbounded
-        self.basic = isinstance(topology.bolts[self.component].bolt, BasicBolt)
-        self.arrow = isinstance(topology.bolts[self.component].bolt, ArrowBolt)
+        bolt = topology.bolts[self.component].bolt
+        self.basic = isinstance(bolt, BasicBolt)
+        self.arrow = isinstance(bolt, ArrowBolt)
+        self.stateful = isinstance(bolt, StatefulBolt)
 
 
 class Step:
@@ -110,7 +113,7 @@ class Step:
         of: StepOf,
         shares: Sequence[Share],
         ticks: Sequence[Chunk],
-        states: TaskStates,
+        states: TaskStates | None,
     ) -> None:
         self._setup = setup
         self._of = of
@@ -177,10 +180,14 @@ class Step:
             watch = cast(
                 "Watch | None", partial(self._while_it_may, may, noting) if may else noting
             )
-            with self._states.lent(self._of.task, bolt, record):
+            if self._states is not None and isinstance(bolt, StatefulBolt):
+                with self._states.lent(self._of.task, bolt, record):
+                    trusted = execute_bolt(bolt, record, watch)
+            else:
                 trusted = execute_bolt(bolt, record, watch)
         if not trusted:
-            self._states.forget(self._of.task)
+            if self._states is not None:
+                self._states.forget(self._of.task)
             self._setup.copy.drop()
 
     def _while_it_may(

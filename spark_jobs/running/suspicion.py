@@ -33,7 +33,7 @@ class Suspicion:
         self._notes: dict[int, ExecutionNotes] = {}
         self.turns = Turns()
 
-    def of(self, task: int, taken: str | None) -> RetakenInput:
+    def of(self, task: int, taken: str) -> RetakenInput:
         """Return the suspect in the input of one task, where the attempt before had taken it
         up to ``taken``.
         """
@@ -70,10 +70,15 @@ class RetakenInput:
     One thread only.
     """
 
-    def __init__(self, suspicion: Suspicion, task: int, taken: str | None) -> None:
+    def __init__(self, suspicion: Suspicion, task: int, taken: str) -> None:
         self._suspicion = suspicion
         self._task = task
-        self._taken = place(taken) if taken else None
+        self._taken: tuple[int, int] | None = place(taken)
+
+    @property
+    def is_over(self) -> bool:
+        """True once all of that part was executed."""
+        return self._taken is None
 
     def shares(self, backlog: Backlog, most: int) -> list[Share]:
         """Return what the next step executes: a tuple that was being executed when a process died

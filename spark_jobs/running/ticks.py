@@ -16,29 +16,26 @@ class TickClock:
     A task that was busy for several periods has one tick, not one for each.
     """
 
-    def __init__(self, task: int, freq_s: float | None, start_s: float) -> None:
-        """The first tick is due one period after ``start_s``; ``freq_s`` of None:
-        the bolt has none.
-        """
+    def __init__(self, task: int, freq_s: float, start_s: float) -> None:
+        """The first tick is due one period after ``start_s``."""
         self._period_s = freq_s
         self._task = task
-        self.next_at = None if freq_s is None else start_s + freq_s
+        self.next_at = start_s + freq_s
         # Ticks that committed steps have executed.
         self.count = 0
 
     def due(self, now: float) -> list[Chunk]:
         """The tick to execute now: none, or one."""
-        return [self.tick()] if self.next_at is not None and now >= self.next_at else []
+        return [self.tick()] if now >= self.next_at else []
 
     def ticked(self, now: float) -> None:
         """The tick was executed, and the next one is due at the next multiple of the period."""
-        if self.next_at is not None and self._period_s is not None:
-            self.count += 1
-            self.next_at += (max(0.0, now - self.next_at) // self._period_s + 1) * self._period_s
+        self.count += 1
+        self.next_at += (max(0.0, now - self.next_at) // self._period_s + 1) * self._period_s
 
     def tick(self) -> Chunk:
         """One tick."""
-        return tick_for(self._task, self._period_s or 0.0)
+        return tick_for(self._task, self._period_s)
 
 
 def tick_for(task: int, rate_secs: float) -> Chunk:

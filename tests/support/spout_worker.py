@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,7 +24,7 @@ from tiercel.workers.control.memory_lease import MemoryLease
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Outbox
-from tiercel.workers.spout.outcomes import OutcomeReader
+from tiercel.workers.spout.outcomes import OutcomeReader, OutcomeSource
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.telling import Telling
@@ -46,6 +47,8 @@ class MemoryWorker:
         inboxes: Inboxes | None = None,
         control: Control | None = None,
         lease: MemoryLease | None = None,
+        outcomes: OutcomeSource | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         component = topology.component_of(1)
         self.topology = topology
@@ -56,7 +59,7 @@ class MemoryWorker:
         # Time stands still for it: it is the driver's business to renew it.
         self.lease = lease or MemoryLease(lambda: 0.0)
         self.metrics = MemoryMetrics()
-        self.tally = Tally(self.metrics, component, 1)
+        self.tally = Tally(self.metrics, component, 1, clock)
         self.orders = Orders(self.control, 1)
         self.outbox = Outbox(
             ledger=self.ledger,
@@ -74,9 +77,10 @@ class MemoryWorker:
             ),
             ledger=self.ledger,
             outbox=self.outbox,
-            outcomes=OutcomeReader(self.ledger, 1),
+            outcomes=outcomes or OutcomeReader(self.ledger, 1),
             orders=self.orders,
             tally=self.tally,
+            clock=clock,
         )
         self.task = SpoutTask(parts, settings)
         self.context = topology.spout_context_of(1, wake=self.task.wake, count=self.tally.add)

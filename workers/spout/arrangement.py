@@ -21,20 +21,18 @@ class Arrangement:
         self._topology = topology
         self._shape = shape_of(topology)
 
-    @property
-    def topology(self) -> Topology:
-        """The one to emit by: the same object until ``follow`` finds other numbers."""
-        return self._topology
-
     def understands(self, holder: Holder) -> bool:
         """Tell whether the driver's run reads what this worker would send it."""
         return self._is_same(holder) or shape_of(self._numbered(holder)) == holder.shape
 
-    def follow(self, holder: Holder) -> None:
-        """Take the numbers of a driver that this worker understands."""
+    def follow(self, holder: Holder) -> Topology:
+        """Take the numbers of a driver that this worker understands; returns the topology to
+        emit by, the same object as long as the numbers are the same.
+        """
         if not self._is_same(holder):
             self._topology = self._numbered(holder)
             self._shape = holder.shape
+        return self._topology
 
     def _is_same(self, holder: Holder) -> bool:
         return holder.shape in ("", self._shape)

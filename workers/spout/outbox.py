@@ -61,6 +61,8 @@ class Outbox:
         # this one's numbers.
         self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
         self._arrangement = Arrangement(topology)
+        # By which the next batch must be emitted: it changes in ``look``, with the run.
+        self.topology = topology
         self._batch: Emission | None = None
         # Those of the batch that no inbox has taken yet.
         self._parcels: Sequence[Parcel] = ()
@@ -73,13 +75,6 @@ class Outbox:
         self._attendance: Attendance | None = None
         self._stranger = ""
         self._look_at = 0.0
-
-    @property
-    def topology(self) -> Topology:
-        """The topology by which the next batch must be emitted: it changes in
-        ``look``, with the run.
-        """
-        return self._arrangement.topology
 
     def look(self, now: float) -> Attendance:
         """Tell whether a driver is there to take what is sent.
@@ -189,7 +184,7 @@ class Outbox:
         # run that has these.
         if self._batch is None:
             self._run = holder.run
-            self._arrangement.follow(holder)
+            self.topology = self._arrangement.follow(holder)
         return Attendance.DRIVER
 
     def _understood(self, holder: Holder) -> bool:

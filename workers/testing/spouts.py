@@ -88,7 +88,7 @@ def _parts(shared: Surroundings, component: str, task_id: int, telling: Telling)
             owner=task_id,
             topology=topology,
         ),
-        outcomes=_InOrder(engine.ledger, task_id),
+        outcomes=OutcomesInOrder(engine.ledger, task_id),
         orders=Orders(shared.control, task_id),
         tally=tally,
         # Time stands still: a batch that waited for company would never leave.
@@ -135,7 +135,7 @@ class _Ascending:
         return [next(self._roots) for _ in range(count)]
 
 
-class _InOrder:
+class OutcomesInOrder:
     """``OutcomeSource`` without a thread: what is decided, in the order of emission."""
 
     def __init__(self, ledger: Ledger, owner: int) -> None:

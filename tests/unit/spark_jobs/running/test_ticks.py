@@ -129,12 +129,13 @@ def test_a_clock_that_is_read_late_has_one_tick_and_the_next_is_on_time_again():
     assert (clock.count, clock.next_at) == (2, 60.0)
 
 
-def test_a_task_without_the_setting_has_a_clock_that_never_ticks():
-    clock = TickClock(7, None, start_s=0.0)
-    assert clock.next_at is None
-    assert clock.due(1e9) == []
-    clock.ticked(1e9)
-    assert clock.count == 0
+def test_a_task_without_the_setting_has_no_clock():
+    pump = Pump(windowed(every=None))
+    pump.feed(["one"])
+    pump.now = 1e9
+    pump.run()
+    assert [attempt._ticks for attempt in pump.attempts.values()] == [None] * len(pump.tasks)
+    assert Told.seen == []
 
 
 def test_a_tick_whose_step_was_sealed_comes_again_in_another_process_and_counts_once():

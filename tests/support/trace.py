@@ -1,0 +1,137 @@
+"""The way of one message through the package: which files it enters, from delivery to ack."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from unittest.mock import patch
+
+from tests.support.fake_broker import FakeChannel, FakeLink, Message
+from tests.support.pump import RUN, Pump
+from tests.support.spout_worker import MemoryWorker
+from tiercel import QueueSpout, Topology
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.task import SpoutSettings
+from tiercel.workers.testing.spouts import OutcomesInOrder
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("acker", "queues", "spark_jobs", "workers")
+
+
+@dataclass
+class Way:
+    """Calls of functions of the package, in order: file and function."""
+
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[str]:
+        """The files that were entered, in the order in which they were."""
+        return list(dict.fromkeys(file for file, _ in self.calls))
+
+    @property
+    def moves(self) -> int:
+        """Number of calls that came in another file than the one before."""
+        return sum(one != other for (one, _), (other, _) in pairwise(self.calls))
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow this thread's calls until the end of the block."""
+        names: dict[str, str | None] = {}
+
+        def name_of(path: str) -> str | None:
+            file = Path(path).resolve()
+            if path.startswith("<") or not file.is_relative_to(ROOT):
+                return None
+            name = file.relative_to(ROOT).as_posix()
+            return name if name.partition("/")[0] in FOLDERS else None
+
+        def follow(frame: FrameType, event: str, _: object) -> None:
+            if event == "call":
+                code = frame.f_code
+                if code.co_filename not in names:
+                    names[code.co_filename] = name_of(code.co_filename)
+                if (name := names[code.co_filename]) is not None:
+                    self.calls.append((name, code.co_qualname))
+
+        sys.setprofile(follow)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
+class OneMessage:
+    """A topology with one queue spout, in this thread, on twins and a broker made of notes."""
+
+    def __init__(self, topology: Topology) -> None:
+        timeout = timedelta(seconds=30)
+        settings = SpoutSettings(
+            message_timeout=timeout,
+            admission=Admission.for_topology(None, timeout),
+            grace=timedelta(0),
+        )
+        self._now = 0.0
+        [spec] = topology.spouts.values()
+        assert isinstance(spec.spout, QueueSpout)
+        self._pump = Pump(topology)
+        self._worker = MemoryWorker(
+            topology,
+            spec.spout,
+            settings,
+            ledger=self._pump.ledger,
+            inboxes=self._pump.inboxes,
+            outcomes=OutcomesInOrder(self._pump.ledger, 1),
+            clock=lambda: self._now,
+        )
+        self._worker.attend(RUN)
+        self._queue: deque[Message] = deque()
+        with patch("tiercel.queues.consuming.consumer.Link", FakeLink):
+            self._worker.task.open({"amqp_url": "amqp://host"}, self._worker.context)
+        consumer = spec.spout._consumer
+        assert consumer is not None
+        self._channel = consumer._link.channel = FakeChannel(self._queue)
+        consumer.opened(self._channel)
+        self._worker.task.turn()
+
+    def way(self, body: bytes) -> Way:
+        """Deliver a message; returns its way until it is acked.
+
+        Call it some times before: the first message to each task has it prepare its bolt.
+        """
+        way = Way()
+        # The next batch may begin. What comes by the clock and not with the message, twice per
+        # second and more rarely, does not come yet.
+        self._now += 0.05
+        self._queue.append(Message(body))
+
+        def followed(call: Callable[[], object]) -> None:
+            with way.followed():
+                call()
+
+        followed(lambda: self._channel.deliver(1))
+        followed(self._worker.task.turn)
+        while waiting := [task for task in self._pump.tasks if self._waits_at(task)]:
+            for task in waiting:
+                followed(self._pump.attempts[task].turn)
+        followed(self._worker.task.turn)
+        assert not self._channel.unacked, "it was not acked"
+        return way
+
+    def _waits_at(self, task: int) -> int:
+        return self._pump.inboxes.figures([task])[task].tuples
+
+
+def show(way: Way) -> str:
+    """Return a table: each file with its calls, in the order of entering."""
+    calls = Counter(file for file, _ in way.calls)
+    rows = [f"{calls[file]:5}  {file}" for file in way.files]
+    total = f"{len(way.files)} files, {way.moves} moves, {len(set(way.calls))} functions"
+    return "\n".join([*rows, total])
