@@ -46,6 +46,7 @@ class Attempt:
         """
         self._around = around
         self._stop = stop
+        self.task = task
         topology = around.topology
         run = around.run
         self.sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
@@ -74,10 +75,6 @@ class Attempt:
             self._ticks.count = opened.ticks
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self.doing: Step | None = None
-
-    @property
-    def task(self) -> int:
-        return self.sender.task
 
     def wake(self) -> None:
         """Make it look whether it should stop."""
@@ -204,7 +201,7 @@ class Attempt:
                 done = self._execute(shares, step, None if sealed else self._slices.may)
         finally:
             self.doing = None
-        self._slices.ended(done.executed, sum(len(share.rows) for share in shares))
+        self._slices.ended(done.executed, done.offered)
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked:
             self._leave(covered, done, states, began_ns)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from tiercel.acker.ledger import Reply
 from tiercel.queues.inbox.chunk import Chunk
@@ -29,6 +30,7 @@ ACKER_TASK = 0
 _FROM = "from:"
 
 
+@cache
 def edge_counter(component: str, stream: str) -> str:
     """The counter of the tuples that came from a stream."""
     return _FROM + json.dumps([component, stream])

@@ -58,7 +58,9 @@ class Done:
 
     record: Record
     lineage: Lineage
-    # Number of tuples of the shares that were executed: the first ones, the others still wait.
+    # Number of tuples of the shares, and of those that were executed: the first ones, the others
+    # still wait.
+    offered: int
     executed: int
     # True if the tick was executed, which comes last.
     ticked: bool
@@ -121,10 +123,9 @@ class Step:
         self._bolt = setup.copy.ready()
         self._chunks = [*(share.chunk for share in shares), *ticks]
         self._held = setup.copy.held
-        self._offered = sum(share.rows.size for share in shares)
-        self.lineage = join_lineages(
-            [self._held.lineage, *(chunk.lineage for chunk in self._chunks)]
-        )
+        self._offered = sum([share.rows.size for share in shares])
+        held = [self._held.lineage] if self._held.tuples else []
+        self.lineage = join_lineages([*held, *[chunk.lineage for chunk in self._chunks]])
         self._seeds = row_seeds(self.lineage)
         setup.outputs.clear()
         self.record = self._loaded()
@@ -246,6 +247,7 @@ class Step:
     def _done(self) -> Done:
         record = self.record
         lineage = self.lineage
+        executed = record.executed
         parcels, children = self._parcels()
         snapshot = self._setup.copy.snapshot(record, lineage)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
@@ -257,8 +259,9 @@ class Step:
         return Done(
             record=record,
             lineage=lineage,
-            executed=min(self._offered, record.executed),
-            ticked=record.executed > self._offered,
+            offered=self._offered,
+            executed=min(self._offered, executed),
+            ticked=executed > self._offered,
             parcels=parcels,
             updates=updates,
             failures=failures,

@@ -41,6 +41,19 @@ class Way:
         """Number of calls that came in another file than the one before."""
         return sum(one != other for (one, _), (other, _) in pairwise(self.calls))
 
+    def without(self, *places: str) -> Way:
+        """Return the way as if calls into files of these beginnings were not followed."""
+        return Way([call for call in self.calls if not call[0].startswith(places)])
+
+    def __str__(self) -> str:
+        """Each file with its calls, in the order of entering; then the sums."""
+        calls = Counter(file for file, _ in self.calls)
+        rows = [f"{calls[file]:5}  {file}" for file in self.files]
+        functions = len(set(self.calls))
+        return "\n".join(
+            [*rows, f"{len(self.files)} files, {self.moves} moves, {functions} functions"]
+        )
+
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Follow this thread's calls until the end of the block."""
@@ -61,11 +74,12 @@ class Way:
                 if (name := names[code.co_filename]) is not None:
                     self.calls.append((name, code.co_qualname))
 
+        before = sys.getprofile()
         sys.setprofile(follow)
         try:
             yield
         finally:
-            sys.setprofile(None)
+            sys.setprofile(before)
 
 
 class OneMessage:
@@ -127,11 +141,3 @@ class OneMessage:
 
     def _waits_at(self, task: int) -> int:
         return self._pump.inboxes.figures([task])[task].tuples
-
-
-def show(way: Way) -> str:
-    """Return a table: each file with its calls, in the order of entering."""
-    calls = Counter(file for file, _ in way.calls)
-    rows = [f"{calls[file]:5}  {file}" for file in way.files]
-    total = f"{len(way.files)} files, {way.moves} moves, {len(set(way.calls))} functions"
-    return "\n".join([*rows, total])

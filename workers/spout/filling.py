@@ -70,8 +70,8 @@ class Filling:
         The bound counts what is tracked; what is not is bounded by the inboxes.
         False: there are none.
         """
-        count = self._ask(now, self._admission.bound - len(self._trees))
         room = self._admission.bound - len(self._trees)
+        count = self._ask(now, room)
         if self._collector.tracked >= room:
             self._admission.reached(now, self._trees.first_at(now))
             # There may be more now, for what is for other tasks than one that is stuck.

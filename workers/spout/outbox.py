@@ -91,16 +91,9 @@ class Outbox:
             self._attendance = found
         return self._attendance
 
-    def may_fill(self, now: float) -> bool:
-        """Tell whether to take more from the source: nothing is held, and a driver is there.
-
-        Without a driver every tuple could only time out, and each time-out counts against its
-        message: an hour without a driver would end in the dead-letter queue.
-        """
-        return self.look(now) is Attendance.DRIVER and self._batch is None
-
     @property
     def holds(self) -> bool:
+        """True while a batch is held: none may be ``put`` then."""
         return self._batch is not None
 
     def put(self, batch: Emission) -> None:

@@ -166,7 +166,10 @@ class SpoutTask:
             self._check(now)
         if emitting:
             self._tell_what_to_expect(now, attendance)
-            if self._pace.may_begin(now) and self._orders.active and self._outbox.may_fill(now):
+            # Without a driver every tuple could only time out, and each timeout counts against its
+            # message: an hour without a driver would end in the dead-letter queue.
+            may_fill = attendance is Attendance.DRIVER and not self._outbox.holds
+            if may_fill and self._orders.active and self._pace.may_begin(now):
                 worked |= self._filling.fill(now)
         if self._outbox.due(now):
             sent = self._filling.send(now)

@@ -318,6 +318,51 @@ def test_what_does_not_change_is_not_saved() -> None:
     assert pump.snapshots() == []
 
 
+class Remembering(Bolt):
+    """Has an attribute between ``on`` and ``off``, and none before and after."""
+
+    output_fields = "word string, n long"
+
+    def execute(self, tup, collector):
+        collector.emit(["has" if hasattr(self, "note") else "has not", 0], tup)
+        if tup[0] == "on":
+            self.note = "on"
+        elif tup[0] == "off":
+            del self.note
+        collector.ack(tup)
+
+
+def test_an_attribute_that_is_taken_away_is_gone_in_the_next_process() -> None:
+    pump = pumped(Remembering())
+    out = []
+    for word in ("look", "on", "look", "off", "look", "on", "look"):
+        pump.feed([word])
+        out += worked(pump)
+        pump.take_over()
+    assert [word for word, _ in out] == [
+        "has not",
+        "has not",
+        "has",
+        "has",
+        "has not",
+        "has not",
+        "has",
+    ]
+
+
+class Forgetting(Bolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def test_a_bolt_without_attributes_that_forgets_its_tuples_is_told() -> None:
+    pump = pumped(Forgetting())
+    pump.feed(["a"], ["b"])
+    pump.run()
+    [error] = pump.metrics.errors(10)
+    assert error.message.startswith("2 tuples were neither acked nor failed nor kept")
+
+
 def test_tuples_that_were_acked_stay_readable_in_attributes_and_cannot_be_acked_again() -> None:
     class Last(Bolt):
         last: Any = None

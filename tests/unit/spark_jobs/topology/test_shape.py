@@ -14,7 +14,7 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder
 from tiercel.workers.control.memory_lease import MemoryLease
-from tiercel.workers.spout.outbox import BatchFate, Outbox
+from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 
@@ -72,7 +72,7 @@ def attended_by(driver):
         owner=1,
         topology=topology(),
     )
-    return outbox.may_fill(0.0)
+    return outbox.look(0.0) is Attendance.DRIVER
 
 
 def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
@@ -92,7 +92,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     inboxes.adopt("1", [2])
     lease.take(Holder(driver="old", run="1", shape=shape_of(topology())))
     outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=topology())
-    assert outbox.may_fill(0.0)
+    assert outbox.look(0.0) is Attendance.DRIVER
     emitter = SpoutEmitter(topology(), "numbers", 1)
     emitter.emit([1], 77, "default")
     outbox.put(emitter.take())
@@ -105,7 +105,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     )
     assert inboxes.figures([2])[2].tuples == 0
     assert ledger.pending() == 0
-    assert not outbox.may_fill(2.0)
+    assert outbox.look(2.0) is not Attendance.DRIVER
 
 
 def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():
@@ -118,7 +118,7 @@ def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks
     inboxes.adopt("1", [2])
     lease.take(Holder(driver="old", run="1", shape=shape_of(mine), parallelism=mine.parallelism))
     outbox = Outbox(ledger=ledger, inboxes=inboxes, lease=lease, owner=1, topology=mine)
-    assert outbox.may_fill(0.0)
+    assert outbox.look(0.0) is Attendance.DRIVER
     emitter = SpoutEmitter(outbox.topology, "numbers", 1)
     emitter.emit([1], 77, "default")
     outbox.put(emitter.take())
@@ -129,5 +129,5 @@ def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks
     assert outbox.topology is mine, "as long as a batch is held that was emitted by it"
     assert outbox.send(1.0) is BatchFate.REFUSED
     assert inboxes.figures([2])[2].tuples == 0
-    assert outbox.may_fill(2.0)
+    assert outbox.look(2.0) is Attendance.DRIVER
     assert outbox.topology.parallelism == {"sink": 3}

@@ -1,0 +1,119 @@
+"""The files that one message enters on its way, from its delivery to its ack, and the moves between
+them: what a reader of the code has to follow.
+
+Twins stand for Redis, and notes for RabbitMQ. The bounds are what it takes now: lower them with
+every file less. The goal is 25 files and 100 moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.trace import OneMessage, Way
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel.examples import word_count
+from tiercel.examples.word_count import SplitSentence
+
+# All files of the package, and those between the spout and its ack: without what stands for Redis,
+# and without the channel to RabbitMQ.
+MOST_FILES = 65
+MOST_MOVES = 375
+MOST_FILES_OF_THE_ENGINE = 45
+MOST_MOVES_OF_THE_ENGINE = 268
+TWINS = (
+    "acker/effects",
+    "acker/ledger",
+    "acker/memory",
+    "acker/outcomes",
+    "queues/inbox/memory",
+    "queues/inbox/rules",
+    "workers/testing/",
+)
+CHANNEL = ("queues/consuming/", "queues/retry")
+
+# Of what a bolt may have, and the bolts here do not.
+TICKS = "spark_jobs/running/ticks.py"
+SUSPECTS = ("spark_jobs/running/suspicion.py", "spark_jobs/suspects/")
+STATES = ("spark_jobs/running/states.py", "spark_jobs/state/")
+SNAPSHOTS = "spark_jobs/snapshots/"
+
+
+class Count(BasicBolt):
+    """Counts in an attribute, which outlives its process."""
+
+    output_fields = "word string, n long"
+
+    def prepare(self, config, context):
+        self.counts = Counter()
+
+    def execute(self, tup, collector):
+        self.counts[tup["word"]] += 1
+        collector.emit([tup["word"], self.counts[tup["word"]]])
+
+
+class Look(BasicBolt):
+    """Has no attributes."""
+
+    def execute(self, tup, collector):
+        pass
+
+
+def counted_by(bolt):
+    builder = TopologyBuilder("word-count")
+    builder.set_spout("sentences", QueueSpout("sentences", fields="sentence string"))
+    builder.set_bolt("split", SplitSentence(), parallelism=2).shuffle_grouping("sentences")
+    builder.set_bolt("count", bolt, parallelism=2).fields_grouping("split", "word")
+    return builder.build()
+
+
+def way_of_one_word(topology) -> Way:
+    one = OneMessage(topology)
+    for _ in range(4):
+        one.way(b"word")
+    return one.way(b"word")
+
+
+def entered(way, *places):
+    return [file for file in way.files if file.startswith(places)]
+
+
+def test_a_message_of_word_count_enters_no_more_files_than_now():
+    way = way_of_one_word(counted_by(Count()))
+    assert len(way.files) <= MOST_FILES, f"\n{way}"
+    assert way.moves <= MOST_MOVES, f"\n{way}"
+    engine = way.without(*TWINS, *CHANNEL)
+    assert len(engine.files) <= MOST_FILES_OF_THE_ENGINE, f"\n{engine}"
+    assert engine.moves <= MOST_MOVES_OF_THE_ENGINE, f"\n{engine}"
+
+
+def test_the_way_is_that_of_the_worker_and_of_the_bolts():
+    way = way_of_one_word(counted_by(Count()))
+    for file in (
+        "queues/queue_spout.py",
+        "workers/spout/task.py",
+        "workers/spout/outbox.py",
+        "spark_jobs/running/attempt.py",
+        "spark_jobs/running/commit.py",
+        "workers/spout/trees.py",
+    ):
+        assert file in way.files
+    assert way.files[0] == "queues/consuming/channel.py"
+
+
+@pytest.mark.parametrize(
+    ("bolt", "never"),
+    [
+        pytest.param(Look(), (TICKS, SNAPSHOTS, *STATES, *SUSPECTS), id="no attributes"),
+        pytest.param(Count(), (TICKS, *STATES, *SUSPECTS), id="an attribute"),
+    ],
+)
+def test_a_bolt_pays_only_for_what_it_has(bolt, never):
+    assert entered(way_of_one_word(counted_by(bolt)), *never) == []
+
+
+def test_a_bolt_with_a_state_has_it_on_the_way():
+    way = way_of_one_word(word_count.topology())
+    assert entered(way, *STATES)
+    assert entered(way, TICKS, *SUSPECTS) == []
