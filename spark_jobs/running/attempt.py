@@ -171,7 +171,7 @@ class Attempt:
         entries = self._inbox.read([*sealed.whole, *sealed.part])
         backlog, self._backlog = self._backlog, Backlog(opened.done)
         self._backlog.add(entries, self._read)
-        ticks = []
+        ticks: list[Chunk] = []
         if self._ticks is not None and sealed.ticks > opened.ticks:
             ticks = [self._ticks.tick()]
         self._commit(self._backlog.exactly(sealed), ticks, sealed)

@@ -149,7 +149,11 @@ class SpoutTask:
         # the driver's run.
         self._tasks.update(context.tasks)
         self._spout.open(config, replace(context, tasks=self._tasks))
-        self._spout.expect(0)  # until a driver is there
+        try:
+            self._spout.expect(0)  # until a driver is there
+        except BaseException:
+            self.close()
+            raise
         return True
 
     def turn(self, *, emitting: bool = True) -> LoopTurn:
