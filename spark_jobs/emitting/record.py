@@ -112,7 +112,7 @@ class Record:
     @property
     def executed(self) -> int:
         """Number of tuples in the input."""
-        return len(self.fresh)
+        return len(self.tuples) - self.held
 
     @cached_property
     def acked(self) -> Sequence[int] | Rows:

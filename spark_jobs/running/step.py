@@ -58,8 +58,7 @@ class Done:
 
     record: Record
     lineage: Lineage
-    # Number of tuples of the shares, and of those that were executed: the first ones, the others
-    # still wait.
+    # Numbers of tuples: of the shares, and of the first ones of them, which were executed.
     offered: int
     executed: int
     # True if the tick was executed, which comes last.
@@ -216,8 +215,10 @@ class Step:
         """The record, with what the task holds and then its input, in the order of the lineage."""
         salt = mix(mix(zlib.crc32(self._of.run.encode()) ^ self._of.task) ^ self._of.number)
         untracked = (self.lineage.counts == 0).nonzero()[0]
-        seeds = self._seeds.copy()
-        seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
+        seeds = self._seeds
+        if untracked.size:
+            seeds = seeds.copy()
+            seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         no_tree = frozenset(untracked.tolist())
         setup = self._setup
         if setup.arrow:
