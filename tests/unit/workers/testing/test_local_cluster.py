@@ -25,6 +25,7 @@ from tiercel.testing import (
     feeder_for,
     with_spouts,
 )
+from tiercel.workers.spout.admission import LARGEST_BOUND
 from tiercel.workers.testing.shared import shared_redis_url
 
 TIMEOUT = 30
@@ -362,3 +363,45 @@ def test_a_feeder_in_the_place_of_a_spout_with_a_direct_stream_is_fed_with_the_t
         DirectStreamError, match="stream 'default' of the feeder is not direct: name no task"
     ):
         FeederSpout("x long").feed([7], task=2)
+
+
+def test_a_spout_that_needs_a_person_ends_the_test_with_its_error():
+    class Refused(FeederSpout):
+        def check(self):
+            if self.refused:
+                raise OSError("the source refused the login")
+
+    feeder = Refused("x long")
+    feeder.refused = False
+    with LocalCluster(chain(feeder, Pass())) as cluster:
+        cluster.run_until_idle()
+        feeder.refused = True
+        with pytest.raises(OSError, match="refused the login"):
+            cluster.advance_time(1)
+
+
+def test_without_a_bound_of_its_own_a_spout_is_told_the_largest_that_a_worker_has():
+    told = []
+
+    class Told(FeederSpout):
+        def expect(self, tuples):
+            told.append(tuples)
+
+    with LocalCluster(chain(Told("x long"), Pass())) as cluster:
+        cluster.run_until_idle()
+        cluster.deactivate()
+        cluster.run_until_idle()
+    assert told == [0, LARGEST_BOUND, 0]
+
+
+def test_moments_of_timeouts_are_exact_whatever_their_sum_is_as_a_float():
+    for first in (0.1, 0.2, 0.3, 0.7, 1.1, 2.3, 12.345678901):
+        feeder = FeederSpout("x long")
+        config = Config(message_timeout_secs=0.1)
+        with LocalCluster(chain(feeder, Silent()), config) as cluster:
+            cluster.advance_time(first)
+            feeder.feed([1], 1)
+            cluster.advance_time(0.099999999)
+            assert cluster.failed("s") == []
+            cluster.advance_time(0.000000001)
+            assert cluster.failed("s") == [1]
