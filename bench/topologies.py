@@ -32,7 +32,7 @@ from tiercel import (
     Tuple,
 )
 from tiercel.examples.word_count import SplitSentence, WordCount
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
 

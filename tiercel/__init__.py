@@ -41,8 +41,14 @@ if TYPE_CHECKING:
     from tiercel.queues.schema import Field, Schema
     from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
     from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+    from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
     from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
-    from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
+    from tiercel.spark_jobs.bolts.collecting import (
+        ArrowCollector,
+        AsyncCollector,
+        BasicCollector,
+        OutputCollector,
+    )
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -75,6 +81,8 @@ __all__ = [
     "AlreadyAckedError",
     "ArrowBolt",
     "ArrowCollector",
+    "AsyncBolt",
+    "AsyncCollector",
     "BadAnchorsError",
     "BadBodyError",
     "BadStateError",
@@ -177,12 +185,14 @@ _PLACES = {
         "TaskContext",
     ),
     "tiercel.spark_jobs.bolts.arrow_bolt": ("ArrowBolt",),
+    "tiercel.spark_jobs.bolts.async_bolt": ("AsyncBolt",),
     "tiercel.spark_jobs.bolts.bolt": (
         "BasicBolt",
         "Bolt",
     ),
     "tiercel.spark_jobs.bolts.collecting": (
         "ArrowCollector",
+        "AsyncCollector",
         "BasicCollector",
         "OutputCollector",
     ),

@@ -6,6 +6,8 @@ tuples         what a bolt is given
 collecting     what it emits, acks and fails with: the contracts
 bolt           the contract of a bolt
 arrow_bolt     the contract of a bolt over whole batches
+async_bolt     the contract of a bolt that waits, many tuples at once
 stateful_bolt  the bolt with a state
+kinds          all kinds of bolts, in one type
 queue_sink     the built-in bolt: into a RabbitMQ queue
 """

@@ -39,6 +39,27 @@ class BasicCollector(_Collector):
         """
 
 
+class AsyncCollector(_Collector):
+    """For ``AsyncBolt``: anchors what is emitted to the tuple of the call. Each call has its own,
+    until it ends.
+
+    Values are kept as they are when they are emitted. The tasks that receive them are chosen when
+    the step ends, so that ``emit`` cannot tell them.
+    """
+
+    @abstractmethod
+    def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Emit a tuple.
+
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, and TupleError in ``flush``
+        and after the call has ended.
+        """
+
+    @abstractmethod
+    def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Emit a tuple to one task, on a direct stream; else as ``emit``."""
+
+
 class OutputCollector(_Collector):
     """For ``Bolt``: anchors, acks and fails by hand."""
 

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -17,7 +16,6 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.task import BoltTask
 from tiercel.spark_jobs.suspects.watchdog import Watchdog, Watched
-from tiercel.spark_jobs.topology.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +24,6 @@ _BEAT_S = 1.0
 _PATIENCE_S = 10.0
 # Time for them when the process ends because a bolt hangs.
 _PARTING_S = 1.0
-# Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
-_SHORTEST_HANG_S = 5.0
 
 Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 
@@ -53,7 +49,7 @@ class Host:
             threading.Thread(target=task.run, name=f"task {task.task}", daemon=True)
             for task in self._tasks
         ]
-        self._watching = watching or partial(Watchdog, hang_of(around.topology.config))
+        self._watching = watching or partial(Watchdog, around.longest_call)
         self._stop = threading.Event()
         self._over = False
 
@@ -136,13 +132,3 @@ class Host:
             self._around.counting.flush()
         except RedisUnavailableError as error:
             log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})
-
-
-def hang_of(config: Config) -> timedelta | None:
-    """Return how long one call of a bolt may last.
-
-    None: without limit, for no message times out.
-    """
-    if not config.enable_message_timeouts:
-        return None
-    return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))

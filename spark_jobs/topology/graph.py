@@ -10,8 +10,8 @@ from typing import Any
 
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
 from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.grouping import Grouping
 

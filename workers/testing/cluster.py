@@ -9,11 +9,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from tiercel.acker.effects import perform_all
-from tiercel.queues.inbox.records import Sender
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
-from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM_TASK
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
@@ -44,8 +42,9 @@ class LocalCluster:
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
     no broker, no Redis and no JVM, and the same test gives the same run. ``engine="spark"`` runs
     the bolts in Spark, on Redis, as a real cluster does; Spark starts once per process. Time stands
-    still but in ``advance_time``, nothing sleeps. Spouts run in the thread of the test; threads of
-    their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up,
+    still but in ``advance_time``: in memory an ``AsyncBolt`` sleeps in simulated time, and if it is
+    in prepare or flush, moves it. Spouts run in the thread of the test; threads of their own are
+    not waited for. Entering opens them; leaving closes them and cleans the bolts up,
     even after an error.
 
     Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster
@@ -86,7 +85,6 @@ class LocalCluster:
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
         self._last_states: dict[str, dict[Key, Any]] = {}
-        self._ticked = 0
         self._control = MemoryControl(lambda: 0.0)
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
@@ -143,11 +141,13 @@ class LocalCluster:
         For spouts that never run dry.
         """
         engine = self._running_engine()
-        ticked = self._send_ticks(engine)
+        ticked = self._ticks.send(engine, self._clock())
         moved, sent = self._spouts.turn()
-        if ticked or sent:
+        wakes_at = engine.next_at
+        due = wakes_at is not None and wakes_at <= self._clock()
+        if ticked or sent or due:
             engine.work()
-        return ticked or moved
+        return ticked or moved or due
 
     def advance_time(self, seconds: float) -> None:
         """Let time pass, as if the cluster ran all the while: each message timeout and each tick
@@ -260,15 +260,6 @@ class LocalCluster:
         self._control.order(state)
         self._spouts.obey()
 
-    def _send_ticks(self, engine: Engine) -> bool:
-        parcels = self._ticks.due(self._clock())
-        if not parcels:
-            return False
-        self._ticked += 1
-        sender = Sender(task=SYSTEM_TASK, attempt=1)
-        perform_all(engine.inboxes.append(engine.run_id, sender, self._ticked, parcels))
-        return True
-
     def _keep_states(self, engine: Engine) -> None:
         for component, spec in self._topology.bolts.items():
             if isinstance(spec.bolt, StatefulBolt):
@@ -283,7 +274,8 @@ class LocalCluster:
 
     def _next_moment(self) -> float | None:
         """Return the next time at which something happens by itself."""
-        moments = (self._spouts.next_timeout, self._ticks.next_at)
+        engine = self._running_engine()
+        moments = (self._spouts.next_timeout, self._ticks.next_at, engine.next_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _running_engine(self) -> Engine:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.calling import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -17,7 +17,9 @@ from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
 from tiercel.workers.testing.capture import CopyingInboxes
+from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.simulated_loop import AwaitedThreads, SimulatedLoop
 
 # For topologies in which tuples can go round for ever; without a cycle of bolts every round ends.
 _MOST_STEPS = 100_000
@@ -26,8 +28,9 @@ _MOST_STEPS = 100_000
 class MemoryEngine:
     """``Engine`` without services. The same parcels give the same run."""
 
-    def __init__(self, topology: Topology, clock: Callable[[], float]) -> None:
+    def __init__(self, topology: Topology, clock: SimulatedClock) -> None:
         self._topology = topology
+        self._loop = SimulatedLoop(clock)
         self.ledger = MemoryLedger(ledger_spec_of(topology, ()), clock)
         self.metrics = MemoryMetrics()
         self.state = MemoryStateStore()
@@ -35,6 +38,11 @@ class MemoryEngine:
         self.run_id = "local-cluster"
         self._counting = Counting(self.metrics)
         self._attempts: list[Attempt] = []
+
+    @property
+    def next_at(self) -> float | None:
+        """The time at which a call of an ``AsyncBolt`` goes on that sleeps."""
+        return self._loop.next_at
 
     def start(self) -> None:
         topology = self._topology
@@ -52,9 +60,11 @@ class MemoryEngine:
             key=b"local-cluster",
             suspicion=Suspicion(self.run_id, None, None),
             clock=lambda: 0.0,
+            loop=self._loop,
+            threads=AwaitedThreads,
             has_ticks=False,
         )
-        self._attempts = [Attempt(around, task, threading.Event()) for task in tasks]
+        self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 
     def work(self) -> None:
         """Task by task, until none has anything left.
@@ -62,6 +72,7 @@ class MemoryEngine:
         Raises LocalClusterError where a cycle of bolts does not end.
         """
         steps = 0
+        self._loop.wake()
         while any([attempt.turn() for attempt in self._attempts]):  # noqa: C419 - all of them, each time
             steps += 1
             if steps > _MOST_STEPS and has_cycle(self._topology):
