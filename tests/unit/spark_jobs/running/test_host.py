@@ -4,18 +4,20 @@ neighbours go on.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, Config, RedisUnavailableError, TopologyBuilder
+from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.spark_jobs.running import host as hosts
-from tiercel.spark_jobs.running.host import Host, LostTaskError, hang_of
+from tiercel.spark_jobs.running.host import Host, LostTaskError
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.watchdog import Putting, Watchdog
 
@@ -167,6 +169,55 @@ def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leav
 
 
 def test_a_call_may_last_as_long_as_messages_live_and_never_less_than_some_seconds() -> None:
-    assert hang_of(Config(message_timeout_secs=60)) == timedelta(seconds=60)
-    assert hang_of(Config(message_timeout_secs=0.1)) == timedelta(seconds=5)
-    assert hang_of(Config(enable_message_timeouts=False)) is None
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Sleeps()).shuffle_grouping("spout")
+
+    def longest(config: Config) -> timedelta | None:
+        return InboxCluster(replace(builder.build(), config=config)).around.longest_call
+
+    assert longest(Config(message_timeout_secs=60)) == timedelta(seconds=60)
+    assert longest(Config(message_timeout_secs=0.1)) == timedelta(seconds=5)
+    assert longest(Config(enable_message_timeouts=False)) is None
+
+
+class Endless(AsyncBolt):
+    """Never ends for one word, and swallows its cancellation."""
+
+    async def execute(self, tup, collector):
+        while tup["word"] == "sleeper" and not Sleeps.free.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+
+@pytest.mark.parametrize(
+    ("bolt", "config"), [(Endless(), {}), (Sleeps(), {"threads": 8})], ids=["async", "threads"]
+)
+def test_a_call_among_many_that_never_ends_costs_the_process_and_no_other_tuple(
+    cluster: InboxCluster, monkeypatch: pytest.MonkeyPatch, bolt: Any, config: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("tiercel.spark_jobs.running.around._SHORTEST_HANG_S", 0.2)
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", bolt, config=config).shuffle_grouping("spout")
+    cluster = InboxCluster(replace(builder.build(), config=Config(message_timeout_secs=0.2)))
+    guilty, *neighbours = cluster.emit([["sleeper"], *([f"w{number}"] for number in range(20))])
+    process = Process(cluster, timedelta(seconds=0.2))
+    assert acked(cluster, neighbours)
+    wait_until(lambda: process.died)
+    [failure] = cluster.outcomes().failed
+    assert (failure.root, failure.task) == (guilty, 2)
+    assert failure.reason == "still executing after 0 s; its process was ended"
+    process.end()
+    # The next process passes the tuple over.
+    suspicion = Suspicion(RUN, cluster.book, cluster.ledger)
+    cluster.around = replace(cluster.around, suspicion=suspicion)
+    [late] = cluster.emit([["late"]])
+    successor = Process(cluster)
+    assert acked(cluster, [late])
+    successor.end()
+    assert cluster.ledger.pending() == 0
+    assert cluster.inboxes.figures([2])[2].tuples == 0
+    Sleeps.free.set()
