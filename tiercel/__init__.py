@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
     from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
     from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
+    from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
     from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
     from tiercel.spark_jobs.bolts.collecting import (
         ArrowCollector,
         AsyncCollector,
         BasicCollector,
+        BatchCollector,
         OutputCollector,
     )
     from tiercel.spark_jobs.bolts.context import TopologyContext
@@ -89,6 +91,8 @@ __all__ = [
     "BadValuesError",
     "BasicBolt",
     "BasicCollector",
+    "BatchBolt",
+    "BatchCollector",
     "Bolt",
     "BrokerRefusedError",
     "BrokerUnavailableError",
@@ -186,6 +190,7 @@ _PLACES = {
     ),
     "tiercel.spark_jobs.bolts.arrow_bolt": ("ArrowBolt",),
     "tiercel.spark_jobs.bolts.async_bolt": ("AsyncBolt",),
+    "tiercel.spark_jobs.bolts.batch_bolt": ("BatchBolt",),
     "tiercel.spark_jobs.bolts.bolt": (
         "BasicBolt",
         "Bolt",
@@ -194,6 +199,7 @@ _PLACES = {
         "ArrowCollector",
         "AsyncCollector",
         "BasicCollector",
+        "BatchCollector",
         "OutputCollector",
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),

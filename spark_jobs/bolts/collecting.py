@@ -115,6 +115,50 @@ class OutputCollector(_Collector):
         """
 
 
+class BatchCollector(_Collector):
+    """For one call of ``execute_batch`` of a ``BatchBolt``, or for ``flush``.
+
+    What it was told counts only if the call returns.
+    """
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple],
+        stream: str = DEFAULT_STREAM,
+    ) -> list[int]:
+        """Emit a tuple; returns the ids of the tasks that receive it.
+
+        ``anchors`` is the tuple of this batch that it was made of, or several: if it fails, the
+        messages of all of them do. ``()``: it is in no tree, and nothing is replayed if it is lost.
+
+        An emission stays behind when all its anchors fail, before or after it; one good anchor lets
+        it go, since that message counts on it. Raises BadValuesError, UnknownStreamError,
+        DirectStreamError, ForeignTupleError for an anchor that is not in this batch,
+        AlreadyAckedError after the call has ended, and what a custom grouping raises.
+        """
+
+    @abstractmethod
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple],
+        stream: str = DEFAULT_STREAM,
+    ) -> None:
+        """Emit a tuple to one task, on a direct stream; else as ``emit``."""
+
+    @abstractmethod
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        """Fail one tuple of this batch: its message is delivered again. The others are acked.
+
+        One that failed before keeps its first reason, of which one line is kept. Raises
+        ForeignTupleError for a tuple that is not in this batch, AlreadyAckedError after the call
+        has ended.
+        """
+
+
 class ArrowCollector(_Collector):
     """For one call of ``execute`` of an ``ArrowBolt``, or for ``flush``: emits record batches,
     anchored by row number.

@@ -37,6 +37,9 @@ class Portion:
     # Position of each row in the step's input.
     rows: Rows
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def halves(self) -> tuple[Portion, Portion]:
         """The first and the second half of at least two rows."""
         middle = len(self.rows) // 2

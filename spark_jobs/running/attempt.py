@@ -119,10 +119,11 @@ class Attempt:
         Returns whether there was one.
         """
         self._take(wait_s)
+        most = self._most() if self._backlog else 0
         ticks = self._ticks.due(self._around.clock()) if self._ticks is not None else []
-        if not self._backlog and not ticks:
+        if not most and not ticks:
             return False
-        self._work(ticks)
+        self._work(most, ticks)
         return True
 
     def close(self) -> None:
@@ -142,6 +143,10 @@ class Attempt:
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
         self._fetch(wanted, wait_s)
+
+    def _most(self) -> int:
+        """Return how many of the tuples that wait the next step may take; 0: none yet."""
+        return self._slices.size
 
     def _fetch(self, wanted: int, wait_s: float) -> None:
         # Release what the last step covered, now at the latest: nothing else may follow soon.
@@ -164,10 +169,9 @@ class Attempt:
         wait_s = LONGEST_WAIT_S if next_at is None else min(LONGEST_WAIT_S, next_at - now)
         return max(0.0, wait_s)
 
-    def _work(self, ticks: Sequence[Chunk]) -> None:
-        """Execute what waits, as much as fits into one step, and commit it."""
+    def _work(self, most: int, ticks: Sequence[Chunk]) -> None:
+        """Execute so much of what waits, and commit it."""
         self._slices.begin()
-        most = self._slices.size
         if self._retaken is None:
             shares = self._backlog.first(most)
         else:

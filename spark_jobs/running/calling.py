@@ -36,13 +36,6 @@ from tiercel.spark_jobs.topology.concurrency import concurrency_of
 _LOOK_S = 0.01
 
 
-def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
-    """Begin an attempt of the kind that the task's bolt needs. Raises StaleAttemptError."""
-    spec = around.topology.bolts[around.topology.component_of(task)]
-    kind = Attempt if concurrency_of(spec) is None else CallingAttempt
-    return kind(around, task, stop)
-
-
 class CallingAttempt(Attempt):
     """``Attempt`` with calls under way. One thread only, but ``wake`` and ``executing``."""
 

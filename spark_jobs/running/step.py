@@ -21,6 +21,7 @@ from tiercel.acker.ledger import Failure, Updates
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
 from tiercel.queues.inbox.records import Parcel
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
@@ -29,6 +30,7 @@ from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
 from tiercel.spark_jobs.running.backlog import Share
+from tiercel.spark_jobs.running.batch_execution import execute_batches
 from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
 from tiercel.spark_jobs.running.states import TaskStates
@@ -144,6 +146,10 @@ class Step:
         self.at_work = True
         if isinstance(bolt, ArrowBolt):
             trusted = execute_arrow(bolt, cast("ArrowRecord", record), cast("Watch | None", noting))
+        elif isinstance(bolt, BatchBolt):
+            # Where each tuple is noted, each is a call, and the step is cut as others are.
+            cut = partial(self._while_it_may, may, noting) if may and noting else noting
+            trusted = execute_batches(bolt, record, cast("Watch | None", cut))
         else:
             watch = cast(
                 "Watch | None", partial(self._while_it_may, may, noting) if may else noting
@@ -264,4 +270,6 @@ class Step:
     def _departures(self) -> Sequence[Departure]:
         if isinstance(self.record, ArrowRecord):
             return list(arrow_departures(self.record, self.lineage, self._seeds))
-        return departures(self.record, self.lineage, self._seeds, basic=self._setup.basic)
+        basic = self._setup.basic
+        batch = self._setup.batch
+        return departures(self.record, self.lineage, self._seeds, basic=basic, batch=batch)

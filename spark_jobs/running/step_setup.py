@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
+from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.outputs import Outputs
@@ -39,5 +40,6 @@ class StepSetup:
         self.unbounded = unbounded
         bolt = topology.bolts[self.component].bolt
         self.basic = isinstance(bolt, BasicBolt | AsyncBolt)
+        self.batch = isinstance(bolt, BatchBolt)
         self.arrow = isinstance(bolt, ArrowBolt)
         self.stateful = isinstance(bolt, StatefulBolt)

@@ -9,7 +9,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.calling import attempt_at
+from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 log = logging.getLogger(__name__)

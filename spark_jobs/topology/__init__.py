@@ -3,6 +3,7 @@
 config          a topology's settings
 builder         puts a topology together
 checks          whether it can run
+batching        how large the batches of a BatchBolt are, and how long they wait
 concurrency     how many tuples of a bolt may be under way at once
 graph           what it makes: components, tasks, subscriptions
 grouping        which task receives a tuple: a grouping chooses here

@@ -10,6 +10,7 @@ from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
+from tiercel.spark_jobs.topology.batching import check_batching
 from tiercel.spark_jobs.topology.checks import (
     check_config,
     check_methods,
@@ -145,8 +146,8 @@ class TopologyBuilder:
         """
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(
-                f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt, AsyncBolt or "
-                "ArrowBolt"
+                f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt, AsyncBolt, "
+                "BatchBolt or ArrowBolt"
             )
         check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
@@ -180,6 +181,7 @@ class TopologyBuilder:
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
             check_subscriptions(topology, id_, spec)
+            check_batching(topology, id_, spec)
             check_concurrency(id_, spec)
         for id_ in (*spouts, *bolts):
             check_config(topology, id_)

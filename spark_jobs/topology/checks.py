@@ -9,6 +9,7 @@ from typing import Any
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
+from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
@@ -25,7 +26,8 @@ _NEVER_RUN: dict[Callable[[object], bool], str] = {
 def check_methods(id_: str, bolt: AnyBolt) -> None:
     """A call of a generator or a coroutine function runs nothing, and the tuple would be acked."""
     is_async = isinstance(bolt, AsyncBolt)
-    for method in (bolt.prepare, bolt.execute, bolt.flush, bolt.cleanup):
+    execute = bolt.execute_batch if isinstance(bolt, BatchBolt) else bolt.execute
+    for method in (bolt.prepare, execute, bolt.flush, bolt.cleanup):
         for lazy, what in _NEVER_RUN.items():
             if lazy(method) and not (is_async and lazy is inspect.iscoroutinefunction):
                 raise TopologyError(

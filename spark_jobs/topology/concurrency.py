@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
+from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import TopologyError
@@ -29,7 +30,7 @@ def check_concurrency(id_: str, spec: BoltSpec) -> None:
     bolt = spec.bolt
     kind = next(
         base.__name__
-        for base in (AsyncBolt, StatefulBolt, BasicBolt, Bolt, ArrowBolt)
+        for base in (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
         if isinstance(bolt, base)
     )
     if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):

@@ -124,6 +124,8 @@ class LocalCluster:
         """Run rounds until nothing moves: no spout has anything to emit or hear, though
         trees may be pending.
 
+        Batches that are not full are executed when nothing else moves: no time has to pass.
+
         Raises LocalClusterError if something still moves after ``max_rounds``, and
         what a spout raises.
         """
