@@ -1,7 +1,7 @@
 """Every test here runs on both engines: in memory, and on Spark and Redis.
 
 In memory it runs again with each BasicBolt as an AsyncBolt, and with threads: then many tuples are
-under way at once, and nothing else differs.
+under way at once, and nothing else differs. And with each as a BatchBolt.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ def cluster_of_basic(request: pytest.FixtureRequest, local_cluster: StartCluster
     return partial(local_cluster, engine=request.param)
 
 
-@pytest.fixture(params=["memory", "memory-async", "memory-threads", "spark"])
+@pytest.fixture(params=["memory", "memory-async", "memory-threads", "memory-batches", "spark"])
 def cluster_of(request: pytest.FixtureRequest, local_cluster: StartCluster) -> StartCluster:
     """``cluster_of(topology, config)`` is a running cluster."""
     engine, _, kind = request.param.partition("-")

@@ -1,6 +1,7 @@
-"""The kinds of bolts beside Bolt and BasicBolt: StatefulBolt, ArrowBolt, AsyncBolt, and threads.
+"""The kinds of bolts beside Bolt and BasicBolt: StatefulBolt, ArrowBolt, BatchBolt, AsyncBolt, and
+threads.
 
-In memory every test of this folder runs with the last two: see conftest.
+In memory every test of this folder runs with the last three: see conftest.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.semantics.components import Split, feeding, outcome
-from tiercel import ArrowBolt, AsyncBolt, BasicBolt, StatefulBolt, TopologyBuilder
+from tiercel import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, StatefulBolt, TopologyBuilder
 
 
 class Count(StatefulBolt):
@@ -83,6 +84,44 @@ def test_an_arrow_bolt_stands_among_others(cluster_of):
     assert cluster.fail_reasons("s") == ["split[2]: a bad line"] or cluster.fail_reasons("s") == [
         "split[3]: a bad line"
     ]
+
+
+class SplitBatch(BatchBolt):
+    """As SplitColumns, and raises for a line that holds "worse"; says how large its batch was."""
+
+    output_streams = {"default": "word string", "sizes": "tuples long"}  # noqa: RUF012 - as users write it
+    size = 4
+    on_error = "split"
+
+    def execute_batch(self, tuples, collector):
+        for tup in tuples:
+            if "bad" in tup["line"]:
+                collector.fail(tup, "a bad line")
+            for word in tup["line"].split():
+                if word == "worse":
+                    raise ValueError("a worse line")
+                collector.emit([word], tup)
+        collector.emit([len(tuples)], tuples, stream="sizes")
+
+
+def test_a_batch_bolt_stands_among_others(cluster_of):
+    builder = TopologyBuilder("batch")
+    lines = ("a b", "a bad one", "c", "d worse", "e", "f")
+    builder.set_spout("s", feeding(*lines, fields="line string"))
+    builder.set_bolt("split", SplitBatch()).shuffle_grouping("s")
+    builder.set_bolt("tell", Tell(), parallelism=2).fields_grouping("split", "word")
+    cluster = cluster_of(builder.build())
+    cluster.run_until_idle()
+    assert sorted(cluster.read_tuples("tell")) == [["a"], ["b"], ["c"], ["e"], ["f"]]
+    assert sorted(cluster.acked("s")) == ["a b", "c", "e", "f"]
+    assert sorted(cluster.fail_reasons("s")) == [
+        "split[2]: ValueError: a worse line",
+        "split[2]: a bad line",
+    ]
+    assert cluster.pending("s") == 0
+    sizes = [size for [size] in cluster.read_tuples("split", "sizes")]
+    assert sum(sizes) == 5
+    assert max(sizes) <= 4
 
 
 class SplitAsync(AsyncBolt):

@@ -18,7 +18,7 @@ from tiercel.queues.inbox.records import Bounds, Sender
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.calling import attempt_at
+from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.running.task import BoltTask

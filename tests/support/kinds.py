@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tiercel import AsyncBolt, BasicBolt, StatefulBolt, Topology
+from tiercel import (
+    AsyncBolt,
+    BasicBolt,
+    BasicCollector,
+    BatchBolt,
+    BatchCollector,
+    StatefulBolt,
+    Topology,
+    Tuple,
+)
 
 _THREADS = 64
 
@@ -35,8 +45,54 @@ class Awaiting(AsyncBolt):
         self.inner.cleanup()
 
 
+class OfOneTuple(BasicCollector):
+    """The collector of a batch, as the BasicBolt within knows it."""
+
+    def __init__(self, collector: BatchCollector, anchors: Tuple | tuple[Tuple, ...]) -> None:
+        self._collector = collector
+        self._anchors = anchors
+
+    def emit(self, values: Sequence[Any], stream: str = "default") -> list[int]:
+        return self._collector.emit(values, self._anchors, stream)
+
+    def emit_direct(self, task: int, values: Sequence[Any], stream: str = "default") -> None:
+        self._collector.emit_direct(task, values, self._anchors, stream)
+
+    def report_error(self, error: BaseException | str) -> None:
+        self._collector.report_error(error)
+
+
+class Batched(BatchBolt):
+    """A BasicBolt as a BatchBolt: fails the tuples that it raises for."""
+
+    size = 64
+    wait_ms = 10
+
+    def __init__(self, inner: BasicBolt) -> None:
+        self.inner = inner
+
+    def prepare(self, config: Any, context: Any) -> None:
+        self.inner.prepare(config, context)
+
+    def execute_batch(self, tuples: Sequence[Tuple], collector: BatchCollector) -> None:
+        for tup in tuples:
+            try:
+                self.inner.execute(tup, OfOneTuple(collector, tup))
+            except Exception as error:  # noqa: BLE001 - what a bolt raises fails its tuple
+                collector.report_error(error)
+                collector.fail(tup, error)
+
+    def flush(self, collector: BatchCollector) -> None:
+        self.inner.flush(OfOneTuple(collector, ()))
+
+    def cleanup(self) -> None:
+        self.inner.cleanup()
+
+
 def with_kind(topology: Topology, kind: str) -> Topology:
-    """The topology with each BasicBolt as an AsyncBolt (``async``) or with ``threads``."""
+    """The topology with each BasicBolt as an AsyncBolt (``async``) or a BatchBolt (``batches``), or
+    with ``threads``.
+    """
     bolts = {
         component: _changed(spec, kind)
         if isinstance(spec.bolt, BasicBolt) and not isinstance(spec.bolt, StatefulBolt)
@@ -49,4 +105,6 @@ def with_kind(topology: Topology, kind: str) -> Topology:
 def _changed(spec: Any, kind: str) -> Any:
     if kind == "async":
         return replace(spec, bolt=Awaiting(spec.bolt))
+    if kind == "batches":
+        return replace(spec, bolt=Batched(spec.bolt))
     return replace(spec, overrides={**spec.overrides, "threads": _THREADS})

@@ -19,7 +19,8 @@ from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Topology, TopologyBuilder
 from tiercel.queues.inbox.chunk import decode
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.calling import CallingAttempt, attempt_at
+from tiercel.spark_jobs.running.attempts import attempt_at
+from tiercel.spark_jobs.running.calling import CallingAttempt
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.case import REASON
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
