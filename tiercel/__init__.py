@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+    from tiercel.spark_jobs.bolts.retry_later import RetryLater
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
     from tiercel.spark_jobs.errors import (
@@ -121,6 +122,7 @@ __all__ = [
     "RedisRefusedError",
     "RedisUnavailableError",
     "RedisVersionError",
+    "RetryLater",
     "RetryPolicy",
     "Schema",
     "SchemaError",
@@ -204,6 +206,7 @@ _PLACES = {
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.retry_later": ("RetryLater",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
     "tiercel.spark_jobs.errors": (

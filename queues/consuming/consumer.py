@@ -21,12 +21,15 @@ from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
 from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.channel_settings import EpochSettings
+from tiercel.queues.consuming.copies import Copies, CopyFate
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
-from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.consuming.open_messages import Later
+from tiercel.queues.errors import QueuesError
 from tiercel.queues.limits import BYTES_HELD, PREFETCH
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
+from tiercel.queues.publishing.delay_copy import DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 log = logging.getLogger(__name__)
@@ -57,8 +60,10 @@ class _Verb(Enum):
     FAIL = auto()
     RELEASE = auto()
     DEAD_LETTER = auto()
-    DEAD_LETTERED = auto()
-    NOT_DEAD_LETTERED = auto()
+
+
+# How a message is settled: as its reader says, or as became of its copy.
+_How = _Verb | Later | CopyFate
 
 
 class Consumer:
@@ -81,11 +86,14 @@ class Consumer:
         self._failures = FailureBook(settings.tasks)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
-        self._settlements: deque[tuple[int, Sequence[int], _Verb, str]] = deque()
+        self._settlements: deque[tuple[int, Sequence[int], _How, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
-        self._dead_letter_writer = DeadLetterWriter(
-            address, settings.queue.name, settings.queue.dead
+        queue = settings.queue.name
+        self._copies = Copies(
+            DeadLetterWriter(address, queue, settings.queue.dead),
+            DelayWriter(address, queue),
+            lambda delivery, fate: self._settle(delivery.epoch, [delivery.tag], fate),
         )
         self._link = Link(address, self, settings.name)
 
@@ -114,6 +122,14 @@ class Consumer:
         dead-lettered with the reason.
         """
         self._settle(epoch, [tag], _Verb.FAIL, reason)
+
+    def retry_later(self, epoch: int, tag: int, later: Later) -> None:
+        """Have a message that failed delivered again after a time, and not before.
+
+        It lies in a delay queue meanwhile, and nothing of it is held here. Where that cannot be, it
+        is as for ``fail``.
+        """
+        self._settle(epoch, [tag], later)
 
     def release(self, epoch: int, tag: int) -> None:
         """Give a message back without blame: ``get`` hands it out once more, soon, while this
@@ -151,12 +167,12 @@ class Consumer:
         """
         deadline = time.monotonic() + grace.total_seconds()
         self.pause()
-        self._dead_letter_writer.close(max(0.0, deadline - time.monotonic()) / 2)
+        self._copies.close(max(0.0, deadline - time.monotonic()) / 2)
         self._link.call(self._finish)
         return self._link.join(max(0.1, deadline - time.monotonic()))
 
-    def _settle(self, epoch: int, tags: Sequence[int], verb: _Verb, reason: str = "") -> None:
-        self._settlements.append((epoch, tags, verb, reason))
+    def _settle(self, epoch: int, tags: Sequence[int], how: _How, reason: str = "") -> None:
+        self._settlements.append((epoch, tags, how, reason))
         if not self._asked:
             self._asked = True
             self._link.call(self._flush)
@@ -185,7 +201,7 @@ class Consumer:
             broker_limit=self._limit,
             failures=self._failures,
             wake=self._settings.wake,
-            dead_letter=self._copy_to_dead_letters,
+            copies=self._copies,
             clock=self._settings.clock,
         )
         self._epoch = Epoch(self._number, channel, settings)
@@ -213,47 +229,30 @@ class Consumer:
         epoch = self._epoch
         settlements = self._settlements
         while settlements:
-            number, tags, verb, reason = settlements.popleft()
+            number, tags, how, reason = settlements.popleft()
             # A channel that is closing takes nothing any more: its messages come again on the next.
             if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
-            elif verb is _Verb.ACK:
+            elif how is _Verb.ACK:
                 self._counts["stale"] += len(tags) - epoch.messages.finish_all(tags)
             else:
-                self._apply(epoch, tags[0], verb, reason)
+                self._apply(epoch, tags[0], how, reason)
         if epoch is not None:
             epoch.flush()
 
-    def _apply(self, epoch: Epoch, tag: int, verb: _Verb, reason: str) -> None:
-        if verb is _Verb.DEAD_LETTERED:
-            epoch.messages.dead_lettered(tag)
-        elif verb is _Verb.NOT_DEAD_LETTERED:
-            epoch.messages.not_dead_lettered(tag)
+    def _apply(self, epoch: Epoch, tag: int, how: _How, reason: str) -> None:
+        if isinstance(how, CopyFate):
+            epoch.messages.copied(tag, how)
         elif (delivery := epoch.messages.claim(tag)) is None:
             self._counts["stale"] += 1
-        elif verb is _Verb.FAIL:
+        elif isinstance(how, Later):
+            epoch.messages.retry_later(delivery, how)
+        elif how is _Verb.FAIL:
             epoch.messages.fail(delivery, reason)
-        elif verb is _Verb.RELEASE:
+        elif how is _Verb.RELEASE:
             epoch.release(delivery)
         else:
             epoch.messages.dead_letter(delivery, reason)
-
-    def _copy_to_dead_letters(self, delivery: Delivery, reason: str) -> None:
-        def done(error: QueuesError | None) -> None:
-            if error is None:
-                self._settle(delivery.epoch, [delivery.tag], _Verb.DEAD_LETTERED)
-                return
-            log.warning(
-                "a message stays in its queue for now: %s",
-                error,
-                extra={"event": "dead_letter_refused"},
-            )
-            self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_DEAD_LETTERED)
-
-        try:
-            self._dead_letter_writer.copy(delivery.body, delivery.properties, reason, done)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its neighbours are not
-            done(PublishRefusedError(f"it cannot be copied: {error!r}"))
 
     def _set_paused(self, *, paused: bool) -> None:
         self._paused = paused

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.retry_later import RetryLater, later_of
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
@@ -97,16 +98,16 @@ class ArrowRecord(Record):
         self.emissions += collector.emissions
         self.emitted += collector.emitted
         self.transferred += collector.transferred
-        for row, reason in collector.failed.items():
-            self.reasons.setdefault(row, reason)
+        for row, (reason, later) in collector.failed.items():
+            self.note(row, reason, later)
 
-    def abort(self, reason: str) -> None:
-        super().abort(reason)
+    def abort(self, reason: str, later: RetryLater | None = None) -> None:
+        super().abort(reason, later)
         self.sent.clear()
         self.emissions.clear()
         for received in self._received:
             for row in received.rows.tolist():
-                self.reasons.setdefault(row, reason)
+                self.note(row, reason, later)
 
     @property
     def executed(self) -> int:
@@ -201,7 +202,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
 
 def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     """One call; if it raises, two with half of the rows each, down to single rows."""
-    by_halves(portion, partial(_call, bolt, record), partial(_fail_row, record))
+    by_halves(portion, partial(_call, bolt, record), partial(_fail_rows, record))
 
 
 def _call(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
@@ -216,9 +217,10 @@ def _call(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     record.commit(collector)
 
 
-def _fail_row(record: ArrowRecord, portion: Portion, error: BaseException) -> None:
+def _fail_rows(record: ArrowRecord, portion: Portion, error: BaseException) -> None:
     reason = reason_of(error)
-    if record.report(reason):
+    later = later_of(error)
+    if (later is None or later.blame) and record.report(reason):
         source = f"{portion.component}:{portion.stream}"
         log.debug(
             "%s: a row of %s failed",
@@ -227,4 +229,5 @@ def _fail_row(record: ArrowRecord, portion: Portion, error: BaseException) -> No
             exc_info=error,
             extra={"event": "tuple_failed"},
         )
-    record.reasons.setdefault(int(portion.rows[0]), reason)
+    for row in portion.rows.tolist():
+        record.note(row, reason, later)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
+from tiercel.spark_jobs.bolts.retry_later import later_of
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
+from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder, Failing
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.execution import flush_bolt
@@ -61,7 +62,7 @@ class _Calls:
         self._bolt = bolt
         self._record = record
         # What the bolt said of tuples in the call that raised: more than the exception can.
-        self._said: Mapping[int, str] = {}
+        self._said: Mapping[int, Failing] = {}
 
     def execute(self, batch: Batch) -> None:
         if self._bolt.on_error == "split":
@@ -90,8 +91,9 @@ class _Calls:
 
     def _refuse(self, batch: Batch, error: BaseException) -> None:
         reason = reason_of(error)
+        later = later_of(error)
         record = self._record
-        if record.report(reason):
+        if (later is None or later.blame) and record.report(reason):
             log.debug(
                 "%s: a batch of %d failed",
                 record.component,
@@ -100,7 +102,7 @@ class _Calls:
                 extra={"event": "tuple_failed"},
             )
         for tup in batch.tuples:
-            record.fail(tup, self._said.get(tup.row, reason))
+            record.fail(tup, *self._said.get(tup.row, (reason, later)))
 
 
 def _batches(tuples: Sequence[Tuple]) -> Iterator[Batch]:

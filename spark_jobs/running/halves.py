@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, Self, TypeVar
 
+from tiercel.spark_jobs.bolts.retry_later import later_of
 from tiercel.spark_jobs.reasons import RAISED
 
 
@@ -26,13 +27,14 @@ def by_halves(
 ) -> None:
     """Call with the part; if that raises, with each half of it, and so on.
 
-    ``refuse`` is called with each one that the call raises for when it stands alone. The call must
-    leave nothing behind when it raises.
+    ``refuse`` is called with each one that the call raises for when it stands alone, and with all
+    that a call was given which raised ``RetryLater``: no one is to blame. The call must leave
+    nothing behind when it raises.
     """
     try:
         call(part)
     except RAISED as error:
-        if len(part) == 1:
+        if len(part) == 1 or later_of(error) is not None:
             refuse(part, error)
             return
     else:

@@ -196,6 +196,22 @@ class FakeDeadLetterWriter:
         pass
 
 
+class FakeDelayWriter:
+    """Keeps what it was given, as (body, seconds, failures); answers at once."""
+
+    def __init__(self):
+        self.delayed = []
+        self.refuses = False
+
+    def copy(self, body, _properties, seconds, failures, done):
+        if not self.refuses:
+            self.delayed.append((body, seconds, failures))
+        done(PublishRefusedError("no permission") if self.refuses else None)
+
+    def close(self, _timeout_s):
+        pass
+
+
 class ConsumerBench:
     """A consumer on a channel that fails when it is told to."""
 
@@ -213,7 +229,9 @@ class ConsumerBench:
         with patch("tiercel.queues.consuming.consumer.Link", FakeLink):
             self.consumer = Consumer(Address.parse("amqp://host"), settings)
         self.link = self.consumer._link
-        self.dead_letter_writer = self.consumer._dead_letter_writer = FakeDeadLetterWriter()
+        copies = self.consumer._copies
+        self.dead_letter_writer = copies._dead_letter_writer = FakeDeadLetterWriter()
+        self.delay_writer = copies._delay_writer = FakeDelayWriter()
         if limit is not None:
             self.consumer._limit = limit
         self.channel = None
