@@ -29,6 +29,7 @@ class Message:
     def __init__(self, body):
         self.body = body
         self.count = 0
+        self.headers = {}
 
 
 class FakeChannel:
@@ -102,7 +103,7 @@ class FakeChannel:
             self.unacked[self._tag] = message
             self._consumer.open.add(self._tag)
             method = SimpleNamespace(delivery_tag=self._tag, redelivered=message.count > 0)
-            headers = {"x-delivery-count": message.count}
+            headers = {**message.headers, "x-delivery-count": message.count}
             self._consumer.callback(self, method, SimpleNamespace(headers=headers), message.body)
         return done
 
@@ -197,16 +198,21 @@ class FakeDeadLetterWriter:
 
 
 class FakeDelayWriter:
-    """Keeps what it was given, as (body, seconds, failures); answers at once."""
+    """Keeps what was copied, as (body, seconds, failures)."""
 
     def __init__(self):
+        self.asked = deque()
         self.delayed = []
-        self.refuses = False
 
     def copy(self, body, _properties, seconds, failures, done):
-        if not self.refuses:
-            self.delayed.append((body, seconds, failures))
-        done(PublishRefusedError("no permission") if self.refuses else None)
+        self.asked.append((body, seconds, failures, done))
+
+    def answer(self, *, taken):
+        if self.asked:
+            *copy, done = self.asked.popleft()
+            if taken:
+                self.delayed.append(tuple(copy))
+            done(None if taken else PublishRefusedError("no permission"))
 
     def close(self, _timeout_s):
         pass

@@ -121,8 +121,7 @@ class LocalCluster:
     # -- running -----------------------------------------------------------------------------------
 
     def run_until_idle(self, max_rounds: int = _ROUNDS) -> None:
-        """Run rounds until nothing moves: no spout has anything to emit or hear, though
-        trees may be pending.
+        """Run until nothing moves: no spout has anything to emit or hear; trees may be pending.
 
         Batches that are not full are executed when nothing else moves: no time has to pass.
 
@@ -187,23 +186,26 @@ class LocalCluster:
     def failed(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told failed or timed out, in order.
 
-        One that it replays may stand here often.
+        One that it replays may stand here often; one that a bolt wants later without blame is none.
         """
-        return [one.msg_id for one in self._spouts.told(component) if one.reason is not None]
+        return [one.msg_id for one in self._spouts.told(component) if one.is_failure]
+
+    def retried_later(self, component: str) -> list[tuple[MsgId, float]]:
+        """Each message id that a bolt wanted later (``RetryLater``), with the seconds, in order."""
+        told = self._spouts.told(component)
+        return [(one.msg_id, one.later_s) for one in told if one.later_s is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
-        """Return the reason for each of ``failed``: ``bolt[task]: ValueError:
-        …``, or ``timeout``.
-        """
-        return [one.reason for one in self._spouts.told(component) if one.reason is not None]
+        """The reason for each of ``failed``: ``timeout``, or ``bolt[task]: ValueError: …``."""
+        told = self._spouts.told(component)
+        return [one.reason for one in told if one.is_failure and one.reason is not None]
 
     def pending(self, component: str) -> int:
         """Trees of this spout's tuples in flight."""
         return self._spouts.in_flight(component)
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
-        """Return what a component has emitted on a stream so far, each tuple once however many
-        tasks received it.
+        """Return what a component emitted on a stream so far, each tuple once for all receivers.
 
         The values are those that a receiver sees, typed by the stream's fields. Raises
         LocalClusterError for a component or a stream that there is not.
@@ -234,9 +236,7 @@ class LocalCluster:
         return _state_of(self._running_engine(), component)
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
-        """The spout object that runs: a copy of the one in the topology, but for a
-        ``FeederSpout``.
-        """
+        """The spout object that runs: a ``FeederSpout`` itself, else a copy of the topology's."""
         spouts = self._spouts.spouts_of(component)
         self._running_engine()
         return spouts[task_index]
@@ -276,9 +276,11 @@ class LocalCluster:
 
     def _next_moment(self) -> float | None:
         """Return the next time at which something happens by itself."""
+        now = self._clock()
         engine = self._running_engine()
-        moments = (self._spouts.next_timeout, self._ticks.next_at, engine.next_at)
-        return min((moment for moment in moments if moment is not None), default=None)
+        moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
+        # One that has come and could not be used, as by a spout that is deactivated, moves nothing.
+        return min((each for each in moments if each is not None and each > now), default=None)
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
