@@ -51,9 +51,8 @@ class Record:
         self.held = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
-        # Row of each failed tuple to why.
+        # Row of each failed tuple to why, and to when it is to come again if the bolt said so.
         self.reasons: dict[int, str] = {}
-        # Row of each of those that is to come again at a time that the bolt named.
         self.later: dict[int, RetryLater] = {}
         # The tuple in ``execute``; None in ``flush``, and while a whole batch is executed.
         self.doing: Item | None = None

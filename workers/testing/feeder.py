@@ -113,19 +113,19 @@ class FeederSpout(Spout):
             collector.emit_direct(fed.task, fed.values, fed.msg_id, fed.stream)
 
     def ack(self, msg_id: MsgId) -> None:
-        self._settled(msg_id)
+        self._take(msg_id)
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:  # noqa: ARG002 - the cluster keeps it
-        self._settled(msg_id)
+        self._take(msg_id)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - the cluster keeps them
-        fed = self._settled(msg_id)
+        fed = self._take(msg_id)
         if fed is not None:
             self._asked += 1
             at = self._clock.after(seconds)
             heapq.heappush(self._later, (at, self._asked, fed))
 
-    def _settled(self, msg_id: MsgId) -> _Fed | None:
+    def _take(self, msg_id: MsgId) -> _Fed | None:
         fed = self._emitted.get(msg_id)
         if not fed:
             return None
