@@ -15,7 +15,7 @@ from tiercel.spark_jobs.suspects.case import REASON
 from tiercel.spark_jobs.suspects.lookout import Lookout
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 from tiercel.spark_jobs.suspects.turns import Turns
-from tiercel.spark_jobs.suspects.watchdog import WatchedStep
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, WatchedStep
 
 
 class Suspicion:
@@ -44,11 +44,13 @@ class Suspicion:
         task: int,
         work: Callable[[], WatchedStep | None],
         waiting: Callable[[], Iterable[int]] = tuple,
+        limit: CallLimit | None = None,
     ) -> Lookout:
         """Looks at one task for the watchdog; ``work`` returns the step that it executes,
         ``waiting`` the inbox's roots.
         """
-        return Lookout(self._token(task), self._book, self._ledger, work, waiting)
+        token = self._token(task)
+        return Lookout(token, self._book, self._ledger, work, waiting=waiting, limit=limit)
 
     def notes(self, task: int) -> ExecutionNotes | None:
         """The notes of the task, the same ones in a process: another attempt in this process is

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,9 +18,9 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.spark_jobs.running import host as hosts
-from tiercel.spark_jobs.running.host import Host, LostTaskError
+from tiercel.spark_jobs.running.host import Host, LostTaskError, call_limit
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.suspects.watchdog import Putting, Watchdog
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Putting, Watchdog
 
 
 class Sleeps(BasicBolt):
@@ -166,6 +167,64 @@ def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leav
     Sleeps.free.set()
     process.ended()
     assert not cluster.outcomes()
+
+
+def long_cluster(**settings: float) -> InboxCluster:
+    builder = TopologyBuilder("hosted", config=Config(message_timeout_secs=0.6))
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Sleeps(), 1, config=settings).shuffle_grouping("spout")
+    return InboxCluster(builder.build())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_tuple_may_take_longer_than_its_message_whose_timeout_begins_anew_meanwhile() -> None:
+    cluster = long_cluster(execute_timeout_secs=60)
+    process = Process(cluster, timedelta(seconds=0.6))
+    waiting = [*cluster.emit([["first"]]), *cluster.emit([["sleeper"]])]
+    assert Sleeps.inside.wait(10)
+    waiting += cluster.emit([["behind"]])
+    reset: Counter[int] = Counter()
+    acked: set[int] = set()
+
+    def enough() -> bool:
+        outcomes = cluster.outcomes(0.01)
+        reset.update(outcomes.reset)
+        acked.update(outcomes.acked)
+        return all(reset[root] >= 3 for root in waiting if root not in acked)
+
+    wait_until(enough, timeout=20)
+    assert process.died == [], "three thirds are a whole timeout"
+    Sleeps.free.set()
+    wait_until(lambda: acked.update(cluster.outcomes(0.01).acked) or acked == set(waiting), 20)
+    assert process.end() is None
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_tuple_that_takes_longer_than_its_bolt_may_fails_with_that_limit() -> None:
+    cluster = long_cluster(execute_timeout_secs=1.5)
+    process = Process(cluster, timedelta(seconds=0.6))
+    [sleeper] = cluster.emit([["sleeper"]])
+    wait_until(lambda: process.died, timeout=20)
+    [failure] = cluster.outcomes().failed
+    assert (failure.root, failure.reason) == (
+        sleeper,
+        "still executing after 2 s; its process was ended",
+    )
+    Sleeps.free.set()
+    process.end()
+
+
+def test_a_bolt_says_how_long_its_calls_may_last() -> None:
+    def limit(timeout: float, **settings: float) -> CallLimit | None:
+        builder = TopologyBuilder("t", config=Config(message_timeout_secs=timeout))
+        builder.set_spout("spout", Source())
+        builder.set_bolt("bolt", Sleeps(), config=settings).shuffle_grouping("spout")
+        topology = builder.build()
+        return call_limit(topology, topology.task_ids("bolt")[0])
+
+    assert limit(30) is None
+    assert limit(30, execute_timeout_secs=3600) == CallLimit(3600, 10)
+    assert limit(30, execute_timeout_secs=2) == CallLimit(2, None)
 
 
 def test_a_call_may_last_as_long_as_messages_live_and_never_less_than_some_seconds() -> None:
