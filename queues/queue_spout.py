@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ class QueueSpout(Spout):
         self._expected = -1
         self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
         settings = ConsumerSettings(
-            queue=self._queue,
+            queue=replace(self._queue, held=context.held),
             wake=context.wake,
             count=context.count,
             name=f"tiercel {context.topology} {context.component} {context.task_index}",

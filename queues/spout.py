@@ -64,6 +64,9 @@ class SpoutContext(TaskContext):
     wake: Callable[[], None]
     # Thread-safe: adds to a named counter of this task.
     count: Callable[[str, int], None]
+    # Time for which a message may be in hand, where a bolt may take longer than messages live
+    # (``execute_timeout_secs``); None: no bolt may.
+    held: timedelta | None = None
 
 
 class SpoutCollector(Protocol):

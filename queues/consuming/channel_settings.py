@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.copies import Copies
@@ -33,3 +34,5 @@ class EpochSettings:
     # Copies messages to other queues; ``copied`` is called for each, some time later.
     copies: Copies
     clock: Callable[[], float]
+    # Those of the broker's consumer.
+    consumer_arguments: Mapping[str, Any] = field(default_factory=dict)

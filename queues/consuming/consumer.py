@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -86,6 +86,7 @@ class Consumer:
         self._failures = FailureBook(settings.tasks)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
+        self._arguments: Mapping[str, int] = {}
         self._settlements: deque[tuple[int, Sequence[int], _How, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
@@ -185,6 +186,7 @@ class Consumer:
             declared = declare_work_queue(connection, self._address, self._settings.queue)
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
         self._limit = declared.limit
+        self._arguments = declared.consumer_timeout.arguments
 
     def opened(self, channel: Any) -> None:
         """``LinkUser.opened``: a new epoch."""
@@ -202,6 +204,7 @@ class Consumer:
             failures=self._failures,
             wake=self._settings.wake,
             copies=self._copies,
+            consumer_arguments=self._arguments,
             clock=self._settings.clock,
         )
         self._epoch = Epoch(self._number, channel, settings)

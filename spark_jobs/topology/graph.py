@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
+from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.spark_jobs.bolts.context import TopologyContext
@@ -111,7 +113,17 @@ class Topology:
         """Return the context of a spout task, with what its worker offers it."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
-        return SpoutContext(**shared, wake=wake, count=count)
+        return SpoutContext(**shared, wake=wake, count=count, held=self.held)
+
+    @property
+    def held(self) -> timedelta | None:
+        """Time for which a message may be in hand: it waits to be emitted, and goes through each
+        bolt that may take longer than messages live once. None: there is no such bolt.
+        """
+        timeout_s = self.config.message_timeout_secs
+        limits = [self.config_of(bolt).execute_timeout_secs or 0.0 for bolt in self.bolts]
+        long_s = sum(limit for limit in limits if limit > timeout_s)
+        return timedelta(seconds=UNEMITTED_S + timeout_s + long_s) if long_s else None
 
     @property
     def parallelism(self) -> dict[str, int]:

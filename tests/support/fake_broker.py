@@ -57,11 +57,12 @@ class FakeChannel:
         assert prefetch_count >= 1, "0 means no limit"
         self._prefetch = prefetch_count
 
-    def basic_consume(self, _queue, callback, consumer_tag):
+    def basic_consume(self, _queue, callback, consumer_tag, arguments):
         self._must_be_open()
         assert self._consumer is None, "one consumer at a time"
         self._consumer = SimpleNamespace(callback=callback, prefetch=self._prefetch, open=set())
         self.consumer_tags = [consumer_tag]
+        self.consumer_arguments = arguments
         return consumer_tag
 
     def basic_cancel(self, _tag, callback):
