@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
 _LONGEST_PAUSE_S = 1.0
+# A call that lasts so long is one for which others wait.
+_LONG_S = 1.0
 # Limits, after which even the thread that looks must be taken for blocked.
 _BLOCKED_AFTER = 2
 
@@ -159,7 +161,7 @@ class Watchdog:
     def _run(self) -> None:
         seen: list[tuple[Doing | None, float]] = [(None, 0.0)] * len(self._watched)
         told: dict[int, Doing] = {}
-        renewed = [0.0] * len(self._watched)
+        renewed = [float("-inf")] * len(self._watched)
         while not self._over.wait(self._pause_s):
             self._putting.off(self._blocked_s)
             now = time.monotonic()
@@ -168,12 +170,14 @@ class Watchdog:
                 before, since = seen[at]
                 if doing is None or not doing.same(before):
                     seen[at] = doing, now
-                    renewed[at] = now
                 elif now - since >= limit.ends_s:
                     self._end(watched, doing, limit.ends_s)
                     return
                 elif limit.renew_s is not None:
-                    if now - renewed[at] >= limit.renew_s:
+                    # Counted over calls, each of which may be shorter: what waits behind a row of
+                    # them has waited for all of them.
+                    long_s = min(_LONG_S, limit.renew_s)
+                    if now - since >= long_s and now - renewed[at] >= limit.renew_s:
                         renewed[at] = now
                         self._tell(watched.renew, doing)
                 elif now - since >= limit.ends_s / 2 and not doing.same(told.get(at)):

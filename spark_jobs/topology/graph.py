@@ -117,13 +117,23 @@ class Topology:
 
     @property
     def held(self) -> timedelta | None:
-        """Time for which a message may be in hand: it waits to be emitted, and goes through each
-        bolt that may take longer than messages live once. None: there is no such bolt.
+        """Time for which a message may be in hand, emitted or waiting for it, where a bolt may take
+        longer than messages live; None: there is no such bolt.
         """
-        timeout_s = self.config.message_timeout_secs
+        emitted = timedelta(seconds=self.in_flight_secs)
+        return emitted + timedelta(seconds=UNEMITTED_S) if self._long_secs else None
+
+    @property
+    def in_flight_secs(self) -> float:
+        """Time for which a message may be in flight that waits behind no other: its timeout, and
+        each bolt once that may take longer than that.
+        """
+        return self.config.message_timeout_secs + self._long_secs
+
+    @property
+    def _long_secs(self) -> float:
         limits = [self.config_of(bolt).execute_timeout_secs or 0.0 for bolt in self.bolts]
-        long_s = sum(limit for limit in limits if limit > timeout_s)
-        return timedelta(seconds=UNEMITTED_S + timeout_s + long_s) if long_s else None
+        return sum(limit for limit in limits if limit > self.config.message_timeout_secs)
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 
 from tests.support.waiting import wait_until
@@ -100,11 +101,21 @@ def test_a_call_that_may_last_keeps_what_waits_for_it_alive_until_its_own_limit(
     assert process.lasting == []
 
 
-def test_calls_of_less_than_a_renewal_cost_nothing():
-    process = Process(CallLimit(ends_s=10.0, renew_s=5.0))
+def test_calls_that_are_short_cost_nothing():
+    process = Process(CallLimit(ends_s=2.0, renew_s=0.1))
     with process.over(lambda _: Doing(3, tup())):
-        process.is_looked_at(1)
+        process.is_looked_at(10)
     assert process.renewed == []
+
+
+def test_what_waits_behind_a_row_of_calls_does_not_time_out_though_each_is_shorter():
+    process = Process(CallLimit(ends_s=60.0, renew_s=1.5))
+    calls = [Doing(3, tup()) for _ in range(100)]
+    began = time.monotonic()
+    with process.over(lambda _: calls[int((time.monotonic() - began) / 1.2)]):
+        wait_until(lambda: len(process.renewed) >= 2, 60)
+    first, second = process.renewed[:2]
+    assert first is not second
 
 
 def test_a_limit_that_is_shorter_than_the_usual_one_counts():
