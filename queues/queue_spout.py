@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.consuming.consumer import Consumer
+from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.consuming.open_messages import Later
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.formats import Decoder, Format, decoder_for

@@ -7,27 +7,27 @@ older epoch is dropped.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
-from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
+from tiercel.queues.broker.declare import declare_work_queue
 from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.channel_settings import EpochSettings
+from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.consuming.copies import Copies, CopyFate
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
 from tiercel.queues.consuming.open_messages import Later
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.limits import BYTES_HELD, PREFETCH
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
 from tiercel.queues.publishing.delay_copy import DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
@@ -35,24 +35,8 @@ from tiercel.queues.retry import NO_WAIT, BrokerLimit
 log = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsumerSettings:
-    """Settings of a consumer: its queue, and how its reader is woken."""
-
-    queue: WorkQueue
-    # Called on the I/O thread when there is something to ``get``, or an error.
-    wake: Callable[[], None]
-    # Adds to a named counter; called on the I/O thread.
-    count: Callable[[str, int], None]
-    # Shown in RabbitMQ's lists of connections and consumers.
-    name: str = "tiercel"
-    # So many consumers share the queue, each in a process of its own.
-    tasks: int = 1
-    prefetch: int = PREFETCH
-    bytes_held: int = BYTES_HELD
-    clock: Callable[[], float] = time.monotonic
+# A thread that is connecting just now hears nothing for longer.
+_SAID_S = 0.5
 
 
 class _Verb(Enum):
@@ -168,6 +152,10 @@ class Consumer:
         """
         deadline = time.monotonic() + grace.total_seconds()
         self.pause()
+        # What was said before is done before: copies that it asks for are waited for, too.
+        said = threading.Event()
+        self._link.call(said.set)
+        said.wait(min(_SAID_S, grace.total_seconds() / 4))
         self._copies.close(max(0.0, deadline - time.monotonic()) / 2)
         self._link.call(self._finish)
         return self._link.join(max(0.1, deadline - time.monotonic()))

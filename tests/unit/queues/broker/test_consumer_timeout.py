@@ -1,4 +1,4 @@
-"""How long RabbitMQ lets a message be held: what is set, and what is said."""
+"""RabbitMQ's consumer timeout: the arguments that are set, and the line that is said."""
 
 from datetime import timedelta
 
