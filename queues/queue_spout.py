@@ -11,7 +11,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.consuming.consumer import Consumer
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
-from tiercel.queues.consuming.open_messages import Later
+from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
@@ -109,6 +109,7 @@ class QueueSpout(Spout):
             name=f"tiercel {context.topology} {context.component} {context.task_index}",
             tasks=context.parallelism,
             prefetch=self._prefetch,
+            management_url=config.get("management_url"),
         )
         self._consumer = Consumer(Address.parse(config["amqp_url"]), settings)
         self._consumer.pause()  # until it is activated

@@ -103,13 +103,13 @@ def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> D
         declare_dead_letter_queue(connection, address, queue.dead)
         arguments = work_queue_arguments(queue, version)
         if _declare(connection, address, queue.name, arguments):
-            return _warned(_declared(arguments, version, queue), queue)
+            return _declared(arguments, version, queue)
     else:
         _look(connection, address, queue.name)
     found = read_arguments(connection, queue.name)
     declared = _declared(found, version, queue)
     _judge(declared, found, address, queue)
-    return _warned(declared, queue)
+    return declared
 
 
 def _declared(
@@ -127,16 +127,6 @@ def _declared(
         limit=BrokerLimit(returns=limit, deletes=limit is not None and exchange is None),
         consumer_timeout=consumer_timeout(queue.held, version, queue.name, arguments),
     )
-
-
-def _warned(declared: Declared, queue: WorkQueue) -> Declared:
-    if declared.consumer_timeout.warning:
-        log.warning(
-            "%s",
-            declared.consumer_timeout.warning,
-            extra={"event": "consumer_timeout_short", "queue": queue.name},
-        )
-    return declared
 
 
 def _judge(

@@ -8,6 +8,7 @@ import logging
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -63,6 +64,27 @@ def managed(management_url: str, address: Address, name: str) -> Managed | None:
     User and password are those of ``address`` unless the URL has its own. They go to the host of
     the URL and to no other: no redirect is followed, and no proxy is asked.
     """
+    found = _queue(management_url, address, name)
+    return None if found is None else _managed(found)
+
+
+def policy_timeout(management_url: str | None, address: Address, name: str) -> timedelta | None:
+    """The consumer timeout that a policy gives a queue; None if there is none, or none is told.
+
+    Raises AddressError.
+    """
+    if management_url is None:
+        return None
+    try:
+        found = _queue(management_url, address, name) or {}
+    except ManagementSilentError:
+        return None
+    policy = found.get("effective_policy_definition")
+    timeout_ms = policy.get("consumer-timeout") if isinstance(policy, dict) else None
+    return timedelta(milliseconds=timeout_ms) if isinstance(timeout_ms, int) else None
+
+
+def _queue(management_url: str, address: Address, name: str) -> dict[str, Any] | None:
     request = _request(management_url, address, name)
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
@@ -75,7 +97,7 @@ def managed(management_url: str, address: Address, name: str) -> Managed | None:
         raise _silent(error) from error
     if not isinstance(found, dict):
         raise ManagementSilentError("not a queue")
-    return _managed(found)
+    return found
 
 
 def _managed(found: dict[str, Any]) -> Managed:

@@ -8,6 +8,7 @@ channel            one channel from its opening to its end: what came on it
 channel_settings   settings that all channels of a consumer share
 hand_out           opened and not yet handed out
 open_messages      how each is settled: a failed message is rejected here
+verbs              words for the end of an open message
 copies             into the dead-letter queue, or a delay queue
 failures           how often each message failed
 delivery_tags      which messages an ack covers

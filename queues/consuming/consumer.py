@@ -12,13 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from enum import Enum, auto
 from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import declare_work_queue
 from tiercel.queues.broker.link import Link
+from tiercel.queues.broker.management import policy_timeout
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
@@ -26,7 +26,7 @@ from tiercel.queues.consuming.copies import Copies, CopyFate
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
-from tiercel.queues.consuming.open_messages import Later
+from tiercel.queues.consuming.verbs import How, Later, Verb
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
 from tiercel.queues.publishing.delay_copy import DelayWriter
@@ -37,17 +37,6 @@ log = logging.getLogger(__name__)
 _REPORT_S = 0.25
 # A thread that is connecting just now hears nothing for longer.
 _SAID_S = 0.5
-
-
-class _Verb(Enum):
-    ACK = auto()
-    FAIL = auto()
-    RELEASE = auto()
-    DEAD_LETTER = auto()
-
-
-# How a message is settled: as its reader says, or as became of its copy.
-_How = _Verb | Later | CopyFate
 
 
 class Consumer:
@@ -71,7 +60,8 @@ class Consumer:
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
         self._arguments: Mapping[str, int] = {}
-        self._settlements: deque[tuple[int, Sequence[int], _How, str]] = deque()
+        self._warned = False
+        self._settlements: deque[tuple[int, Sequence[int], How, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
         queue = settings.queue.name
@@ -100,13 +90,13 @@ class Consumer:
 
     def ack(self, epoch: int, *tags: int) -> None:
         """Ack messages that were processed: they leave the queue."""
-        self._settle(epoch, tags, _Verb.ACK)
+        self._settle(epoch, tags, Verb.ACK)
 
     def fail(self, epoch: int, tag: int, reason: str = "") -> None:
         """Reject a message that failed or timed out: it is delivered again after the back-off, or
         dead-lettered with the reason.
         """
-        self._settle(epoch, [tag], _Verb.FAIL, reason)
+        self._settle(epoch, [tag], Verb.FAIL, reason)
 
     def retry_later(self, epoch: int, tag: int, later: Later) -> None:
         """Have a message that failed delivered again after a time, and not before.
@@ -120,11 +110,11 @@ class Consumer:
         """Give a message back without blame: ``get`` hands it out once more, soon, while this
         consumer takes messages.
         """
-        self._settle(epoch, [tag], _Verb.RELEASE)
+        self._settle(epoch, [tag], Verb.RELEASE)
 
     def dead_letter(self, epoch: int, tag: int, reason: str) -> None:
         """Dead-letter a message that can never be processed, without further deliveries."""
-        self._settle(epoch, [tag], _Verb.DEAD_LETTER, reason)
+        self._settle(epoch, [tag], Verb.DEAD_LETTER, reason)
 
     def pause(self) -> None:
         """Take no more messages, and give back those that ``get`` has not handed out.
@@ -160,7 +150,7 @@ class Consumer:
         self._link.call(self._finish)
         return self._link.join(max(0.1, deadline - time.monotonic()))
 
-    def _settle(self, epoch: int, tags: Sequence[int], how: _How, reason: str = "") -> None:
+    def _settle(self, epoch: int, tags: Sequence[int], how: How, reason: str = "") -> None:
         self._settlements.append((epoch, tags, how, reason))
         if not self._asked:
             self._asked = True
@@ -175,6 +165,19 @@ class Consumer:
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
         self._limit = declared.limit
         self._arguments = declared.consumer_timeout.arguments
+        self._warn_once(declared.consumer_timeout.warning)
+
+    def _warn_once(self, warning: str) -> None:
+        """Say that RabbitMQ takes messages back too early, unless a policy gives them the time."""
+        queue = self._settings.queue
+        if not warning or queue.held is None or self._warned:
+            return
+        self._warned = True
+        allowed = policy_timeout(self._settings.management_url, self._address, queue.name)
+        if allowed is None or allowed < queue.held:
+            log.warning(
+                "%s", warning, extra={"event": "consumer_timeout_short", "queue": queue.name}
+            )
 
     def opened(self, channel: Any) -> None:
         """``LinkUser.opened``: a new epoch."""
@@ -224,23 +227,23 @@ class Consumer:
             # A channel that is closing takes nothing any more: its messages come again on the next.
             if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
-            elif how is _Verb.ACK:
+            elif how is Verb.ACK:
                 self._counts["stale"] += len(tags) - epoch.messages.finish_all(tags)
             else:
                 self._apply(epoch, tags[0], how, reason)
         if epoch is not None:
             epoch.flush()
 
-    def _apply(self, epoch: Epoch, tag: int, how: _How, reason: str) -> None:
+    def _apply(self, epoch: Epoch, tag: int, how: How, reason: str) -> None:
         if isinstance(how, CopyFate):
             epoch.messages.copied(tag, how)
         elif (delivery := epoch.messages.claim(tag)) is None:
             self._counts["stale"] += 1
         elif isinstance(how, Later):
             epoch.messages.retry_later(delivery, how)
-        elif how is _Verb.FAIL:
+        elif how is Verb.FAIL:
             epoch.messages.fail(delivery, reason)
-        elif how is _Verb.RELEASE:
+        elif how is Verb.RELEASE:
             epoch.release(delivery)
         else:
             epoch.messages.dead_letter(delivery, reason)

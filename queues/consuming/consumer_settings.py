@@ -26,3 +26,5 @@ class ConsumerSettings:
     prefetch: int = PREFETCH
     bytes_held: int = BYTES_HELD
     clock: Callable[[], float] = time.monotonic
+    # RabbitMQ's HTTP API, if there is one: it tells of policies.
+    management_url: str | None = None

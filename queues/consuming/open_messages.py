@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiercel.queues.consuming.acks import Acks
 from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.copies import CopyFate
 from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.retry import GiveUp, failed_before, next_action
-
-
-class Later(NamedTuple):
-    """A bolt's wish for a message that failed: to have it again after so many seconds."""
-
-    seconds: float
-    reason: str
-    blame: bool
 
 
 class OpenMessages:

@@ -10,7 +10,7 @@ from tests.support.broker import Desk, delete, plain_channel, put, ready, take_a
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.delays import delay_queue
-from tiercel.queues.consuming.open_messages import Later
+from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.retry import NO_WAIT
 
 COUNT = 10_000
