@@ -16,7 +16,7 @@ from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.task import BoltTask
-from tiercel.spark_jobs.suspects.watchdog import CallLimit, Watchdog, Watched
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, Watchdog, Watched
 from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class Host:
             for task in self._tasks
         ]
         self._watching = watching or partial(Watchdog, around.longest_call)
+        self._lookouts: Sequence[Watched] = ()
+        # The call that each task was in at the last beat, and since when.
+        self._calls: dict[int, tuple[Doing, float]] = {}
         self._stop = threading.Event()
         self._over = False
 
@@ -66,7 +69,7 @@ class Host:
         Raises LostTaskError when a task cannot go on in this process.
         """
         suspicion = self._around.suspicion
-        lookouts = [
+        self._lookouts = lookouts = [
             suspicion.lookout(
                 task.task,
                 task.executing,
@@ -110,7 +113,7 @@ class Host:
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
             around.counting.flush()
-            stale = around.inboxes.beat(around.run, attempts)
+            stale = around.inboxes.beat(around.run, attempts, self._doing_s())
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return
@@ -123,6 +126,18 @@ class Host:
                 task.error = task.error or StaleAttemptError(
                     "another attempt or run has taken over"
                 )
+
+    def _doing_s(self) -> dict[int, float]:
+        """Seconds for which tasks have been in one call of their bolt, as far as the beats saw."""
+        now = time.monotonic()
+        before = self._calls
+        self._calls = {}
+        for lookout in self._lookouts:
+            doing = lookout.doing()
+            if doing is not None:
+                last, since = before.get(doing.task, (None, now))
+                self._calls[doing.task] = (doing, since if doing.same(last) else now)
+        return {task: now - since for task, (_, since) in self._calls.items() if since < now}
 
     def _run_is_over(self) -> bool:
         """Return True if no task may begin a new attempt."""

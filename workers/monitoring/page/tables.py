@@ -84,7 +84,7 @@ TASKS = TableKind(
     title="Bolt tasks",
     columns=(
         "bolt", "task", "waiting", "bytes", "oldest", "executed", "capacity", "busy now", "steps/s",
-        "step ms",
+        "step ms", "in one call for",
         "restarts", "process seen",
     ),
 )  # fmt: skip
@@ -192,6 +192,7 @@ def _task(row: TaskRow) -> tuple[str, ...]:
         share(row.busy),
         per_second(row.steps_a_second),
         milliseconds(row.step_ms),
+        "" if row.doing_s is None else seconds(row.doing_s),
         count(row.restarts),
         _seen(row),
     )

@@ -214,6 +214,23 @@ def test_a_tuple_that_takes_longer_than_its_bolt_may_fails_with_that_limit() -> 
     process.end()
 
 
+def test_each_beat_says_for_how_long_a_task_has_been_in_one_call(cluster: InboxCluster) -> None:
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([["quick"]]))
+    cluster.emit([["sleeper"]])
+    assert Sleeps.inside.wait(10)
+
+    def ages() -> list[float]:
+        found = cluster.inboxes.figures(cluster.bolt_tasks).values()
+        return [one.doing_s for one in found if one.doing_s is not None]
+
+    wait_until(lambda: ages() and ages()[0] > 0.2, 10)
+    assert len(ages()) == 1, "its neighbour is in no call"
+    Sleeps.free.set()
+    wait_until(lambda: not ages(), 10)
+    assert process.end() is None
+
+
 def test_a_bolt_says_how_long_its_calls_may_last() -> None:
     def limit(timeout: float, **settings: float) -> CallLimit | None:
         builder = TopologyBuilder("t", config=Config(message_timeout_secs=timeout))
