@@ -10,6 +10,7 @@ from tests.support.broker import Desk, delete, plain_channel, put, ready, take_a
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.delays import delay_queue
+from tiercel.queues.broker.depths import depths
 from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.retry import NO_WAIT
 
@@ -165,3 +166,18 @@ def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
         assert took[0] >= 5, shown
         # The machine may be busy: most of them in the time that is promised.
         assert took[COUNT * 99 // 100] < 7, shown
+
+
+@pytest.mark.embedded
+def test_a_monitor_counts_what_lies_in_the_delay_queues(servers):
+    with servers.rabbitmq() as server:
+        queue = filled(server.url, b"a", b"b", b"c")
+        with Desk(server.url, queue.name) as desk:
+            for seconds, delivery in zip((60, 70, 70), desk.take(3), strict=True):
+                want_later(desk, delivery, seconds)
+            desk.wait_for("delayed", 3)
+            wait_until(
+                lambda: depths(server.url, [queue.name], server.management_url)[0].delayed == 3,
+                60,
+                "three messages that lie in delay queues",
+            )
