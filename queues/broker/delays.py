@@ -22,7 +22,7 @@ def delay_ms(seconds: float) -> int:
     Up to ten seconds that is to 100 ms, up to a hundred to one second; never more than a tenth.
     """
     wanted = max(_SHORTEST_MS, math.ceil(round(seconds * 1000, 3)))
-    unit = max(_SHORTEST_MS, 10 ** (len(str(wanted)) - 2))
+    unit: int = max(_SHORTEST_MS, 10 ** (len(str(wanted)) - 2))
     return -(-wanted // unit) * unit
 
 
