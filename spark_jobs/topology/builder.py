@@ -34,6 +34,8 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
 )
+from tiercel.spark_jobs.topology.limits import check_limit
+from tiercel.spark_jobs.topology.ordering import check_ordering
 
 
 @dataclass
@@ -183,6 +185,8 @@ class TopologyBuilder:
             check_subscriptions(topology, id_, spec)
             check_batching(topology, id_, spec)
             check_concurrency(id_, spec)
+            check_ordering(topology, id_, spec)
+            check_limit(topology, id_, spec)
         for id_ in (*spouts, *bolts):
             check_config(topology, id_)
         return topology

@@ -16,6 +16,8 @@ _OWN = {
     "tick_tuple_freq_secs": "bolt",
     "execute_timeout_secs": "bolt",
 }
+# Settings that only a bolt can have, and a topology as a whole cannot.
+_OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,11 @@ class Config:
     A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs`` and
     ``execute_timeout_secs``, both also settings that have no name here:
     ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+
+    A bolt alone may have ``rate_limit``: ``"100/s"``, ``"5/min"``, ``"1/h"`` or a number per
+    second, of tuples that its tasks begin, all together; ``rate_limit_by``: the field whose values
+    have this limit each; and ``ordered_by``: the field whose tuples of one value are executed one
+    after the other, which needs fields grouping by it. Several fields are a list.
     """
 
     # A tuple whose tree is not complete after this fails with the reason ``timeout``.
@@ -106,6 +113,8 @@ class Config:
             )
         if not (isinstance(changes, Mapping) and _is_mapping(changes)):
             raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
+        if kind == "spout" and (wrong := changes.keys() & _OF_A_BOLT):
+            raise ConfigValueError(f"{min(wrong)} is a setting of bolts, and this is a spout")
         for name in sorted(changes.keys() & {setting.name for setting in fields(cls)}):
             owner = _OWN.get(name)
             if name == "extra":
