@@ -63,8 +63,8 @@ def decide(bucket: Bucket, ask: Ask, rate: Rate, now: float) -> tuple[Grant, Buc
     mine = next((place for place in places if place.task == ask.task), None)
     if mine is not None and mine.call == ask.call:
         return _answer(mine, now), bucket
-    full_at = min(max(bucket.full_at, now), now + rate.depth_us)
-    full_at = max(now, full_at - ask.returned * rate.interval_us)
+    full_at = min(bucket.full_at, now + rate.depth_us) - ask.returned * rate.interval_us
+    full_at = max(now, full_at)
 
     waits = mine is not None and mine.wanted > 0
     others = sum(p.wanted for p in places if p is not mine and p.in_line(now))

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-# A full bucket holds one permit and what comes in this time. So a task that comes late by less
-# costs no permit, and a minute at 100/s has 6,011 at most.
+# A full bucket holds one permit and what comes in this time. So a task that comes late costs no
+# permit, and a minute at 100/s has 6,011 at most.
 DEPTH_MS = 100
 # A grant is what comes in this time, and one permit at least.
 GRANT_MS = 50
@@ -81,7 +81,7 @@ class RateLimits(Protocol):
 
     **The rate.** In any time of T seconds the tasks get rate times T permits at most, and a full
     bucket. A bucket holds one permit and what comes in 100 ms, and is full in the beginning. While
-    permits are wanted none is lost, unless each task that waits comes later than 100 ms.
+    permits are wanted none is lost, as long as a task that waits comes within 50 ms of its time.
 
     **The clock** is one for all tasks, that of the server. If it is put back or forward, by
     however much, the tasks get or lose what a full bucket holds at most.

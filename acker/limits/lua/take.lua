@@ -37,8 +37,7 @@ for at = 9, #packed, 24 do
   end
 end
 
-full_at = min(max(full_at, now), now + depth)
-full_at = max(now, full_at - ARGV[3] * interval)
+full_at = max(now, min(full_at, now + depth) - ARGV[3] * interval)
 if not at_mine then before = others end
 local asked = min(wanted, most)
 local permits = max(0, min(asked, math.floor((depth - (full_at - now) + 1) / interval) - before))

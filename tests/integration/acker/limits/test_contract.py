@@ -128,7 +128,6 @@ def test_a_clock_that_jumps_gives_a_full_bucket_at_most_and_takes_no_more(place,
     one(limits, task=2)
     place.pass_time(jump)
     assert sum(one(limits, task=3).permits for _ in range(3)) <= 1
-    limits.give_back(2, {b"": 0})
     limits.give_back(3, {b"": 0})
     place.pass_time(1)
     assert one(limits, task=4).permits == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import pickle
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tiercel.acker.limits.contract import (
     DEPTH_MS,
     GRACE_MS,
     LONGEST_WAIT_MS,
+    LimitSpec,
     Rate,
 )
 from tiercel.acker.limits.memory import MemoryLimits
@@ -213,6 +215,21 @@ def test_a_call_that_is_repeated_takes_and_gives_back_once(rate, calls):
         grant, bucket = decide(bucket, ask, rate, now)
         again, same = decide(bucket, ask, rate, now)
         assert (again, same) == (grant, bucket)
+
+
+def test_tasks_that_no_longer_ask_are_forgotten():
+    bucket = Bucket(full_at=0.0)
+    for task in range(100):
+        ask = Ask(task=task, call=task, wanted=task % 2 + 1)
+        _, bucket = decide(bucket, ask, HUNDRED, 0.0)
+    assert len(bucket.places) == 100
+    _, bucket = decide(bucket, Ask(task=5, call=200, wanted=1), HUNDRED, 45e6)
+    assert [place.task for place in bucket.places] == [5]
+
+
+def test_a_limit_travels():
+    spec = LimitSpec(topology="t", component="c", urls=("redis://h",), shards=2, rate=HUNDRED)
+    assert pickle.loads(pickle.dumps(spec)) == spec
 
 
 @given(rate=rates)
