@@ -221,7 +221,7 @@ def test_work_that_becomes_much_slower_at_once_is_still_finished_in_time(before_
 def test_work_that_becomes_very_much_slower_costs_what_was_in_flight_and_little_more(
     factor, servers
 ):
-    """What timed out is still in the inboxes, and what is behind it must not time out for ever."""
+    """Tuples that timed out are still in the inboxes; those behind them must not do so for ever."""
     model = Model(servers, lambda number, now: 0.01 * (factor if now > 20 else 1))
     model.run(20)
     in_flight = model.most
