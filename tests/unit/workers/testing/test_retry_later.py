@@ -5,7 +5,16 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from tiercel import ArrowBolt, BasicBolt, Bolt, Config, RetryLater, Spout, TopologyBuilder
+from tiercel import (
+    ArrowBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Config,
+    RetryLater,
+    Spout,
+    TopologyBuilder,
+)
 from tiercel.testing import FeederSpout, LocalCluster, complete_topology
 
 
@@ -60,6 +69,23 @@ class Rows(ArrowBolt):
         elif len(self.calls) == 2:
             raise RetryLater(60, "all of them", blame=False)
         collector.emit(batch, pa.array(range(batch.num_rows)))
+
+
+class Batches(BatchBolt):
+    """One tuple later; then, the whole batch; then nothing."""
+
+    size = 3
+    on_error = "split"
+
+    def prepare(self, config, context):
+        self.calls = []
+
+    def execute_batch(self, tuples, collector):
+        self.calls.append(len(tuples))
+        if len(self.calls) == 1:
+            collector.fail(tuples[1], RetryLater(5, "this tuple"))
+        elif len(self.calls) == 2:
+            raise RetryLater(60, "all of them", blame=False)
 
 
 class Flushing(BasicBolt):
@@ -162,6 +188,23 @@ def test_a_spout_that_is_deactivated_emits_it_when_it_is_active_again():
         cluster.activate()
         cluster.run_until_idle()
         assert cluster.acked("numbers") == ["a"]
+
+
+def test_a_batch_may_want_some_or_all_of_its_tuples_later():
+    built, feeder = topology(Batches())
+    with LocalCluster(built) as cluster:
+        for x in range(3):
+            feeder.feed([x], f"first {x}")
+        cluster.run_until_idle()
+        assert cluster.retried_later("numbers") == [("first 1", 5.0)]
+        assert cluster.acked("numbers") == ["first 0", "first 2"]
+        for x in range(3):
+            feeder.feed([x], f"second {x}")
+        cluster.run_until_idle()
+        assert cluster.retried_later("numbers")[1:] == [(f"second {x}", 60.0) for x in range(3)]
+        assert cluster.fail_reasons("numbers") == [
+            "bolt[2]: RetryLater: again after 5 s: this tuple"
+        ]
 
 
 def test_flush_may_want_all_of_the_step_later():
