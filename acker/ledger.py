@@ -102,6 +102,8 @@ class Outcomes:
     released: Sequence[int] = ()
     # Roots whose timeout starts again.
     reset: Sequence[int] = ()
+    # The same, of trees that wait for a limit: no more room in the bolts would help them.
+    waiting: Sequence[int] = ()
     # A server lost its memory or the last part of it since the last read (restarted empty or
     # with an old snapshot, failed over to a replica that lagged): roots and updates are
     # unknown to it, and all that was registered before must be given back. Said once for each
@@ -109,7 +111,8 @@ class Outcomes:
     ledger_lost: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.acked or self.failed or self.released or self.reset or self.ledger_lost)
+        told = self.acked or self.failed or self.released or self.reset or self.waiting
+        return bool(told or self.ledger_lost)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,9 +263,11 @@ class Ledger(Protocol):
         """Give roots back without blame. Returns how many were pending."""
         ...
 
-    def reset_timeout(self, roots: Sequence[int]) -> None:
+    def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
         """Tell the owners of the pending ones among ``roots`` to start their timeouts again, and
         keep the entries as long.
+
+        ``waiting`` says that the trees wait for a limit, and are to be counted apart.
         """
         ...
 

@@ -105,12 +105,13 @@ class MemoryLedger:
                 self._tell(tree.owner, Outcomes(released=[root]))
             return len(released)
 
-    def reset_timeout(self, roots: Sequence[int]) -> None:
+    def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
         with self._changed:
             for root in dict.fromkeys(roots):
                 if tree := self._find(root):
                     tree.expires = self._clock() + self._lifetime
-                    self._tell(tree.owner, Outcomes(reset=[root]))
+                    told = Outcomes(waiting=[root]) if waiting else Outcomes(reset=[root])
+                    self._tell(tree.owner, told)
 
     def forget(self, roots: Sequence[int]) -> None:
         with self._changed:

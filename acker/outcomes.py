@@ -19,6 +19,7 @@ def joined(parts: Sequence[Outcomes]) -> Outcomes:
         failed=[failure for part in parts for failure in part.failed],
         released=[root for part in parts for root in part.released],
         reset=[root for part in parts for root in part.reset],
+        waiting=[root for part in parts for root in part.waiting],
         ledger_lost=any(part.ledger_lost for part in parts),
     )
 

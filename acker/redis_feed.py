@@ -252,7 +252,7 @@ def _after(position: str) -> str:
 
 def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outcomes:
     """Read these entries: kinds and what is packed, in turn."""
-    lists: dict[bytes, list[int]] = {b"a": [], b"r": [], b"t": []}
+    lists: dict[bytes, list[int]] = {b"a": [], b"r": [], b"t": [], b"w": []}
     failed: list[Failure] = []
     for entry in entries:
         for kind, packed in zip(entry[::2], entry[1::2], strict=True):
@@ -265,5 +265,6 @@ def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outco
         failed=failed,
         released=lists[b"r"],
         reset=lists[b"t"],
+        waiting=lists[b"w"],
         ledger_lost=ledger_lost,
     )

@@ -111,11 +111,11 @@ class RedisLedger:
     def forget(self, roots: Sequence[int]) -> None:
         self._remove("-", _of(roots), "forget roots")
 
-    def reset_timeout(self, roots: Sequence[int]) -> None:
+    def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
         work = _of(roots)
         perform_all(
             [
-                scripts.reset_timeout(part.roots)
+                scripts.reset_timeout(part.roots, waiting=waiting)
                 for scripts, mine in self._by_shard(work.roots)
                 for part in slices(share(work, mine))
             ]

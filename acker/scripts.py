@@ -134,10 +134,10 @@ class ShardScripts:
             args += (group.high, packed[7 * group.start : 7 * group.end])
         return self._call(self._remove, self._keys.buckets(groups), [*args, *reasons], int, verb)
 
-    def reset_timeout(self, roots: Ids) -> Effect[None]:
+    def reset_timeout(self, roots: Ids, *, waiting: bool) -> Effect[None]:
         groups = groups_of(roots)
         packed = fields(roots).tobytes()
-        args: list[Any] = [*self._common]
+        args: list[Any] = [*self._common, "w" if waiting else "t"]
         for group in groups:
             args += (group.high, packed[5 * group.start : 5 * group.end])
         return self._call(

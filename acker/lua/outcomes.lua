@@ -15,7 +15,7 @@ local FEED_LENGTH = 100000 -- of a reader that never comes back; a reader delete
 local told = {}
 
 -- owner: 4 bytes, the incarnation of its worker and its number; kind: 'a'cked, 'f'ailed, 'r'eleased
--- or 't'imeout reset; high and rest: the outcome's bytes. They come in two parts because joining
+-- 't'imeout reset or 'w'aiting; high and rest: the outcome's bytes. They come in two parts because joining
 -- them for each root makes a string that is thrown away.
 local function tell(owner, kind, high, rest)
   local kinds = told[owner]

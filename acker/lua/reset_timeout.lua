@@ -2,13 +2,14 @@
 -- outcomes.lua.
 --
 -- KEYS   from owners + 1: one bucket per group
--- ARGV   then per group: its 3 high bytes; fields, 5 bytes each
+-- ARGV   then the kind: 't', or 'w' if they wait for a limit; then per group: its 3 high bytes;
+--        fields, 5 bytes each
 -- Reply  nothing
 --
 -- Must never change an ack-val. A bucket that expires does so later now, as a whole.
 
 for group = 1, #KEYS - OWNERS do
-  local key, high, packed = KEYS[OWNERS + group], ARGV[1 + 2 * group], ARGV[2 + 2 * group]
+  local key, high, packed = KEYS[OWNERS + group], ARGV[2 + 2 * group], ARGV[3 + 2 * group]
   local fields = {}
   for at = 1, #packed, 5 do
     fields[#fields + 1] = packed:sub(at, at + 4)
@@ -16,7 +17,7 @@ for group = 1, #KEYS - OWNERS do
   local values = redis.call('HMGET', key, unpack(fields))
   for i, field in ipairs(fields) do
     if values[i] then
-      tell(values[i]:sub(9), 't', high, field)
+      tell(values[i]:sub(9), ARGV[3], high, field)
     end
   end
   if KEPT ~= '0' then

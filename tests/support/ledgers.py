@@ -45,5 +45,6 @@ def said(outcomes: Outcomes) -> dict[str, list]:
         ),
         "released": sorted(outcomes.released),
         "reset": sorted(outcomes.reset),
+        "waiting": sorted(outcomes.waiting),
     }
     return {name: found for name, found in lists.items() if found}

@@ -147,6 +147,15 @@ class Admission:
         if self._is_closed:
             self._judge(now)
 
+    def set_apart(self, emitted: Mapping[float, int]) -> None:
+        """Trees wait for a limit: how many of those that were emitted at each time.
+
+        They are in flight no longer for what is judged here: neither their number nor how long they
+        take says anything about the bolts.
+        """
+        for then, count in emitted.items():
+            self._round.lost(count, then)
+
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
         """Tuples that were emitted at this time, or before it, timed out, or their
         outcomes came too late.

@@ -67,15 +67,16 @@ class Filling:
         """Ask the spout for tuples until it has none, the batch is full or old, or the
         bound is reached.
 
-        The bound counts what is tracked; what is not is bounded by the inboxes.
+        The bound counts what is tracked; what is not is bounded by the inboxes, and what waits for
+        a limit by the bolt that has it.
         False: there are none.
         """
-        room = self._admission.bound - len(self._trees)
+        room = self._admission.bound - self._trees.working
         count = self._ask(now, room)
         if self._collector.tracked >= room:
             self._admission.reached(now, self._trees.first_at(now))
             # There may be more now, for what is for other tasks than one that is stuck.
-            count = self._ask(now, self._admission.bound - len(self._trees))
+            count = self._ask(now, self._admission.bound - self._trees.working)
         if not count:
             return False
         self._put()

@@ -15,6 +15,8 @@ class InFlight(NamedTuple):
     msg_id: MsgId
     # Seconds on the caller's monotonic clock.
     emitted_at: float
+    # True if it waited for a limit.
+    waited: bool = False
 
 
 class Pending:
@@ -25,6 +27,9 @@ class Pending:
     Storm rotates two buckets, so that a tuple times out after one to two timeouts. The timeout is
     the same for all, hence insertion order is the order of deadlines and the front of one dict is
     exact: never early, late by one call at most.
+
+    Those that wait for a limit are in flight too, and apart: they say nothing about how long work
+    takes, so that the oldest ones and ``old`` are among the others.
     """
 
     def __init__(self, timeout: timedelta | None) -> None:
@@ -34,12 +39,19 @@ class Pending:
         self._entries: dict[int, tuple[MsgId, float, float]] = {}
         # Emit times of those whose timeout began again: the oldest may be one of them.
         self._reset: dict[int, float] = {}
+        # The same as the entries, of those that wait for a limit.
+        self._waiting: dict[int, tuple[MsgId, float, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._waiting)
 
     def __contains__(self, root: int) -> bool:
-        return root in self._entries
+        return root in self._entries or root in self._waiting
+
+    @property
+    def waiting(self) -> int:
+        """Number of those that wait for a limit."""
+        return len(self._waiting)
 
     def add(self, root: int, msg_id: MsgId, now: float) -> None:
         """A tuple was emitted at ``now``."""
@@ -51,14 +63,14 @@ class Pending:
 
     def pop(self, root: int) -> InFlight | None:
         """The tuple has its outcome; None if it is not in flight any more."""
-        found = self._entries.pop(root, None)
+        found = self._entries.pop(root, None) or self._waiting.pop(root, None)
         if self._reset:
             self._reset.pop(root, None)
         return InFlight(*found[:2]) if found else None
 
     def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[float]]:
-        """Take out those tuples that are in flight: message ids, when each was emitted, and when
-        its timeout began.
+        """Take out those tuples that are in flight and do not wait: message ids, when each was
+        emitted, and when its timeout began.
         """
         found = [
             entry
@@ -74,8 +86,32 @@ class Pending:
             [entry[2] for entry in found],
         )
 
+    def pop_waiting(self, roots: Sequence[int]) -> list[InFlight]:
+        """Take out those that waited for a limit."""
+        if not self._waiting:
+            return []
+        found = [self._waiting.pop(root, None) for root in roots]
+        return [InFlight(*entry[:2], waited=True) for entry in found if entry is not None]
+
+    def wait(self, root: int, now: float) -> float | None:
+        """Start the timeout of a tuple again, and set it apart.
+
+        Returns when it was emitted if it was among the others until now, else None.
+        """
+        known = self._waiting.pop(root, None)
+        found = known or self._entries.pop(root, None)
+        if found is None:
+            return None
+        msg_id, emitted_at, _ = found
+        self._waiting[root] = (msg_id, emitted_at, now)
+        self._reset.pop(root, None)
+        return None if known else emitted_at
+
     def reset(self, root: int, now: float) -> bool:
         """Start the timeout of a tuple again; False if it is not in flight any more."""
+        if root in self._waiting:
+            self.wait(root, now)
+            return True
         found = self._entries.pop(root, None)
         if found is None:
             return False
@@ -86,23 +122,22 @@ class Pending:
 
     def expire(self, now: float) -> list[tuple[int, InFlight]]:
         """Take out all tuples whose timeout is over."""
-        expired: list[tuple[int, InFlight]] = []
         if self._timeout is None:
-            return expired
-        for root, (msg_id, emitted_at, since) in self._entries.items():
-            if now < since + self._timeout:
-                break
-            expired.append((root, InFlight(msg_id, emitted_at)))
-        for root, _ in expired:
-            del self._entries[root]
-            self._reset.pop(root, None)
-        return expired
+            return []
+        both = [
+            *self._expired(self._entries, now, waited=False),
+            *self._expired(self._waiting, now, waited=True),
+        ]
+        for root, _ in both:
+            self.pop(root)
+        return both
 
     @property
     def next_timeout(self) -> float | None:
         """Time at which ``expire`` will take out something; None if nothing expires."""
-        first = next(iter(self._entries.values()), None)
-        return None if first is None or self._timeout is None else first[2] + self._timeout
+        firsts = [next(iter(group.values()), None) for group in (self._entries, self._waiting)]
+        began = [first[2] for first in firsts if first is not None]
+        return None if not began or self._timeout is None else min(began) + self._timeout
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
@@ -131,5 +166,15 @@ class Pending:
         """Everything in flight, as it is now."""
         return [
             (root, InFlight(msg_id, emitted_at))
-            for root, (msg_id, emitted_at, _) in self._entries.items()
+            for root, (msg_id, emitted_at, _) in [*self._entries.items(), *self._waiting.items()]
         ]
+
+    def _expired(
+        self, group: dict[int, tuple[MsgId, float, float]], now: float, *, waited: bool
+    ) -> list[tuple[int, InFlight]]:
+        expired: list[tuple[int, InFlight]] = []
+        for root, (msg_id, emitted_at, since) in group.items():
+            if self._timeout is None or now < since + self._timeout:
+                break
+            expired.append((root, InFlight(msg_id, emitted_at, waited)))
+        return expired

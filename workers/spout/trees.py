@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -50,6 +50,16 @@ class Trees:
         """Trees in flight, without those that are being sent."""
         return len(self._pending)
 
+    @property
+    def waiting(self) -> int:
+        """Number of those that wait for a limit."""
+        return self._pending.waiting
+
+    @property
+    def working(self) -> int:
+        """Number of the others: those that the bound is for."""
+        return len(self._pending) - self._pending.waiting
+
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest was emitted; 0 if nothing is in flight."""
         return self._pending.oldest_s(now)
@@ -67,7 +77,7 @@ class Trees:
         """Look for signs that too much is in flight; call it about once a second."""
         admission = self._admission
         old = self._pending.old(admission.changed_at, now - admission.slow_s)
-        admission.look(now, len(self._pending), old, self._pending.oldest_at(now))
+        admission.look(now, self.working, old, self._pending.oldest_at(now))
 
     # -- on their way ------------------------------------------------------------------------------
 
@@ -126,6 +136,8 @@ class Trees:
         late += self._release(outcomes.released)
         for root in outcomes.reset:
             self._pending.reset(root, now)
+        if outcomes.waiting:
+            self._set_apart(outcomes.waiting, now)
         if late and self._timeout_s is not None:
             self._admission.overdue(late, now - self._timeout_s, now)
         return late
@@ -140,7 +152,8 @@ class Trees:
         for _, in_flight in expired:
             if blame:
                 self._tally.add("timeout")
-                self._admission.overdue(1, in_flight.emitted_at, now)
+                if not in_flight.waited:
+                    self._admission.overdue(1, in_flight.emitted_at, now)
                 self._fail(in_flight, "timeout")
             else:
                 self._give_back(in_flight)
@@ -173,19 +186,32 @@ class Trees:
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
         msg_ids, emitted_at, counted_from = self._pending.pop_all(roots)
+        waited = self._pending.pop_waiting(roots)
+        if waited:
+            self.tell_acked([in_flight.msg_id for in_flight in waited])
+            self._tally_latency(Counter(in_flight.emitted_at for in_flight in waited), now)
         if msg_ids:
             self.tell_acked(msg_ids)
-            total = 0.0
             # Tuples that were sent together have one latency here.
             emitted = Counter(emitted_at)
-            for then, count in emitted.items():
-                total += (now - then) * count
-                self._tally.add(bucket_of((now - then) * 1000), count)
-            self._tally.add("complete_us", round(total * 1e6))
+            self._tally_latency(emitted, now)
             self._admission.completed(
                 emitted, now, None if counted_from == emitted_at else Counter(counted_from)
             )
-        return len(roots) - len(msg_ids)
+        return len(roots) - len(msg_ids) - len(waited)
+
+    def _tally_latency(self, emitted: Mapping[float, int], now: float) -> None:
+        total = 0.0
+        for then, count in emitted.items():
+            total += (now - then) * count
+            self._tally.add(bucket_of((now - then) * 1000), count)
+        self._tally.add("complete_us", round(total * 1e6))
+
+    def _set_apart(self, roots: Sequence[int], now: float) -> None:
+        """These trees wait for a limit: they hold no room of the others."""
+        set_apart = [self._pending.wait(root, now) for root in roots]
+        emitted = Counter(at for at in set_apart if at is not None)
+        self._admission.set_apart(emitted)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:
         self._count_failure(in_flight, reason)
@@ -250,4 +276,5 @@ def _part(outcomes: Outcomes, mine: Callable[[int], bool]) -> Outcomes:
         failed=[failure for failure in outcomes.failed if mine(failure.root)],
         released=[root for root in outcomes.released if mine(root)],
         reset=[root for root in outcomes.reset if mine(root)],
+        waiting=[root for root in outcomes.waiting if mine(root)],
     )

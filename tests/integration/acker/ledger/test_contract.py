@@ -222,6 +222,15 @@ def test_resetting_a_timeout_reaches_the_owner_and_changes_nothing_else(ledger, 
     assert said(feed.read(NOW)) == {"acked": [ROOT]}
 
 
+def test_trees_that_wait_for_a_limit_reach_the_owner_apart(ledger, feed):
+    ledger.register(1, [ROOT, OTHER], [A, B])
+    ledger.reset_timeout([ROOT, THIRD], waiting=True)
+    ledger.reset_timeout([OTHER])
+    assert said(feed.read(NOW)) == {"waiting": [ROOT], "reset": [OTHER]}
+    ledger.apply(token(), updates({ROOT: A}))
+    assert said(feed.read(NOW)) == {"acked": [ROOT]}
+
+
 @pytest.mark.parametrize(
     "reason", ["", "naïve 漢字 🦅", "half a pair \ud83e", 'quotes " and \\ and \x00', "two\nlines"]
 )
