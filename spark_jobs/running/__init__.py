@@ -9,6 +9,9 @@ attempts         the kind of attempt that a bolt needs
 batch_attempt    one attempt that does a step per batch
 calling          one attempt with calls under way, for bolts that wait
 calls            those calls
+hanging_call     one of them that lasts too long, for the watchdog
+limited          the line before the rate limit of a bolt
+renewals         timeouts of what waits for long calls
 arrivals         what it may take, and what it passes over
 backlog          what it has taken and not committed
 slices           how much one step takes

@@ -9,15 +9,20 @@ from datetime import timedelta
 from typing import Any
 
 from tiercel.acker.ledger import Ledger
+from tiercel.acker.limits.contract import RateLimits
 from tiercel.queues.inbox.contract import Inboxes
+from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.running.calls.caller import Caller
+from tiercel.spark_jobs.running.calls.coroutines import Coroutines
 from tiercel.spark_jobs.running.calls.loop import Loop, ProcessLoop
 from tiercel.spark_jobs.running.calls.threads import ThreadCalls
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.store import StateStore
+from tiercel.spark_jobs.suspects.watchdog import CallLimit
+from tiercel.spark_jobs.topology.concurrency import threads_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 # Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
@@ -44,7 +49,9 @@ class Around:
     clock: Callable[[], float] = field(default=time.monotonic)
     # For bolts with calls under way: the loop of the coroutines, and what runs others in threads.
     loop: Loop = field(default_factory=ProcessLoop)
-    threads: Callable[[str, Outputs], Caller] = ThreadCalls
+    threads: Callable[[str, Outputs, int], Caller] = ThreadCalls
+    # Of the bolts that have a rate limit, by component.
+    limits: Mapping[str, RateLimits] = field(default_factory=dict)
     # False where ticks are appended to the inboxes: by the test kit, on simulated time.
     has_ticks: bool = True
 
@@ -54,7 +61,7 @@ class Around:
 
     @property
     def longest_call(self) -> timedelta | None:
-        """Return how long one call of a bolt may last.
+        """Return how long one call of a bolt may last that says nothing of it.
 
         None: without limit, for no message times out.
         """
@@ -62,6 +69,34 @@ class Around:
         if not config.enable_message_timeouts:
             return None
         return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))
+
+    def call_limit(self, task: int) -> CallLimit | None:
+        """Return how long a call of a task's bolt may last where ``execute_timeout_secs`` says so.
+
+        Where that is longer than a message's timeout, the timeout begins anew every third of
+        itself.
+        """
+        component = self.topology.component_of(task)
+        topology = self.topology
+        config = topology.config if is_system(component) else topology.config_of(component)
+        if config.execute_timeout_secs is None:
+            return None
+        timeout_s = config.message_timeout_secs
+        lasts = config.enable_message_timeouts and config.execute_timeout_secs > timeout_s
+        return CallLimit(config.execute_timeout_secs, timeout_s / 3 if lasts else None)
+
+    def call_lasts(self, task: int) -> timedelta | None:
+        """Return how long a call of a task's bolt may last; None: without limit."""
+        limit = self.call_limit(task)
+        return self.longest_call if limit is None else timedelta(seconds=limit.ends_s)
+
+    def caller(self, task: int, outputs: Outputs) -> Caller:
+        """Make what runs the calls of one task."""
+        component = self.topology.component_of(task)
+        spec = self.topology.bolts[component]
+        if isinstance(spec.bolt, AsyncBolt):
+            return Coroutines(self.loop, component, outputs, self.call_lasts(task))
+        return self.threads(component, outputs, threads_of(spec))
 
     def tick_s(self, task: int) -> float | None:
         """Return the seconds between two ticks of a task; None: it has none.

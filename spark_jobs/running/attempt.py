@@ -80,6 +80,11 @@ class Attempt:
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self.doing: Step | None = None
 
+    @property
+    def next_at(self) -> float | None:
+        """Time on the clock of calls at which a tuple begins that waits; None: none does."""
+        return None
+
     def wake(self) -> None:
         """Make it look whether it should stop."""
         self._inbox.wake()

@@ -8,26 +8,26 @@ step plays them back, and all that follows is as for every bolt.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.records import Covered
-from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.tuples import tuples_of
-from tiercel.spark_jobs.emitting.fold import roots_of, row_seeds
+from tiercel.spark_jobs.emitting.fold import row_seeds
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import LONGEST_WAIT_S, Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.calling_copy import CallingCopy
-from tiercel.spark_jobs.running.calls.call import Call
-from tiercel.spark_jobs.running.calls.caller import Caller
-from tiercel.spark_jobs.running.calls.coroutines import Coroutines
+from tiercel.spark_jobs.running.calls.call import Call, rows_of
 from tiercel.spark_jobs.running.calls.flight import Flight
 from tiercel.spark_jobs.running.calls.gates import FlightGate
+from tiercel.spark_jobs.running.calls.limit_line import LimitLine
 from tiercel.spark_jobs.running.calls.playback import Playback
 from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.hanging_call import HangingCall
+from tiercel.spark_jobs.running.limited import line_of
+from tiercel.spark_jobs.running.renewals import Renewals
 from tiercel.spark_jobs.running.step import Done, May, Step
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.concurrency import concurrency_of
@@ -45,6 +45,8 @@ class CallingAttempt(Attempt):
         """``gates`` decide which tuples may begin."""
         super().__init__(around, task, stop)
         self._flight = Flight(self._caller, self._places, gates)
+        self._line = line_of(around, task)
+        self._renewals = Renewals(around, task)
         # Entries whose tuples the flight does not have yet.
         self._new: list[OpenEntry] = []
         self._tick: Call | None = None
@@ -74,12 +76,12 @@ class CallingAttempt(Attempt):
         Returns whether there was a step.
         """
         self._receive(wait_s)
+        self._renewals.look(at_work=not self._flight.idle)
         if self._makes_calls():
-            self._make_calls()
-            return True
+            return self._make_calls(wait_s)
         self._feed()
         self._start()
-        if not self._flight.has_ended and not self._flight.idle:
+        if not self._flight.has_ended and not self._waits_for_more:
             self._flight.pause(self._longest_pause(wait_s))
         if self._flight.has_ended and wait_s:
             # Those that end meanwhile share the commit.
@@ -95,6 +97,8 @@ class CallingAttempt(Attempt):
         if self._caller.cancel():
             self._copy.end()
         self._flight.close()
+        if self._line is not None:
+            self._line.close()
         self._caller.close()
         super().close()
 
@@ -104,18 +108,39 @@ class CallingAttempt(Attempt):
         """Take more where few wait for their place, and wait for it where nothing is under way."""
         flight = self._flight
         waiting = flight.waiting + sum(entry.rows.size for entry in self._new)
-        if 2 * waiting > self._places:
+        if 2 * waiting > self._places or self._is_full:
             return
         before = self._backlog.entries
         wanted = 2 * self._places - waiting
-        if flight.idle and not self._backlog:
+        if self._waits_for_more:
             if wait_s:
                 self._stop.wait(self._slices.rest_s())
-            self._fetch(wanted, wait_s)
+            self._fetch(wanted, self._until(wait_s))
         elif not wait_s or self._caller.time() >= self._look_at:
             self._fetch(wanted, 0.0)
             self._look_at = self._caller.time() + _LOOK_S
         self._new += self._backlog.latest(self._backlog.entries - before)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._line is not None and self._line.full
+
+    @property
+    def _waits_for_more(self) -> bool:
+        """True if nothing is to be done before more tuples come, or a permit."""
+        held = 0 if self._line is None else self._line.held
+        if not self._flight.idle or self._new or self._is_full:
+            return False
+        return held > 0 or not self._backlog
+
+    def _until(self, wait_s: float) -> float:
+        """Return so long, or until there is something to do in the line."""
+        at = self.next_at
+        return wait_s if at is None else min(wait_s, max(0.0, at - self._around.loop.time()))
+
+    @property
+    def next_at(self) -> float | None:
+        return None if self._line is None else self._line.next_at
 
     def _makes_calls(self) -> bool:
         """Return True if the next step makes its calls itself, or has none to make.
@@ -130,32 +155,63 @@ class CallingAttempt(Attempt):
         # Once per turn: a step then has what came of it.
         return bool(works) and (isinstance(self._copy.begin(), BaseException) or without_flight)
 
-    def _make_calls(self) -> None:
+    def _make_calls(self, wait_s: float) -> bool:
+        """Do a step that makes its calls itself; returns whether there was one."""
         retaken = self._retaken
         together = retaken is None or retaken.goes_together()
         most = self._places if together else self._slices.size
+        alone = retaken.suspect(self._backlog) if retaken is not None else None
+        if alone is not None:
+            shares = [alone]
+        elif self._line is not None and isinstance(self._copy.ready(), Playback):
+            calls = self._permitted(self._line, self._places if together else 1)
+            if not calls:
+                if not self._flight.has_ended and not self._waits_for_more:
+                    self._flight.pause(self._longest_pause(wait_s))
+                return self._play_back()
+            self._play_back()
+            shares = self._backlog.of(rows_of(calls))
+        else:
+            shares = self._backlog.first(most)
         self._slices.begin()
         self._copy.load((), together=together)
-        shares = (
-            self._backlog.first(most) if retaken is None else retaken.shares(self._backlog, most)
-        )
         self._commit_calls(shares, self._due(), together=together)
+        return True
+
+    def _permitted(self, line: LimitLine, most: int) -> list[Call]:
+        """Return those that have a permit, of all that was taken."""
+        self._feed_tuples()
+        for call in line.over():
+            self._flight.refuse(call)
+        return line.leave(most)
 
     def _feed(self) -> None:
         """Give the flight the tuples that have come, and the tick that is due."""
-        for entry in self._new:
-            lineage = entry.chunk.lineage
-            tuples = tuples_of(entry.chunk, 0, row_seeds(lineage).tolist())
-            for row in entry.rows.tolist():
-                self._flight.add(Call(tup=tuples[row], lineage=lineage, position=entry.position))
-        self._new.clear()
+        self._feed_tuples()
         if self._tick is None:
             for chunk in self._due():
                 [tick] = tuples_of(chunk)
                 self._tick = Call(tup=tick, lineage=chunk.lineage)
                 self._flight.add(self._tick)
 
+    def _feed_tuples(self) -> None:
+        for entry in self._new:
+            lineage = entry.chunk.lineage
+            tuples = tuples_of(entry.chunk, 0, row_seeds(lineage).tolist())
+            for row in entry.rows.tolist():
+                call = Call(tup=tuples[row], lineage=lineage, position=entry.position)
+                self._flight.number(call)
+                if self._line is None:
+                    self._flight.add(call)
+                else:
+                    self._line.add(call)
+        self._new.clear()
+
     def _start(self) -> None:
+        if self._line is not None:
+            room = self._places - self._flight.under_way - self._flight.waiting
+            for call in self._permitted(self._line, room):
+                self._flight.add(call)
         if self._flight.waiting:
             playback = self._copy.begin()
             # Prepared before anything was fed.
@@ -170,7 +226,8 @@ class CallingAttempt(Attempt):
 
     def _longest_pause(self, wait_s: float) -> float:
         """Return how long to wait for a call to end: until there may be more to begin."""
-        if 2 * self._flight.waiting <= self._places:
+        wait_s = self._until(wait_s)
+        if 2 * self._flight.waiting <= self._places and not self._is_full:
             wait_s = min(wait_s, _LOOK_S)
         elif self._committer.unfinished is not None:
             # No look into the inbox will finish it soon.
@@ -186,11 +243,9 @@ class CallingAttempt(Attempt):
         calls = self._flight.take_ended()
         if not calls:
             return False
-        rows: dict[str, list[int]] = {}
         ticks: list[Chunk] = []
         ordered = [call for call in calls if call.position is not None]
-        for call in ordered:
-            rows.setdefault(call.position or "", []).append(call.tup.row)
+        rows = rows_of(ordered)
         if self._tick is not None and self._ticks is not None and self._tick in calls:
             ordered.append(self._tick)
             ticks = [self._ticks.tick()]
@@ -241,32 +296,6 @@ class CallingAttempt(Attempt):
         spec = topology.bolts[component]
         self._places = concurrency_of(spec) or 1
         self._outputs = Outputs(topology, self.task)
-        self._caller: Caller = (
-            Coroutines(around.loop, component, self._outputs, around.longest_call)
-            if isinstance(spec.bolt, AsyncBolt)
-            else around.threads(component, self._outputs)
-        )
+        self._caller = around.caller(self.task, self._outputs)
         self._copy = CallingCopy(topology, self.task, around.config, self._caller, self._places)
         return self._copy
-
-
-class HangingCall:
-    """``WatchedStep`` of one call."""
-
-    def __init__(
-        self, call: Call, component: str, outputs: Outputs, step: WatchedStep | None
-    ) -> None:
-        """``step`` has the tuple where the call does not know its trees."""
-        self.call = call
-        self.record = Record(component, outputs)
-        self.record.doing = call.tup
-        lineage = call.lineage
-        self._roots: Callable[[int], list[int]] = (
-            (lambda row: roots_of(lineage, row))
-            if lineage is not None
-            else (step.roots if step is not None else lambda row: [])  # noqa: ARG005 - none is known
-        )
-
-    def roots(self, row: int) -> list[int]:
-        """The roots of its tuple."""
-        return self._roots(row)

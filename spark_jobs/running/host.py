@@ -12,12 +12,10 @@ from functools import partial
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
-from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.task import BoltTask
-from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, Watchdog, Watched
-from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.suspects.watchdog import Doing, Watchdog, Watched
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ class Host:
                 task.task,
                 task.executing,
                 self._waiting(task),
-                call_limit(self._around.topology, task.task),
+                self._around.call_limit(task.task),
             )
             for task in self._tasks
         ]
@@ -154,17 +152,3 @@ class Host:
             self._around.counting.flush()
         except RedisUnavailableError as error:
             log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})
-
-
-def call_limit(topology: Topology, task: int) -> CallLimit | None:
-    """Return how long a call of a task's bolt may last where ``execute_timeout_secs`` says so.
-
-    Where that is longer than a message's timeout, the timeout begins anew every third of itself.
-    """
-    component = topology.component_of(task)
-    config = topology.config if is_system(component) else topology.config_of(component)
-    if config.execute_timeout_secs is None:
-        return None
-    timeout_s = config.message_timeout_secs
-    lasts = config.enable_message_timeouts and config.execute_timeout_secs > timeout_s
-    return CallLimit(config.execute_timeout_secs, timeout_s / 3 if lasts else None)

@@ -86,13 +86,20 @@ class RetakenInput:
         """Return what the next step executes: a tuple that was being executed when a process died
         comes first, and alone.
         """
-        notes = self._suspicion.notes(self._task) if self._taken is not None else None
-        alone = backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
+        alone = self.suspect(backlog) if self.waits(backlog) else None
         return backlog.first(most) if alone is None else [alone]
 
+    def suspect(self, backlog: Backlog) -> Share | None:
+        """The first tuple that waits and was being executed when a process died."""
+        notes = self._suspicion.notes(self._task) if self._taken is not None else None
+        return backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
+
     def waits(self, backlog: Backlog) -> bool:
-        """Return True if some of it is what the next step would take."""
-        return self._looks_at(backlog.first(1))
+        """Return True if some of it waits; else it is over."""
+        first = backlog.first(1)
+        if self._taken is not None and first and place(first[0].entry.position) > self._taken:
+            self._taken = None
+        return self._taken is not None and bool(first)
 
     def goes_together(self) -> bool:
         """Return True if its tuples may be under way at once: every death that was noted has been
@@ -135,11 +142,8 @@ class RetakenInput:
                 notes.rest()
 
     def _looks_at(self, shares: Sequence[Share]) -> bool:
-        if self._taken is None:
-            return False
-        if shares and place(shares[0].entry.position) > self._taken:
-            self._taken = None
-        return self._taken is not None and bool(shares)
+        taken = self._taken
+        return taken is not None and any(place(one.entry.position) <= taken for one in shares)
 
 
 def place(position: str) -> tuple[int, int]:

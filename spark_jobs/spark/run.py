@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.limits.contract import LimitSpec, Rate
+from tiercel.acker.limits.redis_limits import open_limits
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.inbox.contract import Inboxes
@@ -26,6 +28,7 @@ from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.limits import rates_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +79,24 @@ class Run:
                 key=self.key,
                 suspicion=Suspicion(self.id, book, ledger),
                 hosts=self.hosts,
+                limits={
+                    component: stack.enter_context(
+                        closing(open_limits(self._limit(component, rate)))
+                    )
+                    for component, rate in rates_of(self.topology).items()
+                },
                 has_ticks=self.has_ticks,
             )
+
+    def _limit(self, component: str, rate: Rate) -> LimitSpec:
+        ledger = self.ledger
+        return LimitSpec(
+            topology=self.topology.name,
+            component=component,
+            urls=ledger.urls,
+            shards=ledger.shards,
+            rate=rate,
+        )
 
     def host(self, number: int) -> None:
         """Run the bolt tasks of one Spark task until the run is over."""

@@ -184,9 +184,9 @@ class TopologyBuilder:
         for id_, spec in bolts.items():
             check_subscriptions(topology, id_, spec)
             check_batching(topology, id_, spec)
-            check_concurrency(id_, spec)
             check_ordering(topology, id_, spec)
             check_limit(topology, id_, spec)
+            check_concurrency(id_, spec)
         for id_ in (*spouts, *bolts):
             check_config(topology, id_)
         return topology

@@ -9,6 +9,7 @@ from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.graph import BoltSpec
+from tiercel.spark_jobs.topology.limits import limit_of
 
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
@@ -22,7 +23,18 @@ def concurrency_of(spec: BoltSpec) -> int | None:
     if isinstance(spec.bolt, AsyncBolt):
         concurrency: int = spec.overrides.get(_CONCURRENCY, spec.bolt.concurrency)
         return concurrency
+    if _THREADS not in spec.overrides and (limit := limit_of(spec)) is not None:
+        # One after the other, what begins in the next moment.
+        return limit.rate.most
     return spec.overrides.get(_THREADS)
+
+
+def threads_of(spec: BoltSpec) -> int:
+    """Return how many tuples are in ``execute`` at once in each task of a ``BasicBolt`` whose calls
+    are under way.
+    """
+    threads: int = spec.overrides.get(_THREADS, 1)
+    return threads
 
 
 def check_concurrency(id_: str, spec: BoltSpec) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tiercel.acker.ids import RootIds
 from tiercel.acker.ledger import LedgerSpec, Outcomes
+from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
@@ -25,6 +26,7 @@ from tiercel.spark_jobs.running.task import BoltTask
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.limits import rates_of
 
 RUN = "run"
 
@@ -64,6 +66,7 @@ class InboxCluster:
             key=b"key",
             suspicion=Suspicion(RUN, self.book, self.ledger),
             clock=lambda: self.now,
+            limits={bolt: MemoryLimits(rate) for bolt, rate in rates_of(topology).items()},
         )
         self.threads: dict[int, tuple[BoltTask, threading.Thread]] = {}
         self._emitter = SpoutEmitter(topology, next(iter(topology.spouts)), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
@@ -16,6 +17,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.batching import batching_of
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.limits import rates_of
 from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
 from tiercel.workers.testing.capture import CopyingInboxes
 from tiercel.workers.testing.clock import SimulatedClock
@@ -31,6 +33,7 @@ class MemoryEngine:
 
     def __init__(self, topology: Topology, clock: SimulatedClock) -> None:
         self._topology = topology
+        self._clock = clock
         self._loop = SimulatedLoop(clock)
         self.ledger = MemoryLedger(ledger_spec_of(topology, ()), clock)
         self.metrics = MemoryMetrics()
@@ -46,8 +49,11 @@ class MemoryEngine:
 
     @property
     def next_at(self) -> float | None:
-        """The time at which a call of an ``AsyncBolt`` goes on that sleeps."""
-        return self._loop.next_at
+        """The time at which a call of an ``AsyncBolt`` goes on that sleeps, or one begins that
+        waits for a rate limit.
+        """
+        moments = [self._loop.next_at, *(attempt.next_at for attempt in self._attempts)]
+        return min((each for each in moments if each is not None), default=None)
 
     def start(self) -> None:
         topology = self._topology
@@ -67,6 +73,10 @@ class MemoryEngine:
             clock=lambda: self._now,
             loop=self._loop,
             threads=AwaitedThreads,
+            limits={
+                component: MemoryLimits(rate, self._clock)
+                for component, rate in rates_of(topology).items()
+            },
             has_ticks=False,
         )
         self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]

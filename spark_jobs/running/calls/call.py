@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ class Call:
     lineage: Lineage | None = None
     # Position of that chunk in the inbox; None: the task's own tick, or a call within a step.
     position: str | None = None
-    # In the order of arrival; given by the flight.
+    # In the order of arrival, from 1 on; given by the flight.
     number: int = 0
     emissions: list[CallEmission] = field(default_factory=list)
     # Reported by the bolt, without effect on the tuple.
@@ -37,3 +38,11 @@ class Call:
     error: BaseException | None = None
     took_ns: int = 0
     ended: bool = False
+
+
+def rows_of(calls: Sequence[Call]) -> dict[str, list[int]]:
+    """Return the rows of each position, in the order of the calls."""
+    rows: dict[str, list[int]] = {}
+    for call in calls:
+        rows.setdefault(call.position or "", []).append(call.tup.row)
+    return rows

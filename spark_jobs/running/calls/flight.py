@@ -60,11 +60,24 @@ class Flight:
         moments = [gate.next_at for gate in self._gates]
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def add(self, call: Call) -> None:
-        """Let a tuple wait for its place."""
+    def number(self, call: Call) -> None:
+        """Give a tuple its place in the order of arrival."""
         self._numbers += 1
         call.number = self._numbers
+
+    def add(self, call: Call) -> None:
+        """Let a tuple wait for its place."""
+        if not call.number:
+            self.number(call)
         self._waiting.append(call)
+
+    def refuse(self, call: Call) -> None:
+        """Hand a tuple out that never begins: its ``error`` says why."""
+        if not call.number:
+            self.number(call)
+        call.ended = True
+        self._begun += 1
+        self._end(call)
 
     def start(self, execute: Execute) -> None:
         """Begin what may begin."""

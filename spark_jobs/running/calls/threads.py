@@ -24,9 +24,10 @@ class ThreadCalls:
     that hangs.
     """
 
-    def __init__(self, component: str, outputs: Outputs) -> None:
-        """``outputs`` are for checks alone."""
+    def __init__(self, component: str, outputs: Outputs, most: int) -> None:
+        """At most so many threads; ``outputs`` are for checks alone."""
         self._component = component
+        self._most = most
         self._outputs = outputs
         # None: the thread that takes it ends.
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
@@ -43,10 +44,10 @@ class ThreadCalls:
         return ThreadRecorder(self._component, self._outputs, call)
 
     def start(self, execute: Execute, calls: Sequence[Call], ended: Ended) -> None:
-        """Each call has a thread: no more are started than the flight has places."""
+        """One after the other where there are more calls than threads."""
         for call in calls:
             self._work.put((execute, call, ended))
-        needed = self._work.qsize() + len(self._running)
+        needed = min(self._most, self._work.qsize() + len(self._running))
         while len(self._threads) < needed:
             name = f"{self._component}: call {len(self._threads)}"
             thread = threading.Thread(target=self._serve, name=name, daemon=True)

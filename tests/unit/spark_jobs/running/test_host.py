@@ -18,7 +18,7 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.spark_jobs.running import host as hosts
-from tiercel.spark_jobs.running.host import Host, LostTaskError, call_limit
+from tiercel.spark_jobs.running.host import Host, LostTaskError
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, Putting, Watchdog
 
@@ -237,7 +237,7 @@ def test_a_bolt_says_how_long_its_calls_may_last() -> None:
         builder.set_spout("spout", Source())
         builder.set_bolt("bolt", Sleeps(), config=settings).shuffle_grouping("spout")
         topology = builder.build()
-        return call_limit(topology, topology.task_ids("bolt")[0])
+        return InboxCluster(topology).around.call_limit(topology.task_ids("bolt")[0])
 
     assert limit(30) is None
     assert limit(30, execute_timeout_secs=3600) == CallLimit(3600, 10)

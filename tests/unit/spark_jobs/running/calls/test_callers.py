@@ -180,7 +180,7 @@ def test_prepare_that_blocks_the_loop_is_named_too(
 
 
 def test_threads_are_as_many_as_calls_at_once_and_are_used_again() -> None:
-    caller = ThreadCalls("bolt", outputs())
+    caller = ThreadCalls("bolt", outputs(), 8)
     names = set()
 
     def execute(tup: Any, collector: Any) -> None:
@@ -198,7 +198,7 @@ def test_a_thread_that_goes_on_is_told_and_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tiercel.spark_jobs.running.calls.threads._GRACE_S", 0.05)
-    caller = ThreadCalls("bolt", outputs())
+    caller = ThreadCalls("bolt", outputs(), 8)
     free = threading.Event()
     begun = threading.Event()
 

@@ -1,0 +1,46 @@
+"""Timeouts of what waits for long calls of a bolt whose calls are under way: begun anew."""
+
+from __future__ import annotations
+
+import logging
+
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.arrivals import waiting_roots
+
+log = logging.getLogger(__name__)
+
+
+class Renewals:
+    """Of one bolt task, where a call may last longer than a message (``execute_timeout_secs``).
+
+    One thread only. The watchdog does it for bolts that execute one tuple after the other.
+    """
+
+    def __init__(self, around: Around, task: int) -> None:
+        limit = around.call_limit(task)
+        self._around = around
+        self._task = task
+        self._renew_s = None if limit is None else limit.renew_s
+        self._next_at = float("inf")
+
+    def look(self, *, at_work: bool) -> None:
+        """Renew what is in the inbox if that is due; ``at_work`` says that calls are under way.
+
+        Raises StaleAttemptError.
+        """
+        ledger = self._around.ledger
+        if self._renew_s is None or ledger is None:
+            return
+        now = self._around.loop.time()
+        if not at_work:
+            self._next_at = float("inf")
+        elif self._next_at == float("inf"):
+            self._next_at = now + self._renew_s
+        elif now >= self._next_at:
+            self._next_at = now + self._renew_s
+            try:
+                around = self._around
+                ledger.reset_timeout(sorted(waiting_roots(around.inboxes, around.run, self._task)))
+            except RedisUnavailableError as error:
+                log.debug("timeouts were not renewed: %s", error, extra={"event": "redis_away"})
