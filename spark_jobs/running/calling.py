@@ -201,7 +201,7 @@ class CallingAttempt(Attempt):
             for row in entry.rows.tolist():
                 call = Call(tup=tuples[row], lineage=lineage, position=entry.position)
                 self._flight.number(call)
-                if self._line is None:
+                if self._line is None or call.tup.is_tick:
                     self._flight.add(call)
                 else:
                     self._line.add(call)

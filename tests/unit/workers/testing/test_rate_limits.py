@@ -1,0 +1,181 @@
+"""Rate limits, on simulated time: a limit of one per hour takes milliseconds."""
+
+import asyncio
+import time
+
+import pytest
+
+from tiercel import AsyncBolt, BasicBolt, Config, TopologyBuilder
+from tiercel.testing import FeederSpout, LocalCluster
+
+
+class Waits(AsyncBolt):
+    async def execute(self, tup, collector):
+        await asyncio.sleep(0)
+
+
+class Plain(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+KINDS = pytest.mark.parametrize(
+    ("bolt", "config"),
+    [(Waits(), {}), (Plain(), {}), (Plain(), {"threads": 4})],
+    ids=["async", "plain", "threads"],
+)
+
+
+def topology(bolt, settings, *, parallelism=1, config=None):
+    builder = TopologyBuilder("t", config=config)
+    feeder = FeederSpout(fields="tenant string, x long")
+    builder.set_spout("jobs", feeder)
+    builder.set_bolt("bolt", bolt, parallelism, config=settings).shuffle_grouping("jobs")
+    return builder.build(), feeder
+
+
+def feed(feeder, tenant, count):
+    for x in range(count):
+        feeder.feed([tenant, x], f"{tenant}{x}")
+
+
+@KINDS
+def test_one_per_hour_begins_once_per_hour_and_nothing_times_out(bolt, config):
+    built, feeder = topology(bolt, {"rate_limit": "1/h", **config})
+    began = time.monotonic()
+    with LocalCluster(built) as cluster:
+        feed(feeder, "a", 1)
+        cluster.run_until_idle()
+        assert cluster.acked("jobs") == ["a0"]
+        feeder.feed(["a", 1], "next")
+        cluster.advance_time(3598)
+        assert cluster.acked("jobs") == ["a0"]
+        cluster.advance_time(3)
+        assert cluster.acked("jobs") == ["a0", "next"]
+        assert cluster.failed("jobs") == []
+        assert cluster.retried_later("jobs") == []
+    assert time.monotonic() - began < 5
+
+
+@KINDS
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_ten_per_second_is_ten_per_second_over_all_tasks(bolt, config, parallelism):
+    built, feeder = topology(bolt, {"rate_limit": "10/s", **config}, parallelism=parallelism)
+    with LocalCluster(built) as cluster:
+        feed(feeder, "a", 400)
+        cluster.advance_time(0)
+        first = len(cluster.acked("jobs"))
+        assert first <= 2
+        cluster.advance_time(10)
+        assert 98 <= len(cluster.acked("jobs")) - first <= 102
+        cluster.advance_time(35)
+        assert len(cluster.acked("jobs")) == 400
+        assert len(set(cluster.acked("jobs"))) == 400
+        assert cluster.failed("jobs") == []
+
+
+@KINDS
+def test_each_tenant_has_a_limit_of_its_own(bolt, config):
+    built, feeder = topology(bolt, {"rate_limit": "1/min", "rate_limit_by": "tenant", **config})
+    with LocalCluster(built) as cluster:
+        for tenant in "abc":
+            feed(feeder, tenant, 2)
+        cluster.run_until_idle()
+        assert sorted(cluster.acked("jobs")) == ["a0", "b0", "c0"]
+        cluster.advance_time(61)
+        assert len(cluster.acked("jobs")) == 6
+        assert cluster.failed("jobs") == []
+
+
+def test_tuples_without_a_tenant_share_one_limit():
+    built, feeder = topology(Plain(), {"rate_limit": "1/min", "rate_limit_by": "tenant"})
+    with LocalCluster(built) as cluster:
+        feed(feeder, None, 2)
+        feed(feeder, "", 1)
+        cluster.run_until_idle()
+        assert sorted(cluster.acked("jobs")) == ["0", "None0"]
+        cluster.advance_time(61)
+        assert sorted(cluster.acked("jobs")) == ["0", "None0", "None1"]
+
+
+@KINDS
+def test_one_tenant_with_thousands_that_wait_holds_no_other_one_up(bolt, config):
+    built, feeder = topology(
+        bolt, {"rate_limit": "1/s", "rate_limit_by": "tenant", **config}, parallelism=2,
+        config=Config(max_spout_pending=100),
+    )  # fmt: skip
+    with LocalCluster(built) as cluster:
+        feed(feeder, "big", 3000)
+        cluster.advance_time(5)
+        for number in range(20):
+            feeder.feed([f"small {number}", 0], f"small {number}")
+        cluster.run_until_idle()
+        others = [each for each in cluster.acked("jobs") if str(each).startswith("small")]
+        assert len(others) == 20
+        assert cluster.failed("jobs") == []
+        # What would not begin within a minute or so lies at the broker.
+        assert cluster.pending("jobs") <= 2 * 61
+        cluster.advance_time(600)
+        big = [each for each in cluster.acked("jobs") if str(each).startswith("big")]
+        assert 0.9 * 605 <= len(big) <= 607
+        assert cluster.failed("jobs") == []
+
+
+def test_all_of_a_tenant_are_executed_in_the_end_and_once():
+    built, feeder = topology(Plain(), {"rate_limit": "1/s", "rate_limit_by": "tenant"})
+    with LocalCluster(built) as cluster:
+        feed(feeder, "big", 400)
+        cluster.advance_time(480)
+        assert len(cluster.acked("jobs")) == 400
+        assert len(set(cluster.acked("jobs"))) == 400
+        assert 340 <= len(cluster.retried_later("jobs")) < 1000
+
+
+def test_slow_calls_do_not_save_permits_up():
+    class Slow(AsyncBolt):
+        began: list[float] = []
+
+        async def execute(self, tup, collector):
+            Slow.began.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(5)
+
+    built, feeder = topology(Slow(), {"rate_limit": "1/s", "concurrency": 2})
+    with LocalCluster(built) as cluster:
+        feed(feeder, "a", 6)
+        cluster.advance_time(30)
+        assert len(cluster.acked("jobs")) == 6
+        assert all(later - first >= 5 for first, later in zip(Slow.began, Slow.began[2:]))
+        assert all(later - first >= 0.89 for first, later in zip(Slow.began, Slow.began[1:]))
+
+
+def test_ticks_pass_the_limit():
+    class Ticked(BasicBolt):
+        ticks = 0
+
+        def execute(self, tup, collector):
+            Ticked.ticks += tup.is_tick
+
+    built, feeder = topology(Ticked(), {"rate_limit": "1/h", "tick_tuple_freq_secs": 1})
+    with LocalCluster(built) as cluster:
+        feed(feeder, "a", 3)
+        cluster.advance_time(10)
+        assert Ticked.ticks == 10
+
+
+def test_untracked_tuples_wait_and_are_not_lost():
+    class Seen(BasicBolt):
+        seen = 0
+
+        def execute(self, tup, collector):
+            Seen.seen += 1
+
+    built, feeder = topology(
+        Seen(), {"rate_limit": "1/s", "rate_limit_by": "tenant"}, config=Config(ackers=0)
+    )
+    with LocalCluster(built) as cluster:
+        for x in range(200):
+            feeder.feed(["big", x])
+        cluster.advance_time(199)
+        assert 198 <= Seen.seen <= 200
+        cluster.advance_time(3)
+        assert Seen.seen == 200
