@@ -108,6 +108,7 @@ class CallingAttempt(Attempt):
         """Take more where few wait for their place, and wait for it where nothing is under way."""
         flight = self._flight
         waiting = flight.waiting + sum(entry.rows.size for entry in self._new)
+        waiting += 0 if self._line is None else self._line.crowd
         if 2 * waiting > self._places or self._is_full:
             return
         before = self._backlog.entries

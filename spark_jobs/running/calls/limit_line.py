@@ -79,6 +79,8 @@ class LimitLine:
         self._said = False
         # Number of tuples that wait.
         self.held = 0
+        # Number of those that may have a permit as soon as there is a place.
+        self.crowd = 0
 
     @property
     def full(self) -> bool:
@@ -120,6 +122,7 @@ class LimitLine:
         beginning = self._permitted(room, now) if room > 0 and now >= self._retry_at else []
         # Else a call that ends is what it waits for.
         self._has_room = len(beginning) < room
+        self.crowd = 0 if self._has_room else sum(len(self._lines[one]) for one in self._due)
         self._tell(now)
         return beginning
 
@@ -219,7 +222,10 @@ class LimitLine:
         if ledger is None or not self.held or min(self._tell_at, self._tell_all_at) > now:
             return
         everything = now >= self._tell_all_at
-        waiting = [call for line in self._lines.values() for call in line]
+        # What a place is all that is missing for is work as any other.
+        waiting = [
+            call for value, line in self._lines.items() if value not in self._due for call in line
+        ]
         if not everything:
             new = {call.number for call in self._untold}
             waiting = [call for call in waiting if call.number in new]
