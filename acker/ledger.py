@@ -111,8 +111,8 @@ class Outcomes:
     ledger_lost: bool = False
 
     def __bool__(self) -> bool:
-        told = self.acked or self.failed or self.released or self.reset or self.waiting
-        return bool(told or self.ledger_lost)
+        begun = self.reset or self.waiting
+        return bool(self.acked or self.failed or self.released or begun or self.ledger_lost)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,9 +265,7 @@ class Ledger(Protocol):
 
     def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
         """Tell the owners of the pending ones among ``roots`` to start their timeouts again, and
-        keep the entries as long.
-
-        ``waiting`` says that the trees wait for a limit, and are to be counted apart.
+        keep the entries as long. ``waiting``: the trees wait for a limit, and are counted apart.
         """
         ...
 

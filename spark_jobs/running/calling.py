@@ -22,7 +22,6 @@ from tiercel.spark_jobs.running.calling_copy import CallingCopy
 from tiercel.spark_jobs.running.calls.call import Call, rows_of
 from tiercel.spark_jobs.running.calls.flight import Flight
 from tiercel.spark_jobs.running.calls.gates import FlightGate
-from tiercel.spark_jobs.running.calls.limit_line import LimitLine
 from tiercel.spark_jobs.running.calls.playback import Playback
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.hanging_call import HangingCall
@@ -81,8 +80,7 @@ class CallingAttempt(Attempt):
             return self._make_calls(wait_s)
         self._feed()
         self._start()
-        if not self._flight.has_ended and not self._waits_for_more:
-            self._flight.pause(self._longest_pause(wait_s))
+        self._pause(wait_s)
         if self._flight.has_ended and wait_s:
             # Those that end meanwhile share the commit.
             self._stop.wait(self._slices.rest_s())
@@ -97,8 +95,7 @@ class CallingAttempt(Attempt):
         if self._caller.cancel():
             self._copy.end()
         self._flight.close()
-        if self._line is not None:
-            self._line.close()
+        self._line.close()
         self._caller.close()
         super().close()
 
@@ -107,9 +104,8 @@ class CallingAttempt(Attempt):
     def _receive(self, wait_s: float) -> None:
         """Take more where few wait for their place, and wait for it where nothing is under way."""
         flight = self._flight
-        waiting = flight.waiting + sum(entry.rows.size for entry in self._new)
-        waiting += 0 if self._line is None else self._line.crowd
-        if 2 * waiting > self._places or self._is_full:
+        waiting = flight.waiting + self._line.crowd + sum(one.rows.size for one in self._new)
+        if 2 * waiting > self._places or self._line.full:
             return
         before = self._backlog.entries
         wanted = 2 * self._places - waiting
@@ -123,16 +119,11 @@ class CallingAttempt(Attempt):
         self._new += self._backlog.latest(self._backlog.entries - before)
 
     @property
-    def _is_full(self) -> bool:
-        return self._line is not None and self._line.full
-
-    @property
     def _waits_for_more(self) -> bool:
         """True if nothing is to be done before more tuples come, or a permit."""
-        held = 0 if self._line is None else self._line.held
-        if not self._flight.idle or self._new or self._is_full:
+        if not self._flight.idle or self._new or self._line.full:
             return False
-        return held > 0 or not self._backlog
+        return self._line.held > 0 or not self._backlog
 
     def _until(self, wait_s: float) -> float:
         """Return so long, or until there is something to do in the line."""
@@ -141,7 +132,7 @@ class CallingAttempt(Attempt):
 
     @property
     def next_at(self) -> float | None:
-        return None if self._line is None else self._line.next_at
+        return self._line.next_at
 
     def _makes_calls(self) -> bool:
         """Return True if the next step makes its calls itself, or has none to make.
@@ -164,13 +155,13 @@ class CallingAttempt(Attempt):
         alone = retaken.suspect(self._backlog) if retaken is not None else None
         if alone is not None:
             shares = [alone]
-        elif self._line is not None and isinstance(self._copy.ready(), Playback):
-            calls = self._permitted(self._line, self._places if together else 1)
+        elif self._line.limited and self._backlog.tuples and self._copy.works:
+            calls = self._permitted(self._places if together else 1)
             if not calls:
-                if not self._flight.has_ended and not self._waits_for_more:
-                    self._flight.pause(self._longest_pause(wait_s))
-                return self._play_back()
-            self._play_back()
+                self._pause(wait_s)
+            played = self._play_back()
+            if not calls:
+                return played
             shares = self._backlog.of(rows_of(calls))
         else:
             shares = self._backlog.first(most)
@@ -179,12 +170,12 @@ class CallingAttempt(Attempt):
         self._commit_calls(shares, self._due(), together=together)
         return True
 
-    def _permitted(self, line: LimitLine, most: int) -> list[Call]:
-        """Return those that have a permit, of all that was taken."""
+    def _permitted(self, most: int) -> list[Call]:
+        """Return those that may begin, of all that was taken."""
         self._feed_tuples()
-        for call in line.over():
+        for call in self._line.over():
             self._flight.refuse(call)
-        return line.leave(most)
+        return self._line.leave(most)
 
     def _feed(self) -> None:
         """Give the flight the tuples that have come, and the tick that is due."""
@@ -202,17 +193,12 @@ class CallingAttempt(Attempt):
             for row in entry.rows.tolist():
                 call = Call(tup=tuples[row], lineage=lineage, position=entry.position)
                 self._flight.number(call)
-                if self._line is None or call.tup.is_tick:
-                    self._flight.add(call)
-                else:
-                    self._line.add(call)
+                (self._flight if call.tup.is_tick else self._line).add(call)
         self._new.clear()
 
     def _start(self) -> None:
-        if self._line is not None:
-            room = self._places - self._flight.under_way - self._flight.waiting
-            for call in self._permitted(self._line, room):
-                self._flight.add(call)
+        for call in self._permitted(self._places - self._flight.under_way - self._flight.waiting):
+            self._flight.add(call)
         if self._flight.waiting:
             playback = self._copy.begin()
             # Prepared before anything was fed.
@@ -225,10 +211,15 @@ class CallingAttempt(Attempt):
         # A tick that is under way is due until its step.
         return super()._longest_wait() if self._tick is None else LONGEST_WAIT_S
 
+    def _pause(self, wait_s: float) -> None:
+        """Wait for a call to end, if one is under way or no more tuples are taken."""
+        if not self._flight.has_ended and not self._waits_for_more:
+            self._flight.pause(self._longest_pause(wait_s))
+
     def _longest_pause(self, wait_s: float) -> float:
         """Return how long to wait for a call to end: until there may be more to begin."""
         wait_s = self._until(wait_s)
-        if 2 * self._flight.waiting <= self._places and not self._is_full:
+        if 2 * self._flight.waiting <= self._places and not self._line.full:
             wait_s = min(wait_s, _LOOK_S)
         elif self._committer.unfinished is not None:
             # No look into the inbox will finish it soon.

@@ -51,6 +51,11 @@ class CallingCopy(WorkingCopy):
                 self._playback = error
         return self._playback
 
+    @property
+    def works(self) -> bool:
+        """True if ``prepare`` did not raise when it was begun last."""
+        return isinstance(self._playback, Playback)
+
     def ready(self) -> Playback | BaseException:
         """The same as ``begin`` returned last."""
         return self.begin() if self._playback is None else self._playback

@@ -12,6 +12,7 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.limit_line import MOST_HELD, LimitLine, LineSettings
+from tiercel.spark_jobs.running.calls.line import Line
 from tiercel.spark_jobs.running.calls.returns import Returns
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
 from tiercel.spark_jobs.topology.grouping import Fields
@@ -23,14 +24,14 @@ from tiercel.spark_jobs.topology.ordering import ordered_by_of
 _HELD_S = 60.0
 
 
-def line_of(around: Around, task: int) -> LimitLine | None:
-    """Return the line of a task; None if its bolt has no limit."""
+def line_of(around: Around, task: int) -> Line:
+    """Return the line of a task."""
     topology = around.topology
     component = topology.component_of(task)
     spec = topology.bolts[component]
     limit = limit_of(spec)
     if limit is None:
-        return None
+        return Line()
     config = topology.config
     settings = LineSettings(
         task=task,

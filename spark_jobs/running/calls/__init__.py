@@ -5,6 +5,7 @@ A bolt that executes one tuple after the other never comes here.
 call        one tuple under way, and what came of it
 recorders   the collectors of calls: what is emitted is kept until the step
 returns     when tuples come again for which a line has no room
+line        the tuples that come, where nothing limits them
 limit_line  the tuples that wait for a permit of a rate limit
 gates       the contract of what makes a tuple wait
 flight      which calls of a task wait, are under way, have ended

@@ -17,6 +17,7 @@ from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import Grant, RateLimits
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.running.calls.call import Call
+from tiercel.spark_jobs.running.calls.line import Line
 from tiercel.spark_jobs.running.calls.returns import Returns
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,10 @@ class LineSettings:
     returns: Returns | None = None
 
 
-class LimitLine:
-    """One thread only, the task's. Times are seconds on ``clock``."""
+class LimitLine(Line):
+    """``Line`` before a limit. Times are seconds on ``clock``."""
+
+    limited = True
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class LimitLine:
         behind: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         """``behind`` gives the roots of what is in the inbox, for a line that is full."""
+        super().__init__()
         self._limits = limits
         self._settings = settings
         self._ledger = ledger
@@ -77,19 +81,13 @@ class LimitLine:
         self._tell_all_at = float("inf")
         self._has_room = True
         self._said = False
-        # Number of tuples that wait.
-        self.held = 0
-        # Number of those that may have a permit as soon as there is a place.
-        self.crowd = 0
 
     @property
     def full(self) -> bool:
-        """True if no further tuple is to be taken from the inbox."""
         return self.held >= self._settings.most
 
     @property
     def next_at(self) -> float | None:
-        """Time at which there is something to do here; None: when a tuple comes."""
         soonest = min(self._tell_at, self._tell_all_at)
         if self._has_room:
             asks_at = self._later[0][0] if self._later else float("inf")
@@ -117,7 +115,6 @@ class LimitLine:
                 self._tell_all_at = min(self._tell_all_at, now + self._tells_s)
 
     def leave(self, room: int) -> list[Call]:
-        """Take out those that may begin now, at most so many, one permit each."""
         now = self._clock()
         beginning = self._permitted(room, now) if room > 0 and now >= self._retry_at else []
         # Else a call that ends is what it waits for.
@@ -127,7 +124,7 @@ class LimitLine:
         return beginning
 
     def over(self) -> list[Call]:
-        """Hand out those that ended without a permit: their error says when they come again."""
+        """Hand out those that come again later."""
         over = self._over
         self._over = []
         return over

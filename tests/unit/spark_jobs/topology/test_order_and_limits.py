@@ -7,7 +7,15 @@ import pickle
 import pytest
 
 from tests.support.pump import Source
-from tiercel import BasicBolt, TopologyBuilder, TopologyError
+from tiercel import (
+    ArrowBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyError,
+)
 from tiercel.acker.limits.contract import Rate
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
@@ -169,3 +177,53 @@ def test_a_limit_by_a_field_needs_a_limit():
 def test_they_are_settings_of_bolts_alone(setting):
     with pytest.raises(TopologyError, match=f"{setting} is a setting of bolts, and this is a sp"):
         TopologyBuilder("t").set_spout("one", Source(FIELDS), config={setting: "1/s"})
+
+
+class ByHand(Bolt):
+    def execute(self, tup, collector):
+        pass
+
+
+class Whole(ArrowBolt):
+    def execute(self, batch, collector):
+        pass
+
+
+class Several(BatchBolt):
+    def execute_batch(self, tuples, collector):
+        pass
+
+
+class Counts(StatefulBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("bolt", "kind"),
+    [
+        (ByHand(), "Bolt"),
+        (Whole(), "ArrowBolt"),
+        (Several(), "BatchBolt"),
+        (Counts(), "StatefulBolt"),
+    ],
+)
+def test_a_limit_is_for_bolts_whose_tuples_begin_one_by_one(bolt, kind):
+    builder = TopologyBuilder("t")
+    builder.set_spout("one", Source(FIELDS))
+    builder.set_bolt("call", bolt, config={"rate_limit": "1/s"}).shuffle_grouping("one")
+    with pytest.raises(TopologyError, match=f"this is of the kind {kind}: limit a BasicBolt") as no:
+        builder.build()
+    assert "\n" not in str(no.value)
+
+
+def test_an_order_and_a_limit_go_together_where_a_key_has_one_limit():
+    both = {"ordered_by": ["customer", "tenant"], "rate_limit": "1/s", "rate_limit_by": "tenant"}
+    built(both, BY_CUSTOMER)
+    built({"ordered_by": "customer", "rate_limit": "1/s"}, BY_CUSTOMER)
+    refused(
+        "bolt 'call' is ordered by customer and has a rate limit by tenant, so that tuples of one "
+        "key could wait for different limits: name the limit's fields in ordered_by too",
+        {**both, "ordered_by": "customer"},
+        BY_CUSTOMER,
+    )

@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from tiercel.workers.spout.pending import Pending
+from tiercel.workers.spout.pending import InFlight, Pending
 
 
 def test_nothing_expires_before_the_whole_timeout():
@@ -82,3 +82,43 @@ def test_the_old_are_counted_by_when_their_timeout_began():
     assert pending.old(after=float("-inf"), before=110.0) == 3
     assert pending.old(after=101.0, before=109.0) == 1
     assert pending.oldest_at(now=120.0) == 100.0
+
+
+def test_what_waits_for_a_limit_is_in_flight_and_apart():
+    pending = Pending(timedelta(seconds=30))
+    for root in range(1, 4):
+        pending.add(root, f"m{root}", now=100.0 + root)
+    assert pending.wait(1, now=110.0) == 101.0
+    assert pending.wait(1, now=115.0) is None, "it waited before"
+    assert pending.wait(9, now=115.0) is None, "not in flight"
+    assert (len(pending), pending.waiting) == (3, 1)
+    assert 1 in pending
+    assert pending.first_at(120.0) == 102.0
+    assert pending.old(0.0, 200.0) == 2
+    assert {root for root, _ in pending.items()} == {1, 2, 3}
+    assert pending.pop_all([1, 2]) == (["m2"], [102.0], [102.0])
+    assert pending.pop_waiting([1, 2]) == [InFlight("m1", 101.0, waited=True)]
+    assert (len(pending), pending.waiting) == (1, 0)
+
+
+def test_what_waits_times_out_when_nothing_more_is_told_of_it():
+    pending = Pending(timedelta(seconds=30))
+    pending.add_all([(1, "m1"), (2, "m2")], now=100.0)
+    pending.wait(1, now=110.0)
+    assert pending.next_timeout == 130.0
+    assert pending.expire(130.0) == [(2, InFlight("m2", 100.0))]
+    assert pending.next_timeout == 140.0
+    pending.reset(1, now=120.0)
+    assert pending.expire(149.9) == []
+    assert pending.expire(150.0) == [(1, InFlight("m1", 100.0, waited=True))]
+    assert len(pending) == 0
+
+
+def test_what_waits_may_fail_or_be_given_back():
+    pending = Pending(timedelta(seconds=30))
+    pending.add(1, "m1", now=100.0)
+    pending.wait(1, now=110.0)
+    found = pending.pop(1)
+    assert found is not None
+    assert (found.msg_id, found.emitted_at) == ("m1", 100.0)
+    assert pending.pop(1) is None

@@ -660,6 +660,26 @@ def test_a_message_whose_timeout_is_reset_outlives_one_whose_timeout_is_not():
         told(bench, "ack", "message 0")
 
 
+def test_what_waits_for_a_limit_leaves_room_for_others_and_its_timeout_is_reset():
+    settings = replace(
+        SETTINGS,
+        admission=Admission(bound=2, fixed=True),
+        message_timeout=timedelta(seconds=2),
+    )
+    with running(ListSpout(5), settings) as bench:
+        waits = received(bench, 2)
+        bench.ledger.reset_timeout([root for _, root, _ in waits], waiting=True)
+        others = received(bench, 4)[2:]
+        wait_until(lambda: 4 in bench.spout.expected, 10, "messages beside those that wait")
+        assert bench.spout.waiting == [4], "no more of them than the bound"
+        bench.ack(waits[0])
+        told(bench, "ack", "message 0")
+        assert bench.spout.waiting == [4], "what waited made no room"
+        bench.ack(*others)
+        told(bench, "ack", "message 3")
+        told(bench, "fail", "message 1", "timeout")
+
+
 def test_a_tuple_without_a_message_id_is_sent_and_nobody_is_told():
     class Careless(ListSpout):
         def next_tuple(self, collector):
