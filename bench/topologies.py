@@ -183,6 +183,25 @@ def shaped() -> Topology:
     return builder.build()
 
 
+def limited() -> Topology:
+    """One bolt with one limit over its four tasks."""
+    builder = TopologyBuilder("bench-limited")
+    builder.set_spout("sentences", ObservedSpout("bench-limited", fields="tenant string"))
+    config = {"rate_limit": "100/s"}
+    builder.set_bolt("count", Drop(), parallelism=4, config=config).shuffle_grouping("sentences")
+    return builder.build()
+
+
+def tenants() -> Topology:
+    """One bolt whose tenants have a limit each."""
+    builder = TopologyBuilder("bench-tenants")
+    builder.set_spout("sentences", ObservedSpout("bench-tenants", fields="tenant string"))
+    config = {"rate_limit": "1/s", "rate_limit_by": "tenant"}
+    bolt = builder.set_bolt("count", Drop(), parallelism=2, config=config)
+    bolt.fields_grouping("sentences", "tenant")
+    return builder.build()
+
+
 # The variable that tells each process the shape of ``slow``, as JSON.
 SLOW = "BENCH_SLOW"
 # A hash in Redis: how often each message was executed.

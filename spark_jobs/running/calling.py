@@ -83,7 +83,7 @@ class CallingAttempt(Attempt):
         self._pause(wait_s)
         if self._flight.has_ended and wait_s:
             # Those that end meanwhile share the commit.
-            self._stop.wait(self._slices.rest_s())
+            self._stop.wait(self._until(self._slices.rest_s()))
         self._start()
         return self._play_back()
 
@@ -111,7 +111,7 @@ class CallingAttempt(Attempt):
         wanted = 2 * self._places - waiting
         if self._waits_for_more:
             if wait_s:
-                self._stop.wait(self._slices.rest_s())
+                self._stop.wait(self._until(self._slices.rest_s()))
             self._fetch(wanted, self._until(wait_s))
         elif not wait_s or self._caller.time() >= self._look_at:
             self._fetch(wanted, 0.0)

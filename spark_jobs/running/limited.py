@@ -60,7 +60,8 @@ def _bounds(topology: Topology, spec: BoltSpec, limit: BoltLimit) -> dict[str, A
             "most": 2 * MOST_HELD,
             "returns": Returns(interval_s * share),
         }
-    return {"most_per_value": soon, "most": MOST_HELD if limit.by else soon}
+    mine = max(1, soon // spec.parallelism)
+    return {"most_per_value": soon, "most": MOST_HELD if limit.by else mine}
 
 
 def _may_go_back(topology: Topology, spec: BoltSpec) -> bool:

@@ -129,7 +129,8 @@ class Admission:
         now: float,
         counted_from: Mapping[float, int] | None = None,
     ) -> None:
-        """Trees completed: how many of those that were emitted at each time.
+        """Trees completed, or wait for a limit now, which is as good: how many of those that were
+        emitted at each time.
 
         ``counted_from``: the same by when their timeout began, if bolts began it again.
         Such a tuple is slow because its bolt wants it so, and is no sign; a reason to grow
@@ -146,15 +147,6 @@ class Admission:
                 self.overdue(count, then, now)
         if self._is_closed:
             self._judge(now)
-
-    def set_apart(self, emitted: Mapping[float, int]) -> None:
-        """Trees wait for a limit: how many of those that were emitted at each time.
-
-        They are in flight no longer for what is judged here: neither their number nor how long they
-        take says anything about the bolts.
-        """
-        for then, count in emitted.items():
-            self._round.lost(count, then)
 
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
         """Tuples that were emitted at this time, or before it, timed out, or their

@@ -41,11 +41,6 @@ class Round:
             self.latency_s += (now - emitted_at) * count
             self.worst_s = max(self.worst_s, now - emitted_at)
 
-    def lost(self, count: int, emitted_at: float) -> None:
-        """Tuples that were emitted at this time do not count any more."""
-        if self.size and self.began <= emitted_at <= self.until:
-            self.size = max(self.done, self.size - count)
-
     @property
     def missing(self) -> int:
         """Tuples whose trees are not complete."""

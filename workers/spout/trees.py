@@ -208,10 +208,11 @@ class Trees:
         self._tally.add("complete_us", round(total * 1e6))
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
-        """These trees wait for a limit: they hold no room of the others."""
+        """These trees wait for a limit: they hold no room of the others, and the bolts before it
+        are done with them.
+        """
         set_apart = [self._pending.wait(root, now) for root in roots]
-        emitted = Counter(at for at in set_apart if at is not None)
-        self._admission.set_apart(emitted)
+        self._admission.completed(Counter(at for at in set_apart if at is not None), now)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:
         self._count_failure(in_flight, reason)

@@ -168,15 +168,3 @@ def test_a_tuple_whose_bolt_began_its_timeout_again_is_no_sign_and_no_reason_to_
     admission.reached(0.0, 0.0)
     admission.completed({0.0: 2}, 60.0, {55.0: 2})
     assert admission.bound == FIRST_BOUND
-
-
-def test_what_waits_for_a_limit_is_no_part_of_its_round():
-    admission = adaptive(bound=16)
-    admission.emitted(16, 1_000.0)
-    admission.reached(1_000.0, 1_000.0)
-    # Half of them wait, and others are emitted in their place.
-    admission.set_apart({1_000.0: 8})
-    admission.emitted(8, 1_000.1)
-    admission.completed({1_000.0: 8}, 1_000.2)
-    admission.completed({1_000.1: 8}, 1_000.2)
-    assert admission.bound > 16

@@ -680,6 +680,20 @@ def test_what_waits_for_a_limit_leaves_room_for_others_and_its_timeout_is_reset(
         told(bench, "fail", "message 1", "timeout")
 
 
+def test_the_bound_grows_while_trees_wait_for_a_limit():
+    settings = replace(SETTINGS, admission=Admission.for_topology(None, timedelta(seconds=30)))
+    with running(ListSpout(200), settings) as bench:
+        waiting: set[int] = set()
+
+        def all_emitted() -> bool:
+            waiting.update(root for _, root, _ in bench.received())
+            bench.ledger.reset_timeout(sorted(waiting), waiting=True)
+            return len(waiting) == 200
+
+        wait_until(all_emitted, 10, "all messages, none of which is acked")
+        assert settings.admission.bound > 16
+
+
 def test_a_tuple_without_a_message_id_is_sent_and_nobody_is_told():
     class Careless(ListSpout):
         def next_tuple(self, collector):

@@ -1,0 +1,26 @@
+"""Rate limits on the real stack: the benchmark in small, with bounds that a busy machine keeps."""
+
+import pytest
+
+from bench import limited
+from bench.rig import servers
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.embedded]
+
+
+@pytest.fixture(scope="module")
+def settings():
+    with servers() as found:
+        yield found
+
+
+def test_a_limit_over_four_tasks_is_kept_and_used(settings):
+    found = limited.measure_rate(settings, 15.0)
+    assert 95 <= found.percent <= 103
+
+
+def test_other_tenants_do_not_wait_beside_one_that_is_limited(settings):
+    found = limited.measure_beside(settings, 2_000, 20, 10.0)
+    assert found.messages >= 195
+    assert found.p99_ms < 1_000
+    assert found.limited <= found.wall_s + 5
