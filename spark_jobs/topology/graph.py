@@ -16,6 +16,10 @@ from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.grouping import Grouping
+from tiercel.spark_jobs.topology.rates import parse_rate
+
+# Most of what waits for a limit begins sooner: see ``running/limited.py``.
+_LONG_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +122,11 @@ class Topology:
     @property
     def held(self) -> timedelta | None:
         """Time for which a message may be in hand, emitted or waiting for it, where a bolt may take
-        longer than messages live; None: there is no such bolt.
+        longer than messages live, or begins tuples seldom; None: there is no such bolt.
         """
-        emitted = timedelta(seconds=self.in_flight_secs)
-        return emitted + timedelta(seconds=UNEMITTED_S) if self._long_secs else None
+        if not self._long_secs and not self._limits_secs:
+            return None
+        return timedelta(seconds=self.in_flight_secs + self._limits_secs + UNEMITTED_S)
 
     @property
     def in_flight_secs(self) -> float:
@@ -134,6 +139,19 @@ class Topology:
     def _long_secs(self) -> float:
         limits = [self.config_of(bolt).execute_timeout_secs or 0.0 for bolt in self.bolts]
         return sum(limit for limit in limits if limit > self.config.message_timeout_secs)
+
+    @property
+    def _limits_secs(self) -> float:
+        """Time for which the first tuple in each line may wait for a rate limit, where it is long:
+        tuples behind it go back to the broker.
+        """
+        rates = [
+            (spec.parallelism, parse_rate(spec.overrides["rate_limit"]))
+            for spec in self.bolts.values()
+            if spec.overrides.get("rate_limit") is not None
+        ]
+        waits = [tasks * rate.interval_us / 1e6 for tasks, rate in rates]
+        return sum(wait for wait in waits if wait > _LONG_WAIT_S)
 
     @property
     def parallelism(self) -> dict[str, int]:

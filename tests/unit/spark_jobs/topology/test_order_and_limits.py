@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pytest
 
@@ -17,6 +18,7 @@ from tiercel import (
     TopologyError,
 )
 from tiercel.acker.limits.contract import Rate
+from tiercel.queues.limits import UNEMITTED_S
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
 from tiercel.spark_jobs.topology.ordering import ordered_by_of
@@ -227,3 +229,13 @@ def test_an_order_and_a_limit_go_together_where_a_key_has_one_limit():
         {**both, "ordered_by": "customer"},
         BY_CUSTOMER,
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "held_s"),
+    # Two tasks take turns; a message may also wait for five minutes before it is emitted.
+    [("100/s", None), ("2/min", None), ("1/h", 2 * 3600 + 30 + UNEMITTED_S)],
+)
+def test_a_broker_must_let_messages_be_held_for_as_long_as_a_slow_limit_takes(written, held_s):
+    held = built({"rate_limit": written}, SHUFFLE).held
+    assert held == (None if held_s is None else timedelta(seconds=held_s))
