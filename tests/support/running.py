@@ -51,8 +51,9 @@ def running(
     *,
     queues: tuple[str, ...] = (),
     servers: Servers = EMBEDDED,
+    master: str = "local[2]",
 ) -> Iterator[Running]:
-    """Run ``topology``, a ``module:function``, in Spark's local mode, with two cores.
+    """Run ``topology``, a ``module:function``, by default in Spark's local mode, with two cores.
 
     ``variable`` of the environment names ``folder`` to its bolts. ``queues`` are declared
     before it starts.
@@ -64,7 +65,7 @@ def running(
         redis = exits.enter_context(servers.redis())
         for queue in queues:
             declare_queue(rabbitmq.url, WorkQueue(name=queue))
-        settings = Settings.load(master="local[2]").with_services(
+        settings = Settings.load(master=master).with_services(
             rabbitmq.url, redis.url, rabbitmq.management_url
         )
         run = exits.enter_context(
