@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.integration.queues.test_queue_spout import Stage
-from tests.support.broker import Desk, put, ready, unique, wait_ready
+from tests.support.broker import Desk, put, ready, unique, version, wait_ready
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout
@@ -97,6 +97,28 @@ def test_slow_work_meets_no_consumer_timeout(impatient):
             stage.spout.ack(msg_id)
         wait_until(lambda: stage.counts["acked_to_broker"] == 40)
         assert stage.counts["channels"] == 1
+    assert ready(impatient.url, queue.name) == ready(impatient.url, queue.dead) == 0
+
+
+@pytest.mark.rest
+def test_a_call_that_lasts_longer_than_a_consumer_timeout_is_delivered_and_acked_once(impatient):
+    """As 40 minutes past 30: a broker that lets its consumers say how long, from 4.3 on."""
+    if version(impatient.url) < (4, 3):
+        pytest.skip("before RabbitMQ 4.3 a consumer cannot say how long it holds messages")
+    queue = filled(impatient.url, count=1)
+    other = filled(impatient.url, count=1)
+    with (
+        Stage(impatient.url, QueueSpout(queue.name), held=timedelta(hours=1)) as long,
+        Stage(impatient.url, QueueSpout(other.name)) as unsaid,
+    ):
+        ((_, msg_id),) = long.run(1)
+        unsaid.run(1)
+        # The broker looks from time to time.
+        wait_until(lambda: unsaid.counts["delivered"] > 1, 180, "the other one to be taken back")
+        wait_timeouts(4 / 3)
+        long.spout.ack(msg_id)
+        wait_until(lambda: long.counts["acked_to_broker"] == 1)
+        assert (long.counts["delivered"], long.counts["channels"]) == (1, 1)
     assert ready(impatient.url, queue.name) == ready(impatient.url, queue.dead) == 0
 
 

@@ -18,11 +18,12 @@ QUICK = RetryPolicy(first=timedelta(0), longest=timedelta(0))
 class Stage:
     """Runs a spout as a worker does, and collects what it emits."""
 
-    def __init__(self, amqp_url, spout, *, activated=True):
+    def __init__(self, amqp_url, spout, *, activated=True, held=None):
         self.spout, self.counts, self.emitted, self.errors = spout, Counter(), [], []
         self.woken = threading.Event()
         self._url = amqp_url
         self._activated = activated
+        self._held = held
 
     def __enter__(self):
         context = SpoutContext(
@@ -33,6 +34,7 @@ class Stage:
             parallelism=1,
             wake=self.woken.set,
             count=self._count,
+            held=self._held,
         )
         self.spout.open({"amqp_url": self._url}, context)
         if self._activated:
