@@ -13,6 +13,8 @@ from tiercel.spark_jobs.topology.limits import limit_of
 
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
+# Of a plain bolt: tuples of several values that have their permits at once.
+_VALUES = 8
 
 
 def concurrency_of(spec: BoltSpec) -> int | None:
@@ -25,7 +27,7 @@ def concurrency_of(spec: BoltSpec) -> int | None:
         return concurrency
     if _THREADS not in spec.overrides and (limit := limit_of(spec)) is not None:
         # One after the other, what begins in the next moment.
-        return limit.rate.most
+        return max(limit.rate.most, _VALUES if limit.by else 1)
     return spec.overrides.get(_THREADS)
 
 

@@ -39,19 +39,19 @@ class Pending:
         self._entries: dict[int, tuple[MsgId, float, float]] = {}
         # Emit times of those whose timeout began again: the oldest may be one of them.
         self._reset: dict[int, float] = {}
-        # The same as the entries, of those that wait for a limit.
-        self._waiting: dict[int, tuple[MsgId, float, float]] = {}
+        # The same as the entries, of those that wait for a limit. To be looked at by others too.
+        self.waiting: dict[int, tuple[MsgId, float, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._waiting)
+        return len(self._entries) + len(self.waiting)
 
     def __contains__(self, root: int) -> bool:
-        return root in self._entries or root in self._waiting
+        return root in self._entries or root in self.waiting
 
     @property
-    def waiting(self) -> int:
-        """Number of those that wait for a limit."""
-        return len(self._waiting)
+    def working(self) -> int:
+        """Number of those that wait for no limit."""
+        return len(self._entries)
 
     def add(self, root: int, msg_id: MsgId, now: float) -> None:
         """A tuple was emitted at ``now``."""
@@ -63,20 +63,26 @@ class Pending:
 
     def pop(self, root: int) -> InFlight | None:
         """The tuple has its outcome; None if it is not in flight any more."""
-        found = self._entries.pop(root, None) or self._waiting.pop(root, None)
+        found = self._entries.pop(root, None) or self.waiting.pop(root, None)
         if self._reset:
             self._reset.pop(root, None)
         return InFlight(*found[:2]) if found else None
 
-    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[float]]:
-        """Take out those tuples that are in flight and do not wait: message ids, when each was
-        emitted, and when its timeout began.
+    def pop_all(
+        self, roots: Sequence[int]
+    ) -> tuple[list[MsgId], list[float], list[float], list[InFlight]]:
+        """Take out those tuples that are in flight: message ids, when each was emitted, and when
+        its timeout began; those that waited for a limit come last, apart.
         """
         found = [
             entry
             for entry in [self._entries.pop(root, None) for root in roots]
             if entry is not None
         ]
+        waited: list[InFlight] = []
+        if self.waiting:
+            taken = [self.waiting.pop(root, None) for root in roots]
+            waited = [InFlight(*entry[:2], waited=True) for entry in taken if entry is not None]
         if self._reset:
             for root in roots:
                 self._reset.pop(root, None)
@@ -84,32 +90,26 @@ class Pending:
             [entry[0] for entry in found],
             [entry[1] for entry in found],
             [entry[2] for entry in found],
+            waited,
         )
-
-    def pop_waiting(self, roots: Sequence[int]) -> list[InFlight]:
-        """Take out those that waited for a limit."""
-        if not self._waiting:
-            return []
-        found = [self._waiting.pop(root, None) for root in roots]
-        return [InFlight(*entry[:2], waited=True) for entry in found if entry is not None]
 
     def wait(self, root: int, now: float) -> float | None:
         """Start the timeout of a tuple again, and set it apart.
 
         Returns when it was emitted if it was among the others until now, else None.
         """
-        known = self._waiting.pop(root, None)
+        known = self.waiting.pop(root, None)
         found = known or self._entries.pop(root, None)
         if found is None:
             return None
         msg_id, emitted_at, _ = found
-        self._waiting[root] = (msg_id, emitted_at, now)
+        self.waiting[root] = (msg_id, emitted_at, now)
         self._reset.pop(root, None)
         return None if known else emitted_at
 
     def reset(self, root: int, now: float) -> bool:
         """Start the timeout of a tuple again; False if it is not in flight any more."""
-        if root in self._waiting:
+        if root in self.waiting:
             self.wait(root, now)
             return True
         found = self._entries.pop(root, None)
@@ -126,7 +126,7 @@ class Pending:
             return []
         both = [
             *self._expired(self._entries, now, waited=False),
-            *self._expired(self._waiting, now, waited=True),
+            *self._expired(self.waiting, now, waited=True),
         ]
         for root, _ in both:
             self.pop(root)
@@ -135,7 +135,7 @@ class Pending:
     @property
     def next_timeout(self) -> float | None:
         """Time at which ``expire`` will take out something; None if nothing expires."""
-        firsts = [next(iter(group.values()), None) for group in (self._entries, self._waiting)]
+        firsts = [next(iter(group.values()), None) for group in (self._entries, self.waiting)]
         began = [first[2] for first in firsts if first is not None]
         return None if not began or self._timeout is None else min(began) + self._timeout
 
@@ -166,7 +166,7 @@ class Pending:
         """Everything in flight, as it is now."""
         return [
             (root, InFlight(msg_id, emitted_at))
-            for root, (msg_id, emitted_at, _) in [*self._entries.items(), *self._waiting.items()]
+            for root, (msg_id, emitted_at, _) in [*self._entries.items(), *self.waiting.items()]
         ]
 
     def _expired(

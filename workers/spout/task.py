@@ -235,7 +235,7 @@ class SpoutTask:
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded by the inboxes, and leave in full batches.
-        bound = self._admission.bound + self._trees.waiting if self._tracked else BATCH_TUPLES
+        bound = self._admission.bound + len(self._trees.waiting) if self._tracked else BATCH_TUPLES
         expected = self._holding.look(
             now, bound=bound, active=self._orders.active, attendance=attendance
         )

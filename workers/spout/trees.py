@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -41,6 +41,8 @@ class Trees:
         self._admission = admission
         self._timeout_s = None if message_timeout is None else message_timeout.total_seconds()
         self._pending = Pending(message_timeout)
+        # Those that wait for a limit, by root: beyond the bound.
+        self.waiting = self._pending.waiting
         self._sending: set[int] = set()
         # Outcomes of roots whose batch is still being sent: their append took effect, and
         # its reply was lost.
@@ -51,14 +53,9 @@ class Trees:
         return len(self._pending)
 
     @property
-    def waiting(self) -> int:
-        """Number of those that wait for a limit."""
-        return self._pending.waiting
-
-    @property
     def working(self) -> int:
-        """Number of the others: those that the bound is for."""
-        return len(self._pending) - self._pending.waiting
+        """Number of those that the bound is for."""
+        return self._pending.working
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest was emitted; 0 if nothing is in flight."""
@@ -185,27 +182,24 @@ class Trees:
         return _part(outcomes, lambda root: root not in mine)
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
-        msg_ids, emitted_at, counted_from = self._pending.pop_all(roots)
-        waited = self._pending.pop_waiting(roots)
+        msg_ids, emitted_at, counted_from, waited = self._pending.pop_all(roots)
+        # Tuples that were sent together have one latency here.
+        emitted = Counter(emitted_at)
+        done = emitted
         if waited:
-            self.tell_acked([in_flight.msg_id for in_flight in waited])
-            self._tally_latency(Counter(in_flight.emitted_at for in_flight in waited), now)
+            msg_ids += [in_flight.msg_id for in_flight in waited]
+            done = emitted + Counter(in_flight.emitted_at for in_flight in waited)
         if msg_ids:
             self.tell_acked(msg_ids)
-            # Tuples that were sent together have one latency here.
-            emitted = Counter(emitted_at)
-            self._tally_latency(emitted, now)
+            total = 0.0
+            for then, count in done.items():
+                total += (now - then) * count
+                self._tally.add(bucket_of((now - then) * 1000), count)
+            self._tally.add("complete_us", round(total * 1e6))
             self._admission.completed(
                 emitted, now, None if counted_from == emitted_at else Counter(counted_from)
             )
-        return len(roots) - len(msg_ids) - len(waited)
-
-    def _tally_latency(self, emitted: Mapping[float, int], now: float) -> None:
-        total = 0.0
-        for then, count in emitted.items():
-            total += (now - then) * count
-            self._tally.add(bucket_of((now - then) * 1000), count)
-        self._tally.add("complete_us", round(total * 1e6))
+        return len(roots) - len(msg_ids)
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
         """These trees wait for a limit: they hold no room of the others, and the bolts before it

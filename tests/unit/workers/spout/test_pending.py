@@ -42,8 +42,8 @@ def test_many_go_in_and_out_together():
     pending = Pending(timedelta(seconds=30))
     pending.add_all([(1, "a"), (2, "b"), (3, "c")], now=100.0)
     pending.reset(1, now=104.0)
-    assert pending.pop_all([1, 9, 3]) == (["a", "c"], [100.0, 100.0], [104.0, 100.0])
-    assert pending.pop_all([1]) == ([], [], [])
+    assert pending.pop_all([1, 9, 3]) == (["a", "c"], [100.0, 100.0], [104.0, 100.0], [])
+    assert pending.pop_all([1]) == ([], [], [], [])
     assert [root for root, _ in pending.items()] == [2]
     assert pending.oldest_s(now=105.0) == 5
 
@@ -91,14 +91,14 @@ def test_what_waits_for_a_limit_is_in_flight_and_apart():
     assert pending.wait(1, now=110.0) == 101.0
     assert pending.wait(1, now=115.0) is None, "it waited before"
     assert pending.wait(9, now=115.0) is None, "not in flight"
-    assert (len(pending), pending.waiting) == (3, 1)
+    assert (len(pending), pending.working, len(pending.waiting)) == (3, 2, 1)
     assert 1 in pending
     assert pending.first_at(120.0) == 102.0
     assert pending.old(0.0, 200.0) == 2
     assert {root for root, _ in pending.items()} == {1, 2, 3}
-    assert pending.pop_all([1, 2]) == (["m2"], [102.0], [102.0])
-    assert pending.pop_waiting([1, 2]) == [InFlight("m1", 101.0, waited=True)]
-    assert (len(pending), pending.waiting) == (1, 0)
+    waited = [InFlight("m1", 101.0, waited=True)]
+    assert pending.pop_all([1, 2]) == (["m2"], [102.0], [102.0], waited)
+    assert (len(pending), pending.working, len(pending.waiting)) == (1, 1, 0)
 
 
 def test_what_waits_times_out_when_nothing_more_is_told_of_it():
