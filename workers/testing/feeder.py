@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ class FeederSpout(Spout):
         self.output_fields = fields
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
-        self._clock = SimulatedClock()
+        self._clock: Callable[[], float] = SimulatedClock()
         self._fed: deque[_Fed] = deque()
         # What was emitted with a message id and is not settled.
         self._emitted: dict[MsgId, list[_Fed]] = {}
@@ -89,8 +89,8 @@ class FeederSpout(Spout):
             raise DirectStreamError(f"stream {stream!r} of the feeder {what}")
         self._fed.append(_Fed(list(values), msg_id, stream, task))
 
-    def attach(self, clock: SimulatedClock) -> None:
-        """Go by this clock."""
+    def attach(self, clock: Callable[[], float]) -> None:
+        """Go by this clock, in seconds."""
         self._clock = clock
 
     @property
@@ -122,7 +122,7 @@ class FeederSpout(Spout):
         fed = self._take(msg_id)
         if fed is not None:
             self._asked += 1
-            at = self._clock.after(seconds)
+            at = round(self._clock() + seconds, 9)
             heapq.heappush(self._later, (at, self._asked, fed))
 
     def _take(self, msg_id: MsgId) -> _Fed | None:
