@@ -24,9 +24,10 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.spout_places import SpoutPlaces
 from tiercel.workers.control.steering import Steering
 from tiercel.workers.loading import load_topology
 from tiercel.workers.local.run import LocalRun
@@ -97,8 +98,9 @@ class Running:
         self._tasks = bolt_tasks(topology)
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
         self._registry = Registry(settings.redis_urls[0])
-        self._control = RedisControl(settings.redis_urls[0], self.name)
-        self._lease = RedisLease(settings.redis_urls[0], self.name)
+        presences = RedisPresences(settings.redis_urls[0], self.name)
+        self._spout_places = SpoutPlaces(presences)
+        self._lease = Lease(presences)
         self._inboxes = open_inboxes(ledger_spec_of(topology, settings.redis_urls))
 
     def warm_up(self) -> None:
@@ -118,7 +120,7 @@ class Running:
         if note is None:
             return False
         spouts = range(1, note.spout_tasks + 1)
-        if len(self._control.present(spouts)) < note.spout_tasks:
+        if len(self._spout_places.present(spouts)) < note.spout_tasks:
             return False
         holder = self._lease.holder()
         if holder is None or not holder.run:
@@ -144,7 +146,7 @@ class Running:
 
     def close(self) -> None:
         """Release the connections; the processes end elsewhere."""
-        stores = (self._metrics, self._registry, self._control, self._lease, self._inboxes)
+        stores = (self._metrics, self._registry, self._lease, self._inboxes)
         for each in stores:
             each.close()
 
