@@ -164,7 +164,7 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
     from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
     from rich.live import Live  # noqa: PLC0415
 
-    from tiercel.workers.monitoring.tables import survey_view  # noqa: PLC0415
+    from tiercel.workers.monitoring.screen import survey_view  # noqa: PLC0415
 
     console = Console()
     if as_json:

@@ -17,7 +17,7 @@ from tiercel.workers.cli.options import Amqp, load_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.errors import UsageError
-from tiercel.workers.terminal import cell, say
+from tiercel.workers.terminal import say
 
 QueueName = Annotated[
     str, typer.Argument(help="the queue whose dead letters they are, without .dead")
@@ -79,19 +79,15 @@ def show(
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
     settings = _with_broker(amqp)
     from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.table import Table  # noqa: PLC0415
 
     from tiercel.queues.publishing.dead_letters import show as look  # noqa: PLC0415
+    from tiercel.workers.monitoring.screen import letter_table  # noqa: PLC0415
 
     letters = look(settings.amqp or "", queue, limit)
     if not letters:
         say(f"{queue} has no dead letters")
         return
-    table = Table("reason", "bytes", "body")
-    table.add_column("id", no_wrap=True)
-    for letter in letters:
-        table.add_row(cell(letter.reason), f"{letter.size:,}", cell(letter.preview), letter.id)
-    Console().print(table)
+    Console().print(letter_table(letters))
 
 
 @dead_letters.command()

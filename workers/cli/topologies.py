@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,11 +19,9 @@ from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.redaction import redact
 from tiercel.workers.signals import on_signals
-from tiercel.workers.terminal import cell, say
+from tiercel.workers.terminal import say
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tiercel.acker.metrics.contract import ErrorReport
     from tiercel.workers.control.steering import Steering
 
@@ -47,12 +46,14 @@ def errors(
     """Show the newest errors: which task of which bolt or spout, and why."""
     from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for it
 
+    from tiercel.workers.monitoring.screen import error_table  # noqa: PLC0415
+
     settings = _settings(redis).required("redis")
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
         say("no errors")
         return
-    Console().print(_table(found))
+    Console().print(error_table(found))
 
 
 def activate(topology: Name, *, redis: Redis = None) -> None:
@@ -162,22 +163,8 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     found: _Found = []
     for name in names:
         with closing(RedisMetrics(redis_url, name)) as metrics:
-            found += [(name, error) for error in metrics.errors(limit)]
+            found += [
+                (name, replace(error, message=redact(error.message)))
+                for error in metrics.errors(limit)
+            ]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
-
-
-def _table(found: _Found) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
-
-    several = len({name for name, _ in found}) > 1
-    table = Table()
-    table.add_column("time", no_wrap=True)
-    for column in ["topology", "component"] if several else ["component"]:
-        table.add_column(column, overflow="fold")
-    table.add_column("task", justify="right")
-    table.add_column("reason", overflow="fold")
-    for name, error in found:
-        place = [name, error.component] if several else [error.component]
-        when = error.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(when, *map(cell, place), str(error.task), cell(redact(error.message)))
-    return table

@@ -10,7 +10,7 @@ from rich.live import Live
 
 from tiercel.acker.metrics.windows import Window
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.tables import top_view
+from tiercel.workers.monitoring.screen import top_view
 from tiercel.workers.monitoring.watcher import Addresses, Look, Watcher
 from tiercel.workers.terminal import cell
 

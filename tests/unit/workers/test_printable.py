@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.workers.cli.topologies import _table
 from tiercel.workers.logs import JsonFormatter, TextFormatter
-from tiercel.workers.monitoring.tables import depth_table, own_table
+from tiercel.workers.monitoring.screen import depth_table, error_table, own_table
 from tiercel.workers.monitoring.wording import body_text
 from tiercel.workers.printable import printable
 from tiercel.workers.terminal import cell, say
@@ -97,7 +96,7 @@ def rendered(renderable):
 def test_a_table_holds_none_whatever_the_names_are():
     error = ErrorReport(at=datetime.now(UTC), component=EVIL, task=1, message=EVIL)
     for shown in (
-        rendered(_table([(EVIL, error), ("other", error)])),
+        rendered(error_table([(EVIL, error), ("other", error)])),
         rendered(cell(EVIL, "bold")),
     ):
         assert not obeyed(shown, kept="\n")

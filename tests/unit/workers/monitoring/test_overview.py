@@ -16,9 +16,10 @@ from tiercel.workers.control.graph import Component, Edge, Graph
 from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.control.spout_places import Presence
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.page.tables import BOLTS, TASKS, tables_of
+from tiercel.workers.monitoring.page.tables import tables_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.tables import BOLTS, TASKS
 from tiercel.workers.monitoring.wording import (
     body_text,
     milliseconds,
