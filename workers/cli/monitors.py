@@ -12,30 +12,30 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
 from tiercel.workers.cli.options import Amqp, Management, Redis, load_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
+from tiercel.workers.local.addresses import with_announced
+from tiercel.workers.monitoring.page.hosts import AllowedHosts
+from tiercel.workers.monitoring.screen import survey_view
+from tiercel.workers.monitoring.survey import Survey, take_survey
+from tiercel.workers.monitoring.top import run_top, window_named
+from tiercel.workers.monitoring.watcher import Addresses, notes
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
-if TYPE_CHECKING:
-    from tiercel.workers.monitoring.survey import Survey
-    from tiercel.workers.monitoring.watcher import Addresses
-
+commands = typer.Typer()
 _WATCH_S = 1.0
 _FAILED = 1
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (depths, top, monitor):
-        app.command()(command)
-
-
+@commands.command()
 def depths(  # noqa: PLR0913 - one parameter an option
     queues: Annotated[
         list[str] | None, typer.Argument(help="by default those of the topologies that ran here")
@@ -69,6 +69,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
             _fail_above(survey, limits)
 
 
+@commands.command()
 def top(
     topology: Annotated[
         str | None, typer.Argument(help="a topology's name; needed if several ran here")
@@ -84,8 +85,6 @@ def top(
     In a pipe it shows them once.
     """
     settings = _found(amqp=amqp, redis=redis, management=management).required("redis")
-    from tiercel.workers.monitoring.top import run_top, window_named  # noqa: PLC0415 - `--help` should not wait for it
-    from tiercel.workers.monitoring.watcher import notes  # noqa: PLC0415
 
     chosen = window_named(window)
     known = notes(settings.redis_urls[0], topology)
@@ -98,6 +97,7 @@ def top(
     run_top(_addresses(settings), next(iter(known)), chosen, stopped)
 
 
+@commands.command()
 def monitor(  # noqa: PLR0913 - one parameter an option
     *,
     host: Annotated[
@@ -125,13 +125,13 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     """
     settings = _found(amqp=amqp, redis=redis, management=management).required()
     try:
-        from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - an extra, and slow
-        from tiercel.workers.monitoring.page.token import Lock  # noqa: PLC0415
+        # NiceGUI is an extra, and takes a second.
+        from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - may be missing
+        from tiercel.workers.monitoring.page.token import Lock  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
         ) from error
-    from tiercel.workers.monitoring.page.hosts import AllowedHosts  # noqa: PLC0415 - next to its only use
 
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
@@ -147,8 +147,6 @@ def _drawn_token() -> str:
 
 def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:
     """Look at the queues once, or with ``watch`` each second until a signal comes."""
-    from tiercel.workers.monitoring.survey import take_survey  # noqa: PLC0415 - `--help` should not wait for it
-
     stopped = threading.Event()
     if watch:
         on_signals(stopped.set)
@@ -161,11 +159,6 @@ def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[S
 @contextmanager
 def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
     """Shows each survey that it is given."""
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.live import Live  # noqa: PLC0415
-
-    from tiercel.workers.monitoring.screen import survey_view  # noqa: PLC0415
-
     console = Console()
     if as_json:
         yield lambda survey: say(
@@ -221,7 +214,6 @@ def _limit(given: str) -> tuple[str, int]:
 
 
 def _addresses(settings: Settings) -> Addresses:
-    from tiercel.workers.monitoring.watcher import Addresses  # noqa: PLC0415 - `--help` should not wait for it
 
     return Addresses(
         redis_urls=settings.redis_urls, amqp_url=settings.amqp, management_url=settings.management
@@ -229,6 +221,5 @@ def _addresses(settings: Settings) -> Addresses:
 
 
 def _found(**given: str | None) -> Settings:
-    from tiercel.workers.local.addresses import with_announced  # noqa: PLC0415 - next to its only use
 
     return with_announced(load_settings("tiercel", **given))

@@ -10,31 +10,34 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.workers.cli.options import Redis, load_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.parallelism import parse_change
+from tiercel.workers.control.registry import topologies_that_ran, topology_named
+from tiercel.workers.control.steering import Steering
+from tiercel.workers.local.addresses import with_announced
+from tiercel.workers.monitoring.screen import error_table
 from tiercel.workers.redaction import redact
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
-if TYPE_CHECKING:
-    from tiercel.acker.metrics.contract import ErrorReport
-    from tiercel.workers.control.steering import Steering
+commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
-_Found = list[tuple[str, "ErrorReport"]]
+_Found = list[tuple[str, ErrorReport]]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (errors, activate, deactivate, rebalance, kill):
-        app.command()(command)
-
-
+@commands.command()
 def errors(
     topology: Annotated[
         str | None, typer.Argument(help="a topology's name; by default all that ran here")
@@ -44,10 +47,6 @@ def errors(
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for it
-
-    from tiercel.workers.monitoring.screen import error_table  # noqa: PLC0415
-
     settings = _settings(redis).required("redis")
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
@@ -56,22 +55,21 @@ def errors(
     Console().print(error_table(found))
 
 
+@commands.command()
 def activate(topology: Name, *, redis: Redis = None) -> None:
     """Let the spouts of a deactivated topology emit again."""
-    from tiercel.workers.control.contract import State  # noqa: PLC0415 - `--help` should not wait for it
-
     _steering(topology, _settings(redis), threading.Event()).turn(State.ACTIVE)
     log_action("activate", topology, "ordered", this_user())
 
 
+@commands.command()
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
     """Stop the spouts of a topology from emitting; what is in flight goes on."""
-    from tiercel.workers.control.contract import State  # noqa: PLC0415 - `--help` should not wait for it
-
     _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
     log_action("deactivate", topology, "ordered", this_user())
 
 
+@commands.command()
 def rebalance(
     topology: Name,
     *,
@@ -94,8 +92,6 @@ def rebalance(
 
     Tasks of spouts are processes: start more of them.
     """
-    from tiercel.workers.control.parallelism import parse_change  # noqa: PLC0415 - next to its only use
-
     change = parse_change(parallelism or [])
     stopped = threading.Event()
     steering = _steering(topology, _settings(redis), stopped)
@@ -105,6 +101,7 @@ def rebalance(
     raise typer.Exit(0 if steering.rebalance(change) else 1)
 
 
+@commands.command()
 def kill(
     topology: Name,
     *,
@@ -120,8 +117,6 @@ def kill(
 
     Deactivates it, waits, and gives the rest back to the broker.
     """
-    from tiercel.acker.errors import RedisUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
-
     settings = _settings(redis)
     stopped = threading.Event()
     steering = _steering(topology, settings, stopped)
@@ -139,22 +134,17 @@ def kill(
 
 
 def _settings(redis: str | None) -> Settings:
-    from tiercel.workers.local.addresses import with_announced  # noqa: PLC0415 - next to its only use
 
     return with_announced(load_settings("tiercel", redis=redis))
 
 
 def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:
-    from tiercel.workers.control.steering import Steering  # noqa: PLC0415 - `--help` should not wait for it
 
     return Steering.open(settings.required("redis").redis_urls[0], name, say, stopped)
 
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """(topology, error), newest first."""
-    from tiercel.acker.metrics.redis_counters import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
-    from tiercel.workers.control.registry import topologies_that_ran, topology_named  # noqa: PLC0415
-
     names = (
         [topology_named(redis_url, topology).name]
         if topology

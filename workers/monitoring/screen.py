@@ -12,6 +12,7 @@ from rich.table import Table
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.workers.cells import cell
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own
 from tiercel.workers.monitoring.survey import Survey
 from tiercel.workers.monitoring.tables import (
@@ -27,7 +28,6 @@ from tiercel.workers.monitoring.tables import (
     TableKind,
 )
 from tiercel.workers.monitoring.wording import span
-from tiercel.workers.terminal import cell
 
 # Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
