@@ -32,7 +32,6 @@ def test_a_topology_is_measured_at_a_steady_rate_and_with_a_full_queue(settings)
     assert {"Spark's Python", "spout workers", "RabbitMQ"} <= set(drained.cpu_s)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["arrow", "untracked"])
 def test_the_other_kinds_count_every_word_too(settings, kind):
     drained = throughput.tiercel(kind, settings, 3_000)
@@ -47,7 +46,6 @@ def test_a_consumer_without_a_framework_empties_its_queue(settings, what):
     assert drained.cpu_s["peer"] > 0
 
 
-@pytest.mark.slow
 def test_the_start_and_the_idle_processes_are_measured(settings):
     found = measure_standby(settings, 2.0)
     assert found.first_ack_s > 0
