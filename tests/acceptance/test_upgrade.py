@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.faults.load import Load
+from tests.support.load import Load
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.depths import depths

@@ -285,6 +285,16 @@ def test_a_function_is_short(path: Path) -> None:
             assert node.end_lineno - node.lineno + 1 < FUNCTION_LINES, f"{node.name} is too long"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name_of)
+def test_tests_share_what_is_in_support_and_in_their_own_folder(path: Path) -> None:
+    own = path.relative_to(ROOT / "tests").parts[0]
+    shared = (f"tests.{own}", "tests.support", "tests.images")
+    for module in imports_of(parsed(path)):
+        if top(module) == "tests":
+            assert module.startswith(shared), f"{module} belongs to others"
+            assert ".test_" not in module, f"{module} is a test"
+
+
 @every_lua_file
 def test_a_lua_script_is_short_and_says_its_keys_arguments_and_reply(path: Path) -> None:
     text = path.read_text()
