@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from pika import BasicProperties
@@ -131,12 +130,7 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _await(self, fates: Sequence[_Fate]) -> list[QueuesError | None]:

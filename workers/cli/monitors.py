@@ -18,10 +18,9 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tiercel.workers.cli.options import Amqp, Management, Redis, load_settings
+from tiercel.workers.cli.options import Amqp, Management, Redis, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
-from tiercel.workers.local.addresses import with_announced
 from tiercel.workers.monitoring.page.hosts import AllowedHosts
 from tiercel.workers.monitoring.screen import survey_view
 from tiercel.workers.monitoring.survey import Survey, take_survey
@@ -61,7 +60,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
     And how long tiercel's own queues are.
     """
     limits = dict(_limit(each) for each in fail_above or ())
-    settings = _found(amqp=amqp, redis=redis, management=management).required("amqp")
+    settings = found_settings(amqp=amqp, redis=redis, management=management).required("amqp")
     named = _named(queues or (), limits)
     with _shown(as_json=as_json, watch=watch) as show:
         for survey in _surveys(settings, named, watch=watch):
@@ -84,7 +83,7 @@ def top(
 
     In a pipe it shows them once.
     """
-    settings = _found(amqp=amqp, redis=redis, management=management).required("redis")
+    settings = found_settings(amqp=amqp, redis=redis, management=management).required("redis")
 
     chosen = window_named(window)
     known = notes(settings.redis_urls[0], topology)
@@ -123,7 +122,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is
     drawn and said here.
     """
-    settings = _found(amqp=amqp, redis=redis, management=management).required()
+    settings = found_settings(amqp=amqp, redis=redis, management=management).required()
     try:
         # NiceGUI is an extra, and takes a second.
         from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - may be missing
@@ -214,12 +213,6 @@ def _limit(given: str) -> tuple[str, int]:
 
 
 def _addresses(settings: Settings) -> Addresses:
-
     return Addresses(
         redis_urls=settings.redis_urls, amqp_url=settings.amqp, management_url=settings.management
     )
-
-
-def _found(**given: str | None) -> Settings:
-
-    return with_announced(load_settings("tiercel", **given))

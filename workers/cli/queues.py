@@ -18,11 +18,9 @@ from rich.progress import Progress
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.publishing import dead_letters as letters
 from tiercel.queues.publishing.publisher import Publisher
-from tiercel.workers.cli.options import Amqp, load_settings
-from tiercel.workers.config import Settings
+from tiercel.workers.cli.options import Amqp, found_settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.errors import UsageError
-from tiercel.workers.local.addresses import with_announced
 from tiercel.workers.monitoring.screen import letter_table
 from tiercel.workers.monitoring.wording import body_text
 from tiercel.workers.terminal import say
@@ -49,7 +47,7 @@ def publish(
     amqp: Amqp = None,
 ) -> None:
     """Publish files into a queue; each message is confirmed by the broker."""
-    settings = _with_broker(amqp)
+    settings = found_settings(amqp=amqp).required("amqp")
 
     total = sum(_size(file) for file in files)
     url = settings.amqp or ""
@@ -77,7 +75,7 @@ def show(
     amqp: Amqp = None,
 ) -> None:
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
-    settings = _with_broker(amqp)
+    settings = found_settings(amqp=amqp).required("amqp")
 
     found = letters.show(settings.amqp or "", queue, limit)
     if not found:
@@ -93,7 +91,7 @@ def read(
     amqp: Amqp = None,
 ) -> None:
     """Show the body of one dead letter, at most 64 KiB of it; what is not text in hexadecimal."""
-    settings = _with_broker(amqp)
+    settings = found_settings(amqp=amqp).required("amqp")
 
     found = letters.look_for(settings.amqp or "", queue, letter)
     if found is None:
@@ -117,7 +115,7 @@ def requeue(
     amqp: Amqp = None,
 ) -> None:
     """Put dead letters back into their queue as if they were new."""
-    settings = _with_broker(amqp)
+    settings = found_settings(amqp=amqp).required("amqp")
 
     url = settings.amqp or ""
     moved = (
@@ -135,18 +133,13 @@ def purge(
     amqp: Amqp = None,
 ) -> None:
     """Delete the dead letters of a queue for good."""
-    settings = _with_broker(amqp)
+    settings = found_settings(amqp=amqp).required("amqp")
 
     if not yes:
         typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
     deleted = letters.purge(settings.amqp or "", queue)
     log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
     say(f"deleted {deleted} dead letters of {queue}")
-
-
-def _with_broker(amqp: str | None, **given: str | None) -> Settings:
-
-    return with_announced(load_settings("tiercel", amqp=amqp, **given)).required("amqp")
 
 
 def _size(file: Path) -> int:

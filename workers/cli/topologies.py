@@ -18,14 +18,13 @@ from rich.console import Console
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.workers.cli.options import Redis, load_settings
+from tiercel.workers.cli.options import Redis, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.parallelism import parse_change
 from tiercel.workers.control.registry import topologies_that_ran, topology_named
 from tiercel.workers.control.steering import Steering
-from tiercel.workers.local.addresses import with_announced
 from tiercel.workers.monitoring.screen import error_table
 from tiercel.workers.redaction import redact
 from tiercel.workers.signals import on_signals
@@ -47,7 +46,7 @@ def errors(
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
-    settings = _settings(redis).required("redis")
+    settings = found_settings(redis=redis).required("redis")
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
         say("no errors")
@@ -58,14 +57,14 @@ def errors(
 @commands.command()
 def activate(topology: Name, *, redis: Redis = None) -> None:
     """Let the spouts of a deactivated topology emit again."""
-    _steering(topology, _settings(redis), threading.Event()).turn(State.ACTIVE)
+    _steering(topology, found_settings(redis=redis), threading.Event()).turn(State.ACTIVE)
     log_action("activate", topology, "ordered", this_user())
 
 
 @commands.command()
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
     """Stop the spouts of a topology from emitting; what is in flight goes on."""
-    _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
+    _steering(topology, found_settings(redis=redis), threading.Event()).turn(State.DEACTIVATED)
     log_action("deactivate", topology, "ordered", this_user())
 
 
@@ -94,7 +93,7 @@ def rebalance(
     """
     change = parse_change(parallelism or [])
     stopped = threading.Event()
-    steering = _steering(topology, _settings(redis), stopped)
+    steering = _steering(topology, found_settings(redis=redis), stopped)
     steering.check(change)
     on_signals(stopped.set)
     log_action("rebalance", topology, ", ".join(["ordered", *(parallelism or [])]), this_user())
@@ -117,7 +116,7 @@ def kill(
 
     Deactivates it, waits, and gives the rest back to the broker.
     """
-    settings = _settings(redis)
+    settings = found_settings(redis=redis)
     stopped = threading.Event()
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
@@ -126,20 +125,14 @@ def kill(
         ended = steering.kill(wait)
     except RedisUnavailableError:
         # The private servers of a tiercel run end with its topology.
-        if not settings.redis or _settings(redis).redis == settings.redis:
+        if not settings.redis or found_settings(redis=redis).redis == settings.redis:
             raise
         say(f"{topology} has ended, and its servers with it")
     else:
         raise typer.Exit(0 if ended else 1)
 
 
-def _settings(redis: str | None) -> Settings:
-
-    return with_announced(load_settings("tiercel", redis=redis))
-
-
 def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:
-
     return Steering.open(settings.required("redis").redis_urls[0], name, say, stopped)
 
 

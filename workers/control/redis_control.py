@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.layout import topology_prefix
 from tiercel.workers.control.contract import KILL_LASTS, Rebalance, State
 from tiercel.workers.control.parallelism import Change, number_of
 from tiercel.workers.control.unreadable import Unreadable
+
+_PACKAGE = "tiercel.workers.control"
 
 
 class RedisControl:
@@ -21,8 +23,8 @@ class RedisControl:
         self._key = topology_prefix(topology) + "control"
         self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
         self._client = connect_topology(redis_url, topology)
-        self._rebalance = self._client.register_script(_source("rebalance"))
-        self._rebalanced = self._client.register_script(_source("rebalanced"))
+        self._rebalance = self._client.register_script(script_source("rebalance", _PACKAGE))
+        self._rebalanced = self._client.register_script(script_source("rebalanced", _PACKAGE))
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
@@ -73,7 +75,3 @@ class RedisControl:
         except ValueError as error:
             self._unreadable.pass_over(f"the order {self._key}", found, error)
             return None
-
-
-def _source(name: str) -> str:
-    return resources.files("tiercel.workers.control").joinpath("lua", f"{name}.lua").read_text()

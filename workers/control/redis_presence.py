@@ -5,13 +5,15 @@ newest run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.layout import topology_prefix
 from tiercel.workers.control.presence import Attendant, Place
+
+_PACKAGE = "tiercel.workers.control"
 
 
 class RedisPresences:
@@ -23,7 +25,7 @@ class RedisPresences:
         self._client = connect_topology(redis_url, topology)
         names = ("take_place", "leave_place", "draw_run")
         self._take, self._leave, self._draw = (
-            self._client.register_script(_source(name)) for name in names
+            self._client.register_script(script_source(name, _PACKAGE)) for name in names
         )
 
     def take(self, place: Place, attendant: Attendant, *, by_force: bool = False) -> bool:
@@ -59,7 +61,3 @@ class RedisPresences:
 def _attendant(value: bytes) -> Attendant:
     name, note = [*value.decode(errors="replace").split(maxsplit=1), "", ""][:2]
     return Attendant(name, note)
-
-
-def _source(name: str) -> str:
-    return resources.files("tiercel.workers.control").joinpath("lua", f"{name}.lua").read_text()

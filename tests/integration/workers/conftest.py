@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.presences import InMemory, InRedis
@@ -13,3 +15,9 @@ def places(request: pytest.FixtureRequest) -> InMemory | InRedis:
     return (
         InMemory() if request.param == "memory" else InRedis(request.getfixturevalue("redis_url"))
     )
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Call it for the messages that were logged."""
+    return lambda: [record.getMessage() for record in caplog.records]

@@ -25,19 +25,8 @@ from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
 @pytest.fixture
-def client(redis_url):
-    with closing(connect(redis_url)) as made:
-        yield made
-
-
-@pytest.fixture
 def name():
     return f"unreadable-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def lines(caplog):
-    return lambda: [record.getMessage() for record in caplog.records]
 
 
 GRAPH = {
