@@ -14,5 +14,6 @@ outcomes      several reads, or replies, joined
 effects       calls of several stores that leave together
 connection    clients of Redis, and their errors as ours
 metrics       the counters
+limits        how many tuples a bolt may begin per time
 errors        what is raised
 """

@@ -186,8 +186,13 @@ def share(work: RootUpdates, mine: NDArray[np.intp]) -> RootUpdates:
 def pack_failure(failure: Failure) -> bytes:
     """Pack the reason, without the root: length and JSON, in which even half a
     surrogate pair survives.
+
+    A failure that says when the message is to come again has two more members.
     """
-    text = json.dumps([failure.component, failure.task, failure.reason[:REASON_LENGTH]]).encode()
+    said: list[Any] = [failure.component, failure.task, failure.reason[:REASON_LENGTH]]
+    if failure.retry_after_s is not None:
+        said += [failure.retry_after_s, failure.blame]
+    text = json.dumps(said).encode()
     return struct.pack(">I", len(text)) + text
 
 
@@ -198,8 +203,18 @@ def unpack_failures(packed: bytes) -> list[Failure]:
     while at < len(packed):
         root, length = struct.unpack_from(">QI", packed, at)
         at += 12 + length
-        component, task, reason = json.loads(packed[at - length : at])
-        failures.append(Failure(root=root, component=component, task=task, reason=reason))
+        component, task, reason, *later = json.loads(packed[at - length : at])
+        retry_after_s, blame = later or (None, True)
+        failures.append(
+            Failure(
+                root=root,
+                component=component,
+                task=task,
+                reason=reason,
+                retry_after_s=retry_after_s,
+                blame=blame,
+            )
+        )
     return failures
 
 

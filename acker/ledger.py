@@ -62,6 +62,10 @@ class Failure:
     task: int
     # One line; the ledger keeps the first 500 characters.
     reason: str
+    # The bolt wants the message after so many seconds, and not before; None: it says nothing.
+    retry_after_s: float | None = None
+    # False: the message is not to blame, and this counts towards no limit of failures.
+    blame: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

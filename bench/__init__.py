@@ -10,6 +10,7 @@ peers        what it is compared with
 throughput   sentences per second; contest: those of the peers
 latency      from the scheduled time to the ack
 slow         slow work: how near to work / tasks, and what waits beside it
+batches      rows into a database, one transaction per batch and one per row
 ledger       bytes per root, updates per second
 inbox        what appends and hops cost; steps: a whole step of one tuple
 state        what a StatefulBolt's state costs

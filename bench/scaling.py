@@ -192,7 +192,7 @@ def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - only for the plot
 
     mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - as above
 
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=110)
     for name, setup in columns.items():

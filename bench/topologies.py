@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from tiercel import (
     ArrowCollector,
     BasicBolt,
     BasicCollector,
+    BatchBolt,
+    BatchCollector,
     Config,
     QueueSpout,
     SpoutContext,
@@ -32,7 +35,7 @@ from tiercel import (
     Tuple,
 )
 from tiercel.examples.word_count import SplitSentence, WordCount
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
 
@@ -265,4 +268,63 @@ def slow() -> Topology:
         work.custom_grouping("sentences", ByNumber())
     else:
         work.shuffle_grouping("sentences")
+    return builder.build()
+
+
+# The variable that tells each process where the database of ``rows`` and ``batches`` is.
+DATABASE = "BENCH_DATABASE"
+_CREATE = "CREATE TABLE IF NOT EXISTS sentences (number INTEGER PRIMARY KEY, sentence TEXT)"
+_INSERT = "INSERT OR REPLACE INTO sentences VALUES (?, ?)"
+
+
+class InsertRow(BasicBolt):
+    """One transaction per tuple, committed before the tuple is acked."""
+
+    transient = frozenset({"_database"})
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        super().prepare(config, context)
+        self._database = _opened(config["database"])
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
+        with self._database:
+            self._database.execute(_INSERT, tup.values)
+
+
+class InsertBatch(BatchBolt):
+    """The same, one transaction per batch."""
+
+    transient = frozenset({"_database"})
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        super().prepare(config, context)
+        self._database = _opened(config["database"])
+
+    def execute_batch(self, tuples: Sequence[Tuple], collector: BatchCollector) -> None:  # noqa: ARG002 - nothing to emit
+        with self._database:
+            self._database.executemany(_INSERT, [tup.values for tup in tuples])
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path)
+    with database:
+        database.execute(_CREATE)
+    return database
+
+
+def rows() -> Topology:
+    return _inserting("rows", InsertRow())
+
+
+def batches() -> Topology:
+    return _inserting("batches", InsertBatch())
+
+
+def _inserting(kind: str, bolt: AnyBolt) -> Topology:
+    """One task: the database has one writer at a time."""
+    builder = TopologyBuilder(f"bench-{kind}")
+    fields = "number long, sentence string"
+    builder.set_spout("sentences", ObservedSpout(f"bench-{kind}", fields=fields))
+    config = {"database": os.environ[DATABASE]}
+    builder.set_bolt("insert", bolt, config=config).shuffle_grouping("sentences")
     return builder.build()

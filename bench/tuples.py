@@ -49,7 +49,7 @@ from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds, Sender
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt

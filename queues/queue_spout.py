@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.consuming.consumer import Consumer
+from tiercel.queues.consuming.consumer_settings import ConsumerSettings
+from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
@@ -38,6 +41,10 @@ class QueueSpout(Spout):
     after ``delivery_limit`` failures of its own goes to the dead-letter queue ``<queue>.dead`` with
     the last reason; so does, at once, a body that does not fit ``fields``, one above 16 MiB, or a
     message that a grouping raises on.
+
+    What a bolt wants to have later (``RetryLater``) leaves the queue: a copy lies in a delay queue,
+    ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies after the
+    copy and before its ack leaves both: such a message comes twice.
 
     What is released (its driver was restarted, Redis lost the ledger) is emitted again from here,
     at once and as often as it is released; it counts as no failure and costs the message nothing.
@@ -96,12 +103,13 @@ class QueueSpout(Spout):
         self._expected = -1
         self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
         settings = ConsumerSettings(
-            queue=self._queue,
+            queue=replace(self._queue, held=context.held),
             wake=context.wake,
             count=context.count,
             name=f"tiercel {context.topology} {context.component} {context.task_index}",
             tasks=context.parallelism,
             prefetch=self._prefetch,
+            management_url=config.get("management_url"),
         )
         self._consumer = Consumer(Address.parse(config["amqp_url"]), settings)
         self._consumer.pause()  # until it is activated
@@ -153,6 +161,11 @@ class QueueSpout(Spout):
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         _, epoch, tag = _message_id(msg_id)
         self._started.fail(epoch, tag, reason)
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
+        _, epoch, tag = _message_id(msg_id)
+        later = Later(seconds=seconds, reason=reason, blame=blame)
+        self._started.retry_later(epoch, tag, later)
 
     def release(self, msg_id: MsgId) -> None:
         _, epoch, tag = _message_id(msg_id)

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+# On a message that comes out of a delay queue: how often it had failed before it went there. To
+# RabbitMQ it is a new one.
+FAILURES_HEADER = "x-tiercel-failures"
+
 # Failures after which one more takes a message to the dead-letter queue.
 DELIVERY_LIMIT = 20
 
@@ -100,6 +104,15 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
         return min(count, handed_out) if isinstance(count, int) else 0
     # a classic queue passes on whatever the sender wrote
     return count if isinstance(count, int) else None
+
+
+def failed_before(headers: Mapping[str, Any] | None) -> int:
+    """Return how often a message had failed when it was copied to a delay queue.
+
+    A sender may have written this header too, and harms nothing but the message.
+    """
+    count = (headers or {}).get(FAILURES_HEADER)
+    return max(0, count) if isinstance(count, int) else 0
 
 
 def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> RequeueAfter | GiveUp:

@@ -2,8 +2,8 @@
 
 One instance runs in one spout worker process (one process per task), and all its methods are called
 on one thread, in this order: ``open``, then ``activate`` and ``deactivate`` in turn, with
-``next_tuple`` between these two only, then ``close``. ``ack``, ``fail`` and ``release`` come at any
-time before ``close``.
+``next_tuple`` between these two only, then ``close``. ``ack``, ``fail``, ``retry_later`` and
+``release`` come at any time before ``close``.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ class SpoutContext(TaskContext):
     wake: Callable[[], None]
     # Thread-safe: adds to a named counter of this task.
     count: Callable[[str, int], None]
+    # Time for which a message may be in hand, where a bolt may take longer than messages live
+    # (``execute_timeout_secs``); None: no bolt may.
+    held: timedelta | None = None
 
 
 class SpoutCollector(Protocol):
@@ -78,10 +81,10 @@ class SpoutCollector(Protocol):
     ) -> list[int]:
         """Emit one tuple; returns the ids of the tasks that receive it.
 
-        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail`` or ``release`` is
-        called with that id exactly once for this emit. Without one, nothing is tracked and
-        nothing is called. Values that do not fit the stream's fields raise ValueError, and
-        nothing is emitted.
+        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``retry_later`` or
+        ``release`` is called with that id exactly once for this emit. Without one, nothing is
+        tracked and nothing is called. Values that do not fit the stream's fields raise ValueError,
+        and nothing is emitted.
         """
         ...
 
@@ -177,6 +180,18 @@ class Spout:
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         """The tree of this message failed or timed out. An override may leave out ``reason``."""
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - for those who override it
+        """The tree of this message failed, and a bolt asked for the message again after so many
+        seconds, and not before (``raise RetryLater``).
+
+        Without ``blame`` the message did nothing wrong: this failure counts towards no limit. By
+        default a ``fail``: such a spout emits it again when it sees fit.
+        """
+        if takes_reason(self):
+            self.fail(msg_id, reason)
+        else:
+            self.fail(msg_id)
 
     def release(self, msg_id: MsgId) -> None:
         """The message must be emitted again but did nothing wrong (driver restarted, ledger lost).

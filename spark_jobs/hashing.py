@@ -47,6 +47,21 @@ def by_key(
     two datetimes of one moment are one timestamp. Keys that Python calls equal are equal to the
     column too, so the cache may answer for them.
     """
+    return _cached(schema, fields, lambda key: of(hash_values(key)))
+
+
+def key_digest(schema: Schema, fields: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:
+    """Sixteen bytes that stand for the values of these fields, where 32 bits would be too few: two
+    keys of flat columns do not meet.
+    """
+    find = _cached(schema, fields, lambda key: _hashed(key, 16))
+    return lambda values: find(values, 0)
+
+
+def _cached(
+    schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
+) -> Callable[[Sequence[Any], int], T]:
+    """Return a function that applies ``of`` to the values of these fields, once per key."""
     positions = [schema.position(field) for field in fields]
     compute = _without_cache(schema, fields, of)
     cache: dict[Any, T] = {}
@@ -68,7 +83,7 @@ def by_key(
 
 
 def _without_cache(
-    schema: Schema, fields: Sequence[str], of: Callable[[int], T]
+    schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
 ) -> Callable[[Sequence[Any]], T]:
     positions = [schema.position(field) for field in fields]
     columns = [schema.fields[position] for position in positions]
@@ -79,7 +94,7 @@ def _without_cache(
                 _canonical(values[at], column)
                 for at, column in zip(positions, columns, strict=True)
             ]
-            return of(hash_values(key))
+            return of(key)
         except UNFIT:
             try:
                 schema.check(values)
@@ -98,12 +113,16 @@ def _canonical(value: Any, column: Field) -> Any:
 
 def hash_values(key: Sequence[Any]) -> int:
     """The 32-bit hash of a key that has its columns' types: what ``key_hash`` gives for it."""
-    state = hashlib.blake2b(digest_size=8)
+    return mix(int.from_bytes(_hashed(key, 8), "big")) >> 32
+
+
+def _hashed(key: Sequence[Any], size: int) -> bytes:
+    state = hashlib.blake2b(digest_size=size)
     for value in key:
         encoded = _encode(value)
         state.update(len(encoded).to_bytes(4, "big"))
         state.update(encoded)
-    return mix(int.from_bytes(state.digest(), "big")) >> 32
+    return state.digest()
 
 
 def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one a type

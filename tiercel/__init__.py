@@ -41,10 +41,19 @@ if TYPE_CHECKING:
     from tiercel.queues.schema import Field, Schema
     from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
     from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+    from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
+    from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
     from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
-    from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
+    from tiercel.spark_jobs.bolts.collecting import (
+        ArrowCollector,
+        AsyncCollector,
+        BasicCollector,
+        BatchCollector,
+        OutputCollector,
+    )
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+    from tiercel.spark_jobs.bolts.retry_later import RetryLater
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
     from tiercel.spark_jobs.errors import (
@@ -75,12 +84,16 @@ __all__ = [
     "AlreadyAckedError",
     "ArrowBolt",
     "ArrowCollector",
+    "AsyncBolt",
+    "AsyncCollector",
     "BadAnchorsError",
     "BadBodyError",
     "BadStateError",
     "BadValuesError",
     "BasicBolt",
     "BasicCollector",
+    "BatchBolt",
+    "BatchCollector",
     "Bolt",
     "BrokerRefusedError",
     "BrokerUnavailableError",
@@ -109,6 +122,7 @@ __all__ = [
     "RedisRefusedError",
     "RedisUnavailableError",
     "RedisVersionError",
+    "RetryLater",
     "RetryPolicy",
     "Schema",
     "SchemaError",
@@ -177,17 +191,22 @@ _PLACES = {
         "TaskContext",
     ),
     "tiercel.spark_jobs.bolts.arrow_bolt": ("ArrowBolt",),
+    "tiercel.spark_jobs.bolts.async_bolt": ("AsyncBolt",),
+    "tiercel.spark_jobs.bolts.batch_bolt": ("BatchBolt",),
     "tiercel.spark_jobs.bolts.bolt": (
         "BasicBolt",
         "Bolt",
     ),
     "tiercel.spark_jobs.bolts.collecting": (
         "ArrowCollector",
+        "AsyncCollector",
         "BasicCollector",
+        "BatchCollector",
         "OutputCollector",
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.retry_later": ("RetryLater",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
     "tiercel.spark_jobs.errors": (

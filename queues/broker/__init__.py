@@ -6,7 +6,9 @@ link        one connection that comes back, on an I/O thread
 frames      where pika reads what a message carries
 headers     what a message carries beside its body
 arguments   what a queue was declared with
+consumer_timeout  how long RabbitMQ lets a message be held
 declare     a quorum queue and its dead-letter queue
+delays      queues from which a message comes back later
 depths      how many messages wait, are being worked on, and are dead
 management  RabbitMQ's HTTP API
 """

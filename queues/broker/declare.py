@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,11 @@ from pika.exceptions import ChannelClosedByBroker
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import LIMIT, PRECONDITION_FAILED, TYPE, read_arguments
 from tiercel.queues.broker.connection import connected, translate
+from tiercel.queues.broker.consumer_timeout import (
+    ConsumerTimeout,
+    consumer_timeout,
+    timeout_arguments,
+)
 from tiercel.queues.errors import BrokerRefusedError, ServerTooOldError
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, RetryPolicy
 
@@ -49,6 +54,8 @@ class WorkQueue:
     retry: RetryPolicy = DEFAULT_RETRY
     # False: it must exist; a missing one is an error.
     declare: bool = True
+    # Time for which a message may be held, where a bolt may take long; None: no bolt may.
+    held: timedelta | None = None
 
     @property
     def dead(self) -> str:
@@ -65,6 +72,7 @@ class Declared:
     # The broker holds rejected messages back by itself.
     delays_retries: bool
     limit: BrokerLimit
+    consumer_timeout: ConsumerTimeout = field(default_factory=ConsumerTimeout)
 
 
 def dead_letter_queue(name: str) -> str:
@@ -117,6 +125,7 @@ def _declared(
         ours=exchange == "" and known.get("x-dead-letter-routing-key") == queue.dead,
         delays_retries=known.get("x-delayed-retry-type") == "failed",
         limit=BrokerLimit(returns=limit, deletes=limit is not None and exchange is None),
+        consumer_timeout=consumer_timeout(queue.held, version, queue.name, arguments),
     )
 
 
@@ -198,6 +207,7 @@ def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str
         "x-overflow": "reject-publish",
         LIMIT: BROKER_LIMIT,
     }
+    arguments |= timeout_arguments(queue.held, version)
     return arguments | (
         delayed_retry_arguments(queue.retry) if version >= _DELAYED_RETRY_SINCE else {}
     )

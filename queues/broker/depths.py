@@ -24,8 +24,8 @@ class QueueDepth:
     ready: int
     # Messages that are delivered and not settled.
     unacked: int | None
-    # Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off: neither
-    # ready nor unacked.
+    # Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off, and those
+    # that a bolt wants later, in its delay queues: neither ready nor unacked.
     delayed: int | None = None
     consumers: int
     # Messages published per second.

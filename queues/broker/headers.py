@@ -100,9 +100,9 @@ class Headers(Mapping[str, Any]):
             )
         )
 
-    def plus(self, texts: Mapping[str, str]) -> Headers:
+    def plus(self, values: Mapping[str, Any]) -> Headers:
         """A copy with these entries, instead of those of the same names."""
-        return Headers(self.without(texts.__contains__).wire + Headers.of(texts).wire)
+        return Headers(self.without(values.__contains__).wire + Headers.of(values).wire)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

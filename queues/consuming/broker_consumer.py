@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 # A broker that has a message and may send it does so in milliseconds.
@@ -23,7 +24,7 @@ class BrokerConsumer:
     only be late: the change is made when it is needed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one consumer's settings and callbacks
         self,
         channel: Any,
         queue: str,
@@ -31,8 +32,9 @@ class BrokerConsumer:
         *,
         on_message: Callable[[Any, Any, Any, bytes], None],
         on_end: Callable[[], None],
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Consumer tags begin with ``tag``.
+        """Consumer tags begin with ``tag``; ``arguments`` are those of ``basic.consume``.
 
         After ``end`` the broker sends no more from ``on_end`` on.
         """
@@ -41,6 +43,7 @@ class BrokerConsumer:
         self._tag = tag
         self._on_message = on_message
         self._on_end = on_end
+        self._arguments = arguments
         self._begun = 0
         self.consumer_tag: str | None = None
         self._stirred_s = 0.0
@@ -96,7 +99,10 @@ class BrokerConsumer:
         tag = f"{self._tag}.{self._begun}"
         self._channel.basic_qos(prefetch_count=prefetch)
         self.consumer_tag = self._channel.basic_consume(
-            self._queue, self._on_message, consumer_tag=tag
+            self._queue,
+            self._on_message,
+            consumer_tag=tag,
+            arguments=dict(self._arguments),
         )
 
     def end(self) -> None:

@@ -45,6 +45,7 @@ class Epoch:
             f"{settings.tag}.{number}",
             on_message=self._on_message,
             on_end=self.adjust,
+            arguments=settings.consumer_arguments,
         )
         channel.add_on_cancel_callback(self._cancelled_by_broker)
 

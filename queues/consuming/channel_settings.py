@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tiercel.queues.broker.link import Link
+from tiercel.queues.consuming.copies import Copies
 from tiercel.queues.consuming.failures import FailureBook
-from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
 from tiercel.queues.retry import BrokerLimit, RetryPolicy
 
@@ -30,7 +31,8 @@ class EpochSettings:
     failures: FailureBook
     # Called when there begins to be something to ``take``.
     wake: Callable[[], None]
-    # Moves a copy to the dead-letter queue; ``dead_lettered`` or ``not_dead_lettered`` is called
-    # some time later.
-    dead_letter: Callable[[Delivery, str], None]
+    # Copies messages to other queues; ``copied`` is called for each, some time later.
+    copies: Copies
     clock: Callable[[], float]
+    # Those of the broker's consumer.
+    consumer_arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -7,58 +7,36 @@ older epoch is dropped.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from enum import Enum, auto
 from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
-from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
+from tiercel.queues.broker.declare import declare_work_queue
 from tiercel.queues.broker.link import Link
+from tiercel.queues.broker.management import policy_timeout
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.channel_settings import EpochSettings
+from tiercel.queues.consuming.consumer_settings import ConsumerSettings
+from tiercel.queues.consuming.copies import Copies, CopyFate
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
-from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.limits import BYTES_HELD, PREFETCH
+from tiercel.queues.consuming.verbs import How, Later, Verb
+from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
+from tiercel.queues.publishing.delay_copy import DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 log = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsumerSettings:
-    """Settings of a consumer: its queue, and how its reader is woken."""
-
-    queue: WorkQueue
-    # Called on the I/O thread when there is something to ``get``, or an error.
-    wake: Callable[[], None]
-    # Adds to a named counter; called on the I/O thread.
-    count: Callable[[str, int], None]
-    # Shown in RabbitMQ's lists of connections and consumers.
-    name: str = "tiercel"
-    # So many consumers share the queue, each in a process of its own.
-    tasks: int = 1
-    prefetch: int = PREFETCH
-    bytes_held: int = BYTES_HELD
-    clock: Callable[[], float] = time.monotonic
-
-
-class _Verb(Enum):
-    ACK = auto()
-    FAIL = auto()
-    RELEASE = auto()
-    DEAD_LETTER = auto()
-    DEAD_LETTERED = auto()
-    NOT_DEAD_LETTERED = auto()
+# A thread that is connecting just now hears nothing for longer.
+_SAID_S = 0.5
 
 
 class Consumer:
@@ -81,11 +59,16 @@ class Consumer:
         self._failures = FailureBook(settings.tasks)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
-        self._settlements: deque[tuple[int, Sequence[int], _Verb, str]] = deque()
+        self._arguments: Mapping[str, int] = {}
+        self._warned = False
+        self._settlements: deque[tuple[int, Sequence[int], How, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
-        self._dead_letter_writer = DeadLetterWriter(
-            address, settings.queue.name, settings.queue.dead
+        queue = settings.queue.name
+        self._copies = Copies(
+            DeadLetterWriter(address, queue, settings.queue.dead),
+            DelayWriter(address, queue),
+            lambda delivery, fate: self._settle(delivery.epoch, [delivery.tag], fate),
         )
         self._link = Link(address, self, settings.name)
 
@@ -107,23 +90,31 @@ class Consumer:
 
     def ack(self, epoch: int, *tags: int) -> None:
         """Ack messages that were processed: they leave the queue."""
-        self._settle(epoch, tags, _Verb.ACK)
+        self._settle(epoch, tags, Verb.ACK)
 
     def fail(self, epoch: int, tag: int, reason: str = "") -> None:
         """Reject a message that failed or timed out: it is delivered again after the back-off, or
         dead-lettered with the reason.
         """
-        self._settle(epoch, [tag], _Verb.FAIL, reason)
+        self._settle(epoch, [tag], Verb.FAIL, reason)
+
+    def retry_later(self, epoch: int, tag: int, later: Later) -> None:
+        """Have a message that failed delivered again after a time, and not before.
+
+        It lies in a delay queue meanwhile, and nothing of it is held here. Where that cannot be, it
+        is as for ``fail``.
+        """
+        self._settle(epoch, [tag], later)
 
     def release(self, epoch: int, tag: int) -> None:
         """Give a message back without blame: ``get`` hands it out once more, soon, while this
         consumer takes messages.
         """
-        self._settle(epoch, [tag], _Verb.RELEASE)
+        self._settle(epoch, [tag], Verb.RELEASE)
 
     def dead_letter(self, epoch: int, tag: int, reason: str) -> None:
         """Dead-letter a message that can never be processed, without further deliveries."""
-        self._settle(epoch, [tag], _Verb.DEAD_LETTER, reason)
+        self._settle(epoch, [tag], Verb.DEAD_LETTER, reason)
 
     def pause(self) -> None:
         """Take no more messages, and give back those that ``get`` has not handed out.
@@ -151,12 +142,16 @@ class Consumer:
         """
         deadline = time.monotonic() + grace.total_seconds()
         self.pause()
-        self._dead_letter_writer.close(max(0.0, deadline - time.monotonic()) / 2)
+        # What was said before is done before: copies that it asks for are waited for, too.
+        said = threading.Event()
+        self._link.call(said.set)
+        said.wait(min(_SAID_S, grace.total_seconds() / 4))
+        self._copies.close(max(0.0, deadline - time.monotonic()) / 2)
         self._link.call(self._finish)
         return self._link.join(max(0.1, deadline - time.monotonic()))
 
-    def _settle(self, epoch: int, tags: Sequence[int], verb: _Verb, reason: str = "") -> None:
-        self._settlements.append((epoch, tags, verb, reason))
+    def _settle(self, epoch: int, tags: Sequence[int], how: How, reason: str = "") -> None:
+        self._settlements.append((epoch, tags, how, reason))
         if not self._asked:
             self._asked = True
             self._link.call(self._flush)
@@ -169,6 +164,20 @@ class Consumer:
             declared = declare_work_queue(connection, self._address, self._settings.queue)
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
         self._limit = declared.limit
+        self._arguments = declared.consumer_timeout.arguments
+        self._warn_once(declared.consumer_timeout.warning)
+
+    def _warn_once(self, warning: str) -> None:
+        """Say that RabbitMQ takes messages back too early, unless a policy gives them the time."""
+        queue = self._settings.queue
+        if not warning or queue.held is None or self._warned:
+            return
+        self._warned = True
+        allowed = policy_timeout(self._settings.management_url, self._address, queue.name)
+        if allowed is None or allowed < queue.held:
+            log.warning(
+                "%s", warning, extra={"event": "consumer_timeout_short", "queue": queue.name}
+            )
 
     def opened(self, channel: Any) -> None:
         """``LinkUser.opened``: a new epoch."""
@@ -185,7 +194,8 @@ class Consumer:
             broker_limit=self._limit,
             failures=self._failures,
             wake=self._settings.wake,
-            dead_letter=self._copy_to_dead_letters,
+            copies=self._copies,
+            consumer_arguments=self._arguments,
             clock=self._settings.clock,
         )
         self._epoch = Epoch(self._number, channel, settings)
@@ -213,47 +223,30 @@ class Consumer:
         epoch = self._epoch
         settlements = self._settlements
         while settlements:
-            number, tags, verb, reason = settlements.popleft()
+            number, tags, how, reason = settlements.popleft()
             # A channel that is closing takes nothing any more: its messages come again on the next.
             if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
-            elif verb is _Verb.ACK:
+            elif how is Verb.ACK:
                 self._counts["stale"] += len(tags) - epoch.messages.finish_all(tags)
             else:
-                self._apply(epoch, tags[0], verb, reason)
+                self._apply(epoch, tags[0], how, reason)
         if epoch is not None:
             epoch.flush()
 
-    def _apply(self, epoch: Epoch, tag: int, verb: _Verb, reason: str) -> None:
-        if verb is _Verb.DEAD_LETTERED:
-            epoch.messages.dead_lettered(tag)
-        elif verb is _Verb.NOT_DEAD_LETTERED:
-            epoch.messages.not_dead_lettered(tag)
+    def _apply(self, epoch: Epoch, tag: int, how: How, reason: str) -> None:
+        if isinstance(how, CopyFate):
+            epoch.messages.copied(tag, how)
         elif (delivery := epoch.messages.claim(tag)) is None:
             self._counts["stale"] += 1
-        elif verb is _Verb.FAIL:
+        elif isinstance(how, Later):
+            epoch.messages.retry_later(delivery, how)
+        elif how is Verb.FAIL:
             epoch.messages.fail(delivery, reason)
-        elif verb is _Verb.RELEASE:
+        elif how is Verb.RELEASE:
             epoch.release(delivery)
         else:
             epoch.messages.dead_letter(delivery, reason)
-
-    def _copy_to_dead_letters(self, delivery: Delivery, reason: str) -> None:
-        def done(error: QueuesError | None) -> None:
-            if error is None:
-                self._settle(delivery.epoch, [delivery.tag], _Verb.DEAD_LETTERED)
-                return
-            log.warning(
-                "a message stays in its queue for now: %s",
-                error,
-                extra={"event": "dead_letter_refused"},
-            )
-            self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_DEAD_LETTERED)
-
-        try:
-            self._dead_letter_writer.copy(delivery.body, delivery.properties, reason, done)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its neighbours are not
-            done(PublishRefusedError(f"it cannot be copied: {error!r}"))
 
     def _set_paused(self, *, paused: bool) -> None:
         self._paused = paused

@@ -54,6 +54,12 @@ class FailureBook:
             self._entries.popitem(last=False)
         return before if delivery_count is None else min(delivery_count, before * self._tasks)
 
+    def so_far(self, body: bytes, properties: Any, delivery_count: int | None) -> int:
+        """Return how often this message failed, as ``failed`` would, without noting a failure."""
+        copies, failures = self._entries.get(_key(body, properties), (1, 0))
+        before = failures // copies
+        return before if delivery_count is None else min(delivery_count, before * self._tasks)
+
     def forget(self, body: bytes, properties: Any) -> None:
         """Forget a message that is settled."""
         if not self._entries:

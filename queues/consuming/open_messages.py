@@ -8,8 +8,10 @@ from typing import Any
 
 from tiercel.queues.consuming.acks import Acks
 from tiercel.queues.consuming.channel_settings import EpochSettings
+from tiercel.queues.consuming.copies import CopyFate
 from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.retry import GiveUp, next_action
+from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.retry import GiveUp, failed_before, next_action
 
 
 class OpenMessages:
@@ -73,15 +75,29 @@ class OpenMessages:
 
     def fail(self, delivery: Delivery, reason: str) -> None:
         """Reject a message that failed: again later, or to the dead-letter queue."""
-        count = delivery.delivery_count
-        failures = self._settings.failures.failed(delivery.body, delivery.properties, count)
+        failures = self._failed(delivery)
         action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
-        if isinstance(action, GiveUp) or self._limit.is_last_failure(count):
-            here = f"failed {failures + 1} times here, at last"
-            times = here if count is None else f"delivered {count + 1} times, failed at last"
-            self.dead_letter(delivery, f"{times}: {reason or 'no reason given'}")
+        if isinstance(action, GiveUp) or self._limit.is_last_failure(delivery.delivery_count):
+            self._give_up(delivery, failures, reason)
         else:
             self._hold(delivery, action.after_s)
+
+    def retry_later(self, delivery: Delivery, later: Later) -> None:
+        """Have a message that failed come again after a time: a copy of it waits in a delay queue.
+
+        Without blame the number of its failures stays as it is.
+        """
+        if later.blame:
+            failures = self._failed(delivery)
+            action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
+            if isinstance(action, GiveUp):
+                self._give_up(delivery, failures, later.reason)
+                return
+            failures += 1
+        else:
+            failures = self._failures_so_far(delivery)
+        self._busy[delivery.tag] = delivery
+        self._settings.copies.delay(delivery, later.seconds, failures)
 
     def give_back(self, delivery: Delivery) -> None:
         """Return it to the broker, without blame as far as the broker can tell."""
@@ -98,7 +114,7 @@ class OpenMessages:
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Dead-letter a message that can never be processed."""
         self._busy[delivery.tag] = delivery
-        self._settings.dead_letter(delivery, reason)
+        self._settings.copies.dead_letter(delivery, reason)
 
     def dead_letter_last(self, delivery: Delivery) -> None:
         """Dead-letter a message that the broker would delete in place of its next delivery."""
@@ -107,21 +123,24 @@ class OpenMessages:
             delivery, f"came back {count} times: the next time its queue would delete it"
         )
 
-    def dead_lettered(self, tag: int) -> None:
-        """The dead-letter queue has the copy: now the original may go."""
-        if (delivery := self._busy.pop(tag, None)) is not None:
-            self._book.finish(tag)
-            self._intake.let_go(len(delivery.body))
-            self._forget_failures(delivery)
-            self.counts["dead_lettered"] += 1
+    def copied(self, tag: int, fate: CopyFate) -> None:
+        """Another queue has the copy: now the original may go.
 
-    def not_dead_lettered(self, tag: int) -> None:
-        """The dead-letter queue did not take it: keep it in its own queue, and try again after
-        the longest wait.
+        Where that did not take it, keep it in its own queue, and try again after the longest wait.
         """
-        delivery = self._busy.pop(tag, None)
-        if delivery is not None:
+        if (delivery := self._busy.pop(tag, None)) is None:
+            return
+        if fate is CopyFate.REFUSED:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
+            return
+        self._book.finish(tag)
+        self._intake.let_go(len(delivery.body))
+        if fate is CopyFate.DELAYED:
+            # The copy's header knows them, also those that were noted at the first delivery.
+            self._settings.failures.forget(delivery.body, delivery.properties)
+        else:
+            self._forget_failures(delivery)
+        self.counts[fate.value] += 1
 
     def end_back_offs(self) -> None:
         """Reject now what is held for its back-off."""
@@ -139,6 +158,29 @@ class OpenMessages:
             self._intake.let_go(len(delivery.body))
         self._open.clear()
         self._busy.clear()
+
+    def _failed(self, delivery: Delivery) -> int:
+        """Note a failure; returns how often the message had failed before, also as the message
+        that it was before it lay in a delay queue.
+        """
+        count = delivery.delivery_count
+        here = self._settings.failures.failed(delivery.body, delivery.properties, count)
+        return here + failed_before(delivery.properties.headers)
+
+    def _failures_so_far(self, delivery: Delivery) -> int:
+        count = delivery.delivery_count
+        here = self._settings.failures.so_far(delivery.body, delivery.properties, count)
+        return here + failed_before(delivery.properties.headers)
+
+    def _give_up(self, delivery: Delivery, failures: int, reason: str) -> None:
+        count = delivery.delivery_count
+        if failed_before(delivery.properties.headers):
+            times = f"failed {failures + 1} times, at last"
+        elif count is None:
+            times = f"failed {failures + 1} times here, at last"
+        else:
+            times = f"delivered {count + 1} times, failed at last"
+        self.dead_letter(delivery, f"{times}: {reason or 'no reason given'}")
 
     def _forget_failures(self, delivery: Delivery) -> None:
         if delivery.delivery_count != 0:

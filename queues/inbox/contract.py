@@ -44,6 +44,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 
 from tiercel.queues.inbox.records import (
+    NO_CALLS,
     Appended,
     Covered,
     Entry,
@@ -198,8 +199,11 @@ class Inboxes(Protocol):
         """
         ...
 
-    def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
-        """Say that the process lives and attends these tasks, {task: attempt}.
+    def beat(
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+    ) -> list[int]:
+        """Say that the process lives and attends these tasks, {task: attempt}, and which of them
+        have been in one call of their bolt for how long.
 
         Returns those that belong to another attempt or run by now.
         """

@@ -13,6 +13,7 @@ from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.memory_box import Box, Known, figures_of
 from tiercel.queues.inbox.memory_inbox import MemoryEffect, MemoryInbox
 from tiercel.queues.inbox.records import (
+    NO_CALLS,
     Appended,
     Bounds,
     Entry,
@@ -122,7 +123,9 @@ class MemoryInboxes:
         attended = partial(self._attended, run, task, attempt)
         return MemoryInbox(attended, self._changed, task, opened)
 
-    def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
+    def beat(
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+    ) -> list[int]:
         with self._changed:
             lost = []
             for task, attempt in attempts.items():
@@ -131,6 +134,7 @@ class MemoryInboxes:
                     lost.append(task)
                 else:
                     box.seen = self._clock()
+                    box.since = box.seen - doing_s[task] if task in doing_s else None
             return lost
 
     def append(

@@ -34,6 +34,8 @@ class Box:
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None
+    # When the call began that its process is in.
+    since: float | None = None
     tuples: int = 0
     size: int = 0
     last: int = 0
@@ -112,4 +114,5 @@ def figures_of(box: Box, now: float) -> InboxFigures:
         oldest_s=max(0.0, now - appended),
         attempts=box.drawn - box.drawn_before,
         seen_s=None if box.seen is None else max(0.0, now - box.seen),
+        doing_s=None if box.since is None else max(0.0, now - box.since),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 class Appended(enum.Enum):
@@ -118,6 +119,12 @@ class InboxFigures:
     attempts: int
     # Seconds since the task's process said that it lives; None: never in this run.
     seen_s: float | None
+    # Seconds for which the process has been in one call of the bolt; None: it said of none.
+    doing_s: float | None = None
+
+
+# No task is in a call that lasts.
+NO_CALLS: Mapping[int, float] = MappingProxyType({})
 
 
 class StaleAttemptError(Exception):

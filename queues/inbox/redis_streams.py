@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.records import (
+    NO_CALLS,
     Appended,
     Bounds,
     Covered,
@@ -119,9 +120,12 @@ class RedisInboxes:
     def open(self, run: str, task: int, attempt: int) -> RedisInbox:
         return RedisInbox(self._of(task), run, attempt)
 
-    def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
+    def beat(
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+    ) -> list[int]:
         kept = self._each(
-            self._homes(attempts), lambda box, place: box.beat(run, attempts[place[1]])
+            self._homes(attempts),
+            lambda box, place: box.beat(run, attempts[place[1]], doing_s.get(place[1])),
         )
         return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
 

@@ -18,7 +18,8 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ QUEUE_HEADER = "x-tiercel-queue"
 _REASON_BYTES = 2_000
 # All properties must fit into one frame; this is the size that RabbitMQ and pika
 # agree on by default.
-_FRAME_BYTES = 128 * 1024
+FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
 _BROKER_HEADERS = frozenset(
     (
@@ -97,7 +98,7 @@ def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicPro
     if headers.unreadable:
         reason = f"{reason}; headers left out: {headers.unreadable}"
     copy = copy_properties(properties, clean_headers(headers).plus(_ours(queue, reason)))
-    if size_of(copy) > _FRAME_BYTES:
+    if size_of(copy) > FRAME_BYTES:
         reason = (
             f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
             "too large with the reason"

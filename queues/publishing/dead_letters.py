@@ -18,6 +18,7 @@ from tiercel.queues.publishing.dead_letter_copy import (
     copy_properties,
 )
 from tiercel.queues.publishing.letter_box import LetterBox, dead_letters_of
+from tiercel.queues.retry import FAILURES_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,14 @@ SEARCHED = 10_000
 _PREVIEW_BYTES = 200
 _TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
-_DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-", REASON_HEADER, QUEUE_HEADER)
+_DEATH_HEADERS = (
+    "x-death",
+    "x-first-death-",
+    "x-last-death-",
+    REASON_HEADER,
+    QUEUE_HEADER,
+    FAILURES_HEADER,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,10 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from pika import BasicProperties, spec
+from pika import spec
 from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
@@ -22,6 +21,7 @@ from tiercel.queues.errors import (
     PublishRefusedError,
     QueuesError,
 )
+from tiercel.queues.publishing.publication import Publication
 
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
@@ -41,20 +41,6 @@ _LONGEST_STALL_S = 60.0
 # one, and refuses for its whole life, while other channels find the new one. Queues that are full
 # refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
-
-Done = Callable[[QueuesError | None], None]
-
-
-@dataclass(slots=True, eq=False)
-class Publication:
-    """One message for one queue, through the default exchange."""
-
-    queue: str
-    body: bytes
-    properties: BasicProperties
-    # Called once, on the I/O thread: None when the broker has it, else why not.
-    done: Done
-    returned: bool = False
 
 
 class Outlet:
@@ -85,6 +71,8 @@ class Outlet:
         self._watched = False
         # The queues that took nothing since a refusal, and since when on this channel.
         self._refusing: dict[str, float] = {}
+        # The queues that were declared over this channel.
+        self._declared: set[str] = set()
         self._refusal_s = _REFUSAL_S
         # Nothing more is sent over this channel: when the fate of what was sent is known, there
         # will be a new one.
@@ -132,6 +120,7 @@ class Outlet:
         self._sent = self._confirmed = 0
         self._refusing = dict.fromkeys(self._refusing, time.monotonic())
         self._stale = False
+        self._declared.clear()
         channel.add_on_return_callback(self._on_return)
         channel.confirm_delivery(self._on_confirm, callback=lambda _frame: self._ready(channel))
 
@@ -180,6 +169,7 @@ class Outlet:
 
     def _send(self, message: Publication) -> None:
         try:
+            self._declare(message)
             self._channel.basic_publish(
                 "", message.queue, message.body, message.properties, mandatory=True
             )
@@ -198,6 +188,15 @@ class Outlet:
         self._sent += 1
         self._unconfirmed[self._sent] = message
         self._bytes += len(message.body)
+
+    def _declare(self, message: Publication) -> None:
+        # Without waiting for the answer: what follows on a channel is done later, and a refusal
+        # closes the channel.
+        if message.arguments is not None and message.queue not in self._declared:
+            self._channel.queue_declare(
+                message.queue, durable=True, arguments=dict(message.arguments)
+            )
+            self._declared.add(message.queue)
 
     def _watch(self) -> None:
         """Look again when it would have taken too long."""
@@ -222,6 +221,7 @@ class Outlet:
         self._watch()
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+        self._declared.discard(method.routing_key)
         # A return has no delivery tag, and comes before the confirm of its message. Equal messages
         # are interchangeable.
         for message in self._unconfirmed.values():

@@ -21,7 +21,8 @@ from tiercel.queues.errors import (
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing.confirms import Unconfirmed
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
 
 # Messages and bytes of them in memory, confirmed or not yet.
 _ROOM = 4_000

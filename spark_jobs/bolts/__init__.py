@@ -6,6 +6,10 @@ tuples         what a bolt is given
 collecting     what it emits, acks and fails with: the contracts
 bolt           the contract of a bolt
 arrow_bolt     the contract of a bolt over whole batches
+batch_bolt     the contract of a bolt over several tuples at a time
+async_bolt     the contract of a bolt that waits, many tuples at once
 stateful_bolt  the bolt with a state
+kinds          all kinds of bolts, in one type
+retry_later    a bolt says when a message is to come again
 queue_sink     the built-in bolt: into a RabbitMQ queue
 """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt, _Declaring
+from tiercel.spark_jobs.bolts.bolt import _Prepared
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 
 
-class ArrowBolt(_Declaring):
+class ArrowBolt(_Prepared):
     """A bolt that processes all tuples of a stream at once, as a ``pyarrow.RecordBatch``:
     one row per tuple.
 
@@ -42,6 +42,3 @@ class ArrowBolt(_Declaring):
         leaves, and the next one begins with the attributes from before. There are no rows to anchor
         to here: what it emits must be in no tree (``anchors=None``).
         """
-
-
-AnyBolt = Bolt | BasicBolt | ArrowBolt

@@ -29,6 +29,8 @@ class _Declaring:
     # Streams on which only ``emit_direct`` emits.
     direct_streams: AbstractSet[str] = frozenset()
 
+
+class _Prepared(_Declaring):
     # Attributes that stay in their process: models, caches, whatever ``prepare`` can make again.
     transient: AbstractSet[str] = frozenset()
 
@@ -42,7 +44,7 @@ class _Declaring:
         """
 
 
-class Bolt(_Declaring):
+class Bolt(_Prepared):
     """A bolt that acks, fails and anchors by hand.
 
     Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the
@@ -70,12 +72,17 @@ class Bolt(_Declaring):
         """
 
 
-class BasicBolt(_Declaring):
+class BasicBolt(_Prepared):
     """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
 
     What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
     it raises, the tuple fails with the exception as the reason, what it had emitted is dropped, and
     the worker goes on.
+
+    With ``set_bolt(…, config={"threads": 16})`` up to so many calls of ``execute`` run at once, in
+    threads of the task: for libraries that block. Then guard what the calls share; ``emit`` returns
+    an empty list, for the tasks are chosen when the step ends; and attributes stay in their
+    process, as an ``AsyncBolt``'s do.
     """
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:

@@ -39,6 +39,27 @@ class BasicCollector(_Collector):
         """
 
 
+class AsyncCollector(_Collector):
+    """For ``AsyncBolt``: anchors what is emitted to the tuple of the call. Each call has its own,
+    until it ends.
+
+    Values are kept as they are when they are emitted. The tasks that receive them are chosen when
+    the step ends, so that ``emit`` cannot tell them.
+    """
+
+    @abstractmethod
+    def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Emit a tuple.
+
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, and TupleError in ``flush``
+        and after the call has ended.
+        """
+
+    @abstractmethod
+    def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Emit a tuple to one task, on a direct stream; else as ``emit``."""
+
+
 class OutputCollector(_Collector):
     """For ``Bolt``: anchors, acks and fails by hand."""
 
@@ -91,6 +112,50 @@ class OutputCollector(_Collector):
         """Start the timeout of the tuple's messages again.
 
         Raises AlreadyAckedError, ForeignTupleError.
+        """
+
+
+class BatchCollector(_Collector):
+    """For one call of ``execute_batch`` of a ``BatchBolt``, or for ``flush``.
+
+    What it was told counts only if the call returns.
+    """
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple],
+        stream: str = DEFAULT_STREAM,
+    ) -> list[int]:
+        """Emit a tuple; returns the ids of the tasks that receive it.
+
+        ``anchors`` is the tuple of this batch that it was made of, or several: if it fails, the
+        messages of all of them do. ``()``: it is in no tree, and nothing is replayed if it is lost.
+
+        An emission stays behind when all its anchors fail, before or after it; one good anchor lets
+        it go, since that message counts on it. Raises BadValuesError, UnknownStreamError,
+        DirectStreamError, ForeignTupleError for an anchor that is not in this batch,
+        AlreadyAckedError after the call has ended, and what a custom grouping raises.
+        """
+
+    @abstractmethod
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple],
+        stream: str = DEFAULT_STREAM,
+    ) -> None:
+        """Emit a tuple to one task, on a direct stream; else as ``emit``."""
+
+    @abstractmethod
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        """Fail one tuple of this batch: its message is delivered again. The others are acked.
+
+        One that failed before keeps its first reason, of which one line is kept. Raises
+        ForeignTupleError for a tuple that is not in this batch, AlreadyAckedError after the call
+        has ended.
         """
 
 

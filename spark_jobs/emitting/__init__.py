@@ -3,6 +3,7 @@
 emission         the spout's side of emitting
 collectors       what a bolt emits, acks and fails with, at work
 arrow_collector  the same of an ArrowBolt
+batch_collector  the same of a BatchBolt
 arrow_columns    what an ArrowBolt emitted, as the stream's types
 arrow_anchors    what that is anchored to
 record           what a task did in one step

@@ -4,11 +4,11 @@ emissions of failed tuples. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
@@ -38,14 +38,17 @@ class _Typed:
     values: pa.RecordBatch
 
 
-def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> list[Departure]:
+def departures(
+    record: Record, lineage: Lineage, seeds: Ids, *, basic: bool, batch: bool = False
+) -> list[Departure]:
     """The emissions of a task that has executed its input, whose tuples have this lineage
     and these seeds.
 
     Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple
     that failed, for whatever reason, stays behind too: the message comes again, and its tree is
-    done for. A Bolt's emission may belong to other trees as well, which count on it, so it goes.
-    The record then counts what leaves.
+    done for. So does what a BatchBolt emitted, if all its anchors failed. A Bolt's emission may
+    belong to other trees as well, which count on it, so it goes. The record then counts what
+    leaves.
     """
     if record.aborted:
         return []
@@ -56,8 +59,11 @@ def departures(record: Record, lineage: Lineage, seeds: Ids, *, basic: bool) -> 
         for task_output in record.outputs.task_outputs
         if task_output.values
     ]
-    failed = np.array(list(record.reasons) if basic else [], np.int64)
-    leaving = list(_departing(typed, failed, lineage, seeds))
+    if record.reasons and (basic or batch):
+        failed = np.zeros(len(seeds), bool)
+        failed[list(record.reasons)] = True
+        typed = [_surviving(one, failed) for one in typed]
+    leaving = [_departure(one, lineage, seeds) for one in typed if one.kept.size]
     record.emitted -= _stayed(record, typed, basic=basic)
     record.transferred = sum(len(one.values) for one in leaving)
     return leaving
@@ -81,27 +87,22 @@ def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
     return len(numbers)
 
 
-def _departing(
-    typed: list[_Typed], failed: Rows, lineage: Lineage, seeds: Ids
-) -> Iterator[Departure]:
-    for one in typed:
-        kept = one.kept
-        values = one.values
-        total = len(one.anchors.counts)
-        if failed.size:  # of a BasicBolt: its emissions have one anchor each
-            stay = np.isin(one.anchors.rows[kept], failed)
-            kept = kept[~stay]
-            values = values.filter(pa.array(~stay))
-        if kept.size:
-            child = child_lineage(lineage, seeds, one.anchors, one.task_output.target)
-            if kept.size < total:
-                child = select(child, kept)
-            yield Departure(
-                stream=one.task_output.stream,
-                target=one.task_output.target,
-                values=values,
-                lineage=child,
-            )
+def _surviving(one: _Typed, failed: NDArray[np.bool_]) -> _Typed:
+    """Those with an anchor that has not failed, or with none at all."""
+    goes = one.anchors.go(failed)[one.kept]
+    return replace(one, kept=one.kept[goes], values=one.values.filter(pa.array(goes)))
+
+
+def _departure(one: _Typed, lineage: Lineage, seeds: Ids) -> Departure:
+    child = child_lineage(lineage, seeds, one.anchors, one.task_output.target)
+    if one.kept.size < len(one.anchors.counts):
+        child = select(child, one.kept)
+    return Departure(
+        stream=one.task_output.stream,
+        target=one.task_output.target,
+        values=one.values,
+        lineage=child,
+    )
 
 
 def _typed(record: Record, task_output: TaskOutput) -> _Typed:

@@ -40,6 +40,13 @@ class Anchors:
             counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
         )
 
+    def go(self, failed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which emissions have an anchor that has not ``failed``, or none at all."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        good = np.bincount(owner, weights=~failed[self.rows], minlength=len(self.counts))
+        goes: NDArray[np.bool_] = (good > 0) | (self.counts == 0)
+        return goes
+
 
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
     """The anchors of all emissions, in order."""

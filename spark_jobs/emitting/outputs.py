@@ -50,6 +50,16 @@ class TaskOutput:
         # a BasicBolt does.
         self.numbers: list[int] = []
 
+    def mark(self) -> tuple[int, int]:
+        """Note how much was emitted so far, for ``rewind``."""
+        return len(self.values), len(self.rows)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Forget what was emitted since the mark."""
+        emissions, anchors = mark
+        del self.values[emissions:], self.anchor_counts[emissions:], self.numbers[emissions:]
+        del self.rows[anchors:], self.positions[anchors:]
+
     def anchors(self) -> Anchors:
         """The anchors of all emissions."""
         single = np.ones(len(self.values), np.int64)
@@ -189,6 +199,15 @@ class Outputs:
         """Forget what was emitted."""
         for task_output in self.task_outputs:
             task_output.clear()
+
+    def mark(self) -> list[tuple[int, int]]:
+        """Note how much was emitted so far, for ``rewind``."""
+        return [task_output.mark() for task_output in self.task_outputs]
+
+    def rewind(self, marks: Sequence[tuple[int, int]]) -> None:
+        """Forget what was emitted since the mark."""
+        for task_output, mark in zip(self.task_outputs, marks, strict=True):
+            task_output.rewind(mark)
 
     def _check_width(self, output_stream: OutputStream, stream: str, values: Sequence[Any]) -> None:
         listed = isinstance(values, Sequence) and not isinstance(

@@ -11,8 +11,10 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Protocol
 
+from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.queues.inbox.chunk import Rows
+from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
 
@@ -49,8 +51,9 @@ class Record:
         self.held = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
-        # Row of each failed tuple to why.
+        # Row of each failed tuple to why, and to when it is to come again if the bolt said so.
         self.reasons: dict[int, str] = {}
+        self.later: dict[int, RetryLater] = {}
         # The tuple in ``execute``; None in ``flush``, and while a whole batch is executed.
         self.doing: Item | None = None
         # Of life: a task that begins a batch or resets timeouts works, however long it takes.
@@ -79,23 +82,43 @@ class Record:
         """The task's input."""
         return self.tuples[self.held :] if self.held else self.tuples
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, later: RetryLater | None = None) -> None:
         """Fail the input; the task still holds what it held before."""
         self.aborted = True
         for tup in self.tuples[: self.held]:
             tup.state = OPEN
             self.reasons.pop(tup.row, None)
+            self.later.pop(tup.row, None)
         self.resets.clear()
         self.outputs.clear()
         self.emitted = self.transferred = self.returned_ns = 0
         for tup in self.fresh:
             if tup.state != FAILED:
-                self.fail(tup, reason)
+                self.fail(tup, reason, later)
 
-    def fail(self, tup: Item, reason: str) -> None:
+    def fail(self, tup: Item, reason: str, later: RetryLater | None = None) -> None:
         """Mark the tuple as failed, whatever it was before."""
         tup.state = FAILED
-        self.reasons.setdefault(tup.row, reason)
+        self.note(tup.row, reason, later)
+
+    def note(self, row: int, reason: str, later: RetryLater | None = None) -> None:
+        """Keep why a row fails, and when it is to come again; the first reason counts."""
+        if row not in self.reasons:
+            self.reasons[row] = reason
+            if later is not None:
+                self.later[row] = later
+
+    def failure(self, row: int, root: int, task: int) -> Failure:
+        """Tell the ledger why a row fails, one of whose roots this is."""
+        later = self.later.get(row)
+        return Failure(
+            root=root,
+            component=self.component,
+            task=task,
+            reason=self.reasons[row],
+            retry_after_s=None if later is None else later.seconds,
+            blame=later is None or later.blame,
+        )
 
     def reset(self, tup: Tuple) -> None:
         """Start the timeout of the tuple again: reported about once a second while the bolt works,

@@ -5,15 +5,25 @@ interpreter      how seldom its process collects garbage, how often its threads 
 around           what the tasks of one process share
 task             one bolt task in a thread: attempt after attempt
 attempt          one attempt: take, execute, commit, again and again
+attempts         the kind of attempt that a bolt needs
+batch_attempt    one attempt that does a step per batch
+calling          one attempt with calls under way, for bolts that wait
+calls            those calls
 arrivals         what it may take, and what it passes over
 backlog          what it has taken and not committed
 slices           how much one step takes
+batch_slices     how much a step of a BatchBolt takes, and how long that waits for company
 spacing          how long a worker waits for company
 ticks            when it has a tick
 copy             its copy of the bolt, and the snapshot that outlives the process
+calling_copy     the copy that calls are using
+step_setup       what its steps share
 step             one step: what the bolt did, ready to leave
 execution        one bolt over the input of one step
 arrow_execution  one ArrowBolt over it
+batch_execution  one BatchBolt over it
+halves           who is to blame when a call over many raises
+resets           timeouts that a bolt has begun anew
 states           what a step does around a state
 counts           what is counted of a step
 commit           the order in which it leaves

@@ -5,15 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.spark_jobs.bolts.streams import is_system
+from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.running.calls.caller import Caller
+from tiercel.spark_jobs.running.calls.loop import Loop, ProcessLoop
+from tiercel.spark_jobs.running.calls.threads import ThreadCalls
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.topology.graph import Topology
+
+# Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
+_SHORTEST_HANG_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +42,26 @@ class Around:
     # The bolt tasks of each process of the run; none where they are all in this one, by turns.
     hosts: Sequence[Sequence[int]] = ()
     clock: Callable[[], float] = field(default=time.monotonic)
+    # For bolts with calls under way: the loop of the coroutines, and what runs others in threads.
+    loop: Loop = field(default_factory=ProcessLoop)
+    threads: Callable[[str, Outputs], Caller] = ThreadCalls
     # False where ticks are appended to the inboxes: by the test kit, on simulated time.
     has_ticks: bool = True
 
     def beside(self, task: int) -> frozenset[int]:
         """The bolt tasks in the process of this one, itself among them."""
         return next((frozenset(host) for host in self.hosts if task in host), frozenset())
+
+    @property
+    def longest_call(self) -> timedelta | None:
+        """Return how long one call of a bolt may last.
+
+        None: without limit, for no message times out.
+        """
+        config = self.topology.config
+        if not config.enable_message_timeouts:
+            return None
+        return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))
 
     def tick_s(self, task: int) -> float | None:
         """Return the seconds between two ticks of a task; None: it has none.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.retry_later import RetryLater, later_of
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
@@ -22,8 +23,9 @@ from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.execution import flush_bolt
+from tiercel.spark_jobs.running.halves import by_halves
 from tiercel.spark_jobs.suspects.notes import Watch
 
 log = logging.getLogger(__name__)
@@ -96,16 +98,16 @@ class ArrowRecord(Record):
         self.emissions += collector.emissions
         self.emitted += collector.emitted
         self.transferred += collector.transferred
-        for row, reason in collector.failed.items():
-            self.reasons.setdefault(row, reason)
+        for row, (reason, later) in collector.failed.items():
+            self.note(row, reason, later)
 
-    def abort(self, reason: str) -> None:
-        super().abort(reason)
+    def abort(self, reason: str, later: RetryLater | None = None) -> None:
+        super().abort(reason, later)
         self.sent.clear()
         self.emissions.clear()
         for received in self._received:
             for row in received.rows.tolist():
-                self.reasons.setdefault(row, reason)
+                self.note(row, reason, later)
 
     @property
     def executed(self) -> int:
@@ -177,7 +179,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
     failed = np.zeros(len(seeds), bool)
     failed[list(record.reasons)] = True
     if record.reasons:
-        record.emitted = sum(int(_goes(anchors, failed).sum()) for anchors in record.emissions)
+        record.emitted = sum(int(anchors.go(failed).sum()) for anchors in record.emissions)
     parts: dict[tuple[str, int], list[ArrowTaskOutput]] = {}
     for sent in record.sent:
         parts.setdefault((sent.stream, sent.target), []).append(sent)
@@ -185,7 +187,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
         anchors = join_anchors([sent.anchors for sent in together])
         values = pa.concat_batches([sent.values for sent in together])
         if record.reasons:
-            goes = _goes(anchors, failed)
+            goes = anchors.go(failed)
             values = values.filter(pa.array(goes))
             anchors = anchors.select(np.flatnonzero(goes))
             record.transferred -= int((~goes).sum())
@@ -200,37 +202,32 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
 
 def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     """One call; if it raises, two with half of the rows each, down to single rows."""
+    by_halves(portion, partial(_call, bolt, record), partial(_fail_rows, record))
+
+
+def _call(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     record.signs += 1
     collector = ArrowRecorder(record, record.seeds, portion)
     began = time.perf_counter_ns()
     try:
         bolt.execute(portion.batch, collector)
-    except RAISED as error:
+    finally:
         collector.closed = True
-        if len(portion.rows) > 1:
-            for half in portion.halves():
-                _execute(bolt, record, half)
-            return
-        reason = reason_of(error)
-        if record.report(reason):
-            source = f"{portion.component}:{portion.stream}"
-            log.debug(
-                "%s: a row of %s failed",
-                record.component,
-                source,
-                exc_info=error,
-                extra={"event": "tuple_failed"},
-            )
-        record.reasons.setdefault(int(portion.rows[0]), reason)
-    else:
-        collector.closed = True
-        record.returned(portion.rows, time.perf_counter_ns() - began)
-        record.commit(collector)
+    record.returned(portion.rows, time.perf_counter_ns() - began)
+    record.commit(collector)
 
 
-def _goes(anchors: Anchors, failed: np.ndarray) -> np.ndarray:
-    """Return which emissions have a good anchor, or none at all."""
-    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
-    good = np.bincount(owner, weights=~failed[anchors.rows], minlength=len(anchors.counts))
-    goes: np.ndarray = (good > 0) | (anchors.counts == 0)
-    return goes
+def _fail_rows(record: ArrowRecord, portion: Portion, error: BaseException) -> None:
+    reason = reason_of(error)
+    later = later_of(error)
+    if (later is None or later.blame) and record.report(reason):
+        source = f"{portion.component}:{portion.stream}"
+        log.debug(
+            "%s: a row of %s failed",
+            record.component,
+            source,
+            exc_info=error,
+            extra={"event": "tuple_failed"},
+        )
+    for row in portion.rows.tolist():
+        record.note(row, reason, later)

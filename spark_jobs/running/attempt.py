@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -19,19 +19,22 @@ from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival
-from tiercel.spark_jobs.running.backlog import Backlog, Share
+from tiercel.spark_jobs.running.backlog import Backlog, Share, first_of
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.resets import TimeoutResets
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, May, Step, StepOf, StepSetup
+from tiercel.spark_jobs.running.step import Done, May, Step, StepOf
+from tiercel.spark_jobs.running.step_setup import StepSetup
 from tiercel.spark_jobs.running.ticks import TickClock
+from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.placement import behind, cycle_of
 
 log = logging.getLogger(__name__)
 
 _TAKEN_BYTES = 8 * 1024 * 1024
-_LONGEST_WAIT_S = 5.0
+LONGEST_WAIT_S = 5.0
 _RETRY_S = 0.1
 T = TypeVar("T")
 
@@ -55,7 +58,7 @@ class Attempt:
             raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
         self._inbox = around.inboxes.open(run, task, self.sender.attempt)
         opened = self._inbox.opened
-        copy = WorkingCopy(topology, task, around.config, around.key, opened.snapshot)
+        copy = self._working_copy(opened.snapshot)
         self._setup = StepSetup(topology, task, copy, cycle_of(topology, task), around.beside(task))
         self._committer = Committer(
             run=run,
@@ -65,6 +68,7 @@ class Attempt:
             ledger=around.ledger,
             wait=self._wait_for_room,
         )
+        self._resets = TimeoutResets(around.ledger)
         self._backlog = Backlog(opened.done)
         self._step = opened.step
         self._slices = Slices(around.clock, arrow=self._setup.arrow)
@@ -79,6 +83,11 @@ class Attempt:
     def wake(self) -> None:
         """Make it look whether it should stop."""
         self._inbox.wake()
+
+    def executing(self) -> WatchedStep | None:
+        """The step whose tuples are being executed; for the watchdog's thread."""
+        step = self.doing
+        return step if step is not None and step.at_work else None
 
     def run(self) -> bool:
         """Work until ``stop``; False: begin again with a new attempt, which repeats
@@ -110,10 +119,11 @@ class Attempt:
         Returns whether there was one.
         """
         self._take(wait_s)
+        most = self._most() if self._backlog else 0
         ticks = self._ticks.due(self._around.clock()) if self._ticks is not None else []
-        if not self._backlog and not ticks:
+        if not most and not ticks:
             return False
-        self._work(ticks)
+        self._work(most, ticks)
         return True
 
     def close(self) -> None:
@@ -132,6 +142,13 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
+        self._fetch(wanted, wait_s)
+
+    def _most(self) -> int:
+        """Return how many of the tuples that wait the next step may take; 0: none yet."""
+        return self._slices.size
+
+    def _fetch(self, wanted: int, wait_s: float) -> None:
         # Release what the last step covered, now at the latest: nothing else may follow soon.
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
@@ -149,13 +166,12 @@ class Attempt:
     def _longest_wait(self) -> float:
         now = self._around.clock()
         next_at = self._ticks.next_at if self._ticks is not None else None
-        wait_s = _LONGEST_WAIT_S if next_at is None else min(_LONGEST_WAIT_S, next_at - now)
+        wait_s = LONGEST_WAIT_S if next_at is None else min(LONGEST_WAIT_S, next_at - now)
         return max(0.0, wait_s)
 
-    def _work(self, ticks: Sequence[Chunk]) -> None:
-        """Execute what waits, as much as fits into one step, and commit it."""
+    def _work(self, most: int, ticks: Sequence[Chunk]) -> None:
+        """Execute so much of what waits, and commit it."""
         self._slices.begin()
-        most = self._slices.size
         if self._retaken is None:
             shares = self._backlog.first(most)
         else:
@@ -194,7 +210,7 @@ class Attempt:
             ticks,
             states,
         )
-        step.record.tell_resets = partial(self._tell_resets, step)
+        step.record.tell_resets = partial(self._resets.meanwhile, step)
         self.doing = step
         try:
             with around.counting.executing(self.task, self._setup.component):
@@ -225,11 +241,8 @@ class Attempt:
         return done
 
     def _covered(self, number: int, shares: Sequence[Share], done: Done) -> Covered:
-        executed = list(_first(shares, done.executed))
         ticks = 0 if self._ticks is None else self._ticks.count + done.ticked
-        covered = self._backlog.covering(executed, number, ticks)
-        self._backlog.remove(executed)
-        return covered
+        return self._backlog.take_out(first_of(shares, done.executed), number, ticks)
 
     def _leave(
         self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
@@ -237,7 +250,8 @@ class Attempt:
         """Commit, however long Redis is away; a step with a state begins again with a new
         attempt instead.
         """
-        self._reset(done)
+        if done.record.resets:
+            self._resets.after(done)
         if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:
@@ -249,23 +263,11 @@ class Attempt:
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
         )
 
+    def _working_copy(self, snapshot: bytes | None) -> WorkingCopy:
+        around = self._around
+        return WorkingCopy(around.topology, self.task, around.config, around.key, snapshot)
+
     # -- around it -------------------------------------------------------------------------------
-
-    def _reset(self, done: Done) -> None:
-        ledger = self._around.ledger
-        rows = done.record.resets
-        if ledger is not None and rows:
-            ledger.reset_timeout([root for row in rows for root in done.roots(row)])
-
-    def _tell_resets(self, step: Step, rows: Sequence[int]) -> bool:
-        """Pass the rows on while the bolt works; False: when the step ends."""
-        ledger = self._around.ledger
-        if ledger is not None:
-            try:
-                ledger.reset_timeout([root for row in rows for root in step.roots(row)])
-            except RedisUnavailableError:
-                return False
-        return True
 
     def _wait_for_room(self, seconds: float) -> None:
         if self._stop.wait(seconds):
@@ -285,12 +287,3 @@ class Attempt:
                 said = True
             if self._stop.wait(_RETRY_S):
                 raise StaleAttemptError("the run is over")
-
-
-def _first(shares: Sequence[Share], executed: int) -> Iterator[Share]:
-    """The part of the shares that was executed."""
-    for share in shares:
-        if executed <= 0:
-            return
-        yield Share(share.entry, share.rows[:executed])
-        executed -= len(share.rows)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,8 @@ class Backlog:
     def __init__(self, done: Mapping[str, bytes]) -> None:
         """``done`` has the bitmaps of entries that earlier attempts covered in part."""
         self._done = dict(done)
-        self._open: deque[OpenEntry] = deque()
+        # By position, in the order of the inbox; those without rows are gone.
+        self._open: dict[str, OpenEntry] = {}
         self._passed_over: list[Entry] = []
         # Number of tuples that wait.
         self.tuples = 0
@@ -70,18 +71,16 @@ class Backlog:
             rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
             if rows.size:
                 open_entry = OpenEntry(entry.position, chunk, len(entry.payload), rows)
-                self._open.append(open_entry)
+                self._open[entry.position] = open_entry
                 self.tuples += rows.size
         return strange
 
     def first(self, most: int) -> list[Share]:
         """The first ``most`` tuples that wait; fewer if there are no more."""
         shares: list[Share] = []
-        for open_entry in self._open:
+        for open_entry in self._open.values():
             if most <= 0:
                 break
-            if not open_entry.rows.size:
-                continue
             shares.append(Share(open_entry, open_entry.rows[:most]))
             most -= len(shares[-1].rows)
         return shares
@@ -89,19 +88,27 @@ class Backlog:
     def one_of(self, identities: AbstractSet[int]) -> Share | None:
         """The first waiting tuple that is one of these, alone."""
         wanted = np.fromiter(identities, np.uint64)
-        for open_entry in self._open:
+        for open_entry in self._open.values():
             known = row_seeds(open_entry.chunk.lineage)[open_entry.rows]
             rows = open_entry.rows[np.isin(known, wanted)]
             if rows.size:
                 return Share(open_entry, rows[:1])
         return None
 
+    def of(self, rows: Mapping[str, Sequence[int]]) -> list[Share]:
+        """These waiting tuples: the rows of each position, ascending, as the positions are."""
+        return [Share(self._open[position], np.array(those)) for position, those in rows.items()]
+
+    def latest(self, count: int) -> list[OpenEntry]:
+        """The last ``count`` entries, in order."""
+        return list(islice(reversed(self._open.values()), count))[::-1]
+
     def exactly(self, sealed: Covered) -> list[Share]:
         """The tuples of a sealed step: those that it covers, and no step before it did."""
         shares = []
         whole = set(sealed.whole)
-        for open_entry in self._open:
-            if open_entry.position in whole and open_entry.rows.size:
+        for open_entry in self._open.values():
+            if open_entry.position in whole:
                 shares.append(Share(open_entry, open_entry.rows))
             elif open_entry.position in sealed.part:
                 covered = rows_in(sealed.part[open_entry.position])
@@ -110,7 +117,21 @@ class Backlog:
                     shares.append(Share(open_entry, rows))
         return shares
 
-    def covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
+    def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
+        """Forget these tuples, and what was passed over: a step that covers them is on its way.
+
+        Returns what it covers.
+        """
+        covered = self._covering(shares, step, ticks)
+        self._passed_over.clear()
+        for share in shares:
+            share.entry.rows = _without(share.entry.rows, share.rows)
+            self.tuples -= len(share.rows)
+            if not share.entry.rows.size:
+                del self._open[share.entry.position]
+        return covered
+
+    def _covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         """Return what a step covers that has worked on these shares."""
         whole = [entry.position for entry in self._passed_over]
         part: dict[str, bytes] = {}
@@ -127,15 +148,6 @@ class Backlog:
                 part[open_entry.position] = _bitmap(total, _without(open_entry.rows, share.rows))
         return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
-    def remove(self, shares: Sequence[Share]) -> None:
-        """Forget these tuples, and what was passed over: a step that covers them is on its way."""
-        self._passed_over.clear()
-        for share in shares:
-            share.entry.rows = _without(share.entry.rows, share.rows)
-            self.tuples -= len(share.rows)
-        while self._open and not self._open[0].rows.size:
-            self._open.popleft()
-
     def cover(self, sealed: Covered) -> None:
         """A sealed step was repeated: what it covered in part is done, when its
         entries are taken.
@@ -146,9 +158,25 @@ class Backlog:
         return self.tuples > 0 or bool(self._passed_over)
 
     @property
+    def entries(self) -> int:
+        """Number of entries with tuples that wait."""
+        return len(self._open)
+
+    @property
     def oldest(self) -> str | None:
         """The position of the first tuple that waits."""
-        return next((one.position for one in self._open if one.rows.size), None)
+        return next(iter(self._open), None)
+
+
+def first_of(shares: Sequence[Share], executed: int) -> list[Share]:
+    """The part of the shares that was executed."""
+    done = []
+    for share in shares:
+        if executed <= 0:
+            break
+        done.append(Share(share.entry, share.rows[:executed]))
+        executed -= len(share.rows)
+    return done
 
 
 def rows_left(total: int, done: bytes | None) -> Rows:

@@ -6,10 +6,10 @@ import copy
 import hashlib
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tiercel.queues.inbox.chunk import Lineage
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
@@ -49,14 +49,14 @@ class WorkingCopy:
         self._key = key
         # As it was signed; None: the copy is as ``prepare`` left it.
         self._snapshot = snapshot
-        self._bolt: AnyBolt | None = None
+        self._bolt: StepBolt | None = None
         self._digest = b""
         self._local: set[str] = set()
         # True if the newest snapshot has no attribute.
         self._was_bare = False
         self.held = Held()
 
-    def ready(self) -> AnyBolt | BaseException:
+    def ready(self) -> StepBolt | BaseException:
         """The copy, made now if there is none; or what ``prepare`` raised."""
         if self._bolt is None:
             try:
@@ -112,10 +112,9 @@ class WorkingCopy:
     def _purpose(self) -> str:
         return f"task {self._task}"
 
-    def _made(self) -> AnyBolt:
-        bolt = copy.deepcopy(self._topology.bolts[self._component].bolt)
-        settings = {**self._config, **self._topology.config_of(self._component).as_mapping()}
-        bolt.prepare(settings, self._topology.context_of(self._task))
+    def _made(self) -> StepBolt:
+        bolt = cast("StepBolt", copy.deepcopy(self._topology.bolts[self._component].bolt))
+        bolt.prepare(self._settings(), self._topology.context_of(self._task))
         # Anything that ``prepare`` made and cannot travel is made again in every process.
         packed = pack(bolt, set())
         self._local = set(packed.stuck)
@@ -127,6 +126,9 @@ class WorkingCopy:
                 self.held = unpack(bolt, content)
                 self._digest = _digest(content)
         return bolt
+
+    def _settings(self) -> dict[str, Any]:
+        return {**self._config, **self._topology.config_of(self._component).as_mapping()}
 
     def _content(self, snapshot: bytes) -> bytes | None:
         """Return the signed snapshot; None, and the bolt begins anew, for one that this run
@@ -142,7 +144,7 @@ class WorkingCopy:
             )
             return None
 
-    def _packed(self, bolt: AnyBolt, record: Record, lineage: Lineage) -> Packed | None:
+    def _packed(self, bolt: StepBolt, record: Record, lineage: Lineage) -> Packed | None:
         try:
             packed = pack(bolt, self._local, record, lineage)
         except RAISED as error:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+from tiercel.spark_jobs.bolts.retry_later import later_of
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
@@ -92,9 +93,11 @@ def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
         flush()
     except RAISED as error:
         reason = f"flush: {reason_of(error)}"
-        log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
-        record.report(reason)
-        record.abort(reason)
+        later = later_of(error)
+        if later is None or later.blame:
+            log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
+            record.report(reason)
+        record.abort(reason, later)
         return False
     return True
 
@@ -109,10 +112,12 @@ def fail_all(record: Record, error: BaseException, where: str) -> None:
 
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
     reason = reason_of(error)
-    if record.report(reason):
+    later = later_of(error)
+    # What no message is to blame for is no error to show.
+    if (later is None or later.blame) and record.report(reason):
         # With the traceback, and not at a level that people see: the reason reaches them from the
         # spout and the counters.
         log.debug(
             "%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"}
         )
-    record.fail(tup, reason)
+    record.fail(tup, reason, later)

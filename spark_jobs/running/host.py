@@ -8,16 +8,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.task import BoltTask
-from tiercel.spark_jobs.suspects.watchdog import Watchdog, Watched
-from tiercel.spark_jobs.topology.config import Config
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, Watchdog, Watched
+from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ _BEAT_S = 1.0
 _PATIENCE_S = 10.0
 # Time for them when the process ends because a bolt hangs.
 _PARTING_S = 1.0
-# Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
-_SHORTEST_HANG_S = 5.0
 
 Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 
@@ -53,7 +51,10 @@ class Host:
             threading.Thread(target=task.run, name=f"task {task.task}", daemon=True)
             for task in self._tasks
         ]
-        self._watching = watching or partial(Watchdog, hang_of(around.topology.config))
+        self._watching = watching or partial(Watchdog, around.longest_call)
+        self._lookouts: Sequence[Watched] = ()
+        # The call that each task was in at the last beat, and since when.
+        self._calls: dict[int, tuple[Doing, float]] = {}
         self._stop = threading.Event()
         self._over = False
 
@@ -68,8 +69,13 @@ class Host:
         Raises LostTaskError when a task cannot go on in this process.
         """
         suspicion = self._around.suspicion
-        lookouts = [
-            suspicion.lookout(task.task, task.executing, self._waiting(task))
+        self._lookouts = lookouts = [
+            suspicion.lookout(
+                task.task,
+                task.executing,
+                self._waiting(task),
+                call_limit(self._around.topology, task.task),
+            )
             for task in self._tasks
         ]
         with self._watching(lookouts, self._part).looking():
@@ -107,7 +113,7 @@ class Host:
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
             around.counting.flush()
-            stale = around.inboxes.beat(around.run, attempts)
+            stale = around.inboxes.beat(around.run, attempts, self._doing_s())
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return
@@ -120,6 +126,18 @@ class Host:
                 task.error = task.error or StaleAttemptError(
                     "another attempt or run has taken over"
                 )
+
+    def _doing_s(self) -> dict[int, float]:
+        """Seconds for which tasks have been in one call of their bolt, as far as the beats saw."""
+        now = time.monotonic()
+        before = self._calls
+        self._calls = {}
+        for lookout in self._lookouts:
+            doing = lookout.doing()
+            if doing is not None:
+                last, since = before.get(doing.task, (None, now))
+                self._calls[doing.task] = (doing, since if doing.same(last) else now)
+        return {task: now - since for task, (_, since) in self._calls.items() if since < now}
 
     def _run_is_over(self) -> bool:
         """Return True if no task may begin a new attempt."""
@@ -138,11 +156,15 @@ class Host:
             log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})
 
 
-def hang_of(config: Config) -> timedelta | None:
-    """Return how long one call of a bolt may last.
+def call_limit(topology: Topology, task: int) -> CallLimit | None:
+    """Return how long a call of a task's bolt may last where ``execute_timeout_secs`` says so.
 
-    None: without limit, for no message times out.
+    Where that is longer than a message's timeout, the timeout begins anew every third of itself.
     """
-    if not config.enable_message_timeouts:
+    component = topology.component_of(task)
+    config = topology.config if is_system(component) else topology.config_of(component)
+    if config.execute_timeout_secs is None:
         return None
-    return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))
+    timeout_s = config.message_timeout_secs
+    lasts = config.enable_message_timeouts and config.execute_timeout_secs > timeout_s
+    return CallLimit(config.execute_timeout_secs, timeout_s / 3 if lasts else None)

@@ -20,22 +20,22 @@ from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.ledger import Failure, Updates
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
 from tiercel.queues.inbox.records import Parcel
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt, ArrowBolt
-from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
+from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.departures import Departure, departures
 from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
-from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
 from tiercel.spark_jobs.running.backlog import Share
-from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.batch_execution import execute_batches
 from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
 from tiercel.spark_jobs.running.states import TaskStates
+from tiercel.spark_jobs.running.step_setup import StepSetup
 from tiercel.spark_jobs.suspects.notes import Watch
-from tiercel.spark_jobs.topology.graph import Topology
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
@@ -73,36 +73,6 @@ class Done:
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
-
-
-class StepSetup:
-    """Everything that the steps of one bolt task share: its outputs, its copy, the
-    places of the targets.
-    """
-
-    def __init__(
-        self,
-        topology: Topology,
-        task: int,
-        copy: WorkingCopy,
-        unbounded: AbstractSet[int],
-        local: AbstractSet[int],
-    ) -> None:
-        """``unbounded`` are the tasks that this one must never wait for: they lie on
-        a cycle with it.
-
-        ``local`` are those in its process.
-        """
-        self.topology = topology
-        self.task = task
-        self.component = topology.component_of(task)
-        self.copy = copy
-        self.outputs = Outputs(topology, task, local)
-        self.unbounded = unbounded
-        bolt = topology.bolts[self.component].bolt
-        self.basic = isinstance(bolt, BasicBolt)
-        self.arrow = isinstance(bolt, ArrowBolt)
-        self.stateful = isinstance(bolt, StatefulBolt)
 
 
 class Step:
@@ -171,11 +141,15 @@ class Step:
         self._run(self._bolt, may, noting)
         return self._done()
 
-    def _run(self, bolt: AnyBolt, may: May | None, noting: Noting | None) -> None:
+    def _run(self, bolt: StepBolt, may: May | None, noting: Noting | None) -> None:
         record = self.record
         self.at_work = True
         if isinstance(bolt, ArrowBolt):
             trusted = execute_arrow(bolt, cast("ArrowRecord", record), cast("Watch | None", noting))
+        elif isinstance(bolt, BatchBolt):
+            # Where each tuple is noted, each is a call, and the step is cut as others are.
+            cut = partial(self._while_it_may, may, noting) if may and noting else noting
+            trusted = execute_batches(bolt, record, cast("Watch | None", cut))
         else:
             watch = cast(
                 "Watch | None", partial(self._while_it_may, may, noting) if may else noting
@@ -253,8 +227,8 @@ class Step:
         snapshot = self._setup.copy.snapshot(record, lineage)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = [
-            Failure(root=root, component=record.component, task=self._of.task, reason=reason)
-            for row, reason in record.reasons.items()
+            record.failure(row, root, self._of.task)
+            for row in record.reasons
             for root in roots_of(lineage, row)
         ]
         return Done(
@@ -296,4 +270,6 @@ class Step:
     def _departures(self) -> Sequence[Departure]:
         if isinstance(self.record, ArrowRecord):
             return list(arrow_departures(self.record, self.lineage, self._seeds))
-        return departures(self.record, self.lineage, self._seeds, basic=self._setup.basic)
+        basic = self._setup.basic
+        batch = self._setup.batch
+        return departures(self.record, self.lineage, self._seeds, basic=basic, batch=batch)

@@ -15,7 +15,7 @@ from tiercel.spark_jobs.suspects.case import REASON
 from tiercel.spark_jobs.suspects.lookout import Lookout
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 from tiercel.spark_jobs.suspects.turns import Turns
-from tiercel.spark_jobs.suspects.watchdog import WatchedStep
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, WatchedStep
 
 
 class Suspicion:
@@ -44,11 +44,13 @@ class Suspicion:
         task: int,
         work: Callable[[], WatchedStep | None],
         waiting: Callable[[], Iterable[int]] = tuple,
+        limit: CallLimit | None = None,
     ) -> Lookout:
         """Looks at one task for the watchdog; ``work`` returns the step that it executes,
         ``waiting`` the inbox's roots.
         """
-        return Lookout(self._token(task), self._book, self._ledger, work, waiting)
+        token = self._token(task)
+        return Lookout(token, self._book, self._ledger, work, waiting=waiting, limit=limit)
 
     def notes(self, task: int) -> ExecutionNotes | None:
         """The notes of the task, the same ones in a process: another attempt in this process is
@@ -87,6 +89,31 @@ class RetakenInput:
         notes = self._suspicion.notes(self._task) if self._taken is not None else None
         alone = backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
         return backlog.first(most) if alone is None else [alone]
+
+    def waits(self, backlog: Backlog) -> bool:
+        """Return True if some of it is what the next step would take."""
+        return self._looks_at(backlog.first(1))
+
+    def goes_together(self) -> bool:
+        """Return True if its tuples may be under way at once: every death that was noted has been
+        put down to a tuple.
+        """
+        notes = self._suspicion.notes(self._task)
+        return notes is None or notes.clear
+
+    def execute_together(self, shares: Sequence[Share], step: Step) -> Done:
+        """Execute a step of calls that are under way at once, noted as one piece of work, so that
+        the next death shows.
+        """
+        notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
+        if notes is None:
+            return step.execute()
+        noting = partial(notes.watch_together, step.record, step.roots, step.identity)
+        with self._suspicion.turns.together():
+            try:
+                return step.execute(None, noting)
+            finally:
+                notes.rest()
 
     def execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
         """Execute a step of these; ``may`` is None for one that was sealed, and is

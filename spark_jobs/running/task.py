@@ -9,7 +9,8 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.step import Step
+from tiercel.spark_jobs.running.attempts import attempt_at
+from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +33,10 @@ class BoltTask:
         """The number of the attempt that is at work."""
         return self._current.sender.attempt if self._current else None
 
-    def executing(self) -> Step | None:
+    def executing(self) -> WatchedStep | None:
         """The step whose tuples are being executed; for the watchdog's thread."""
         current = self._current
-        step = current.doing if current else None
-        return step if step is not None and step.at_work else None
+        return current.executing() if current is not None else None
 
     def stop(self) -> None:
         """End after the step that is at work."""
@@ -67,7 +67,7 @@ class BoltTask:
         """A new attempt, when Redis answers; None after ``stop``."""
         while not self._stop.is_set():
             try:
-                return Attempt(self._around, self.task, self._stop)
+                return attempt_at(self._around, self.task, self._stop)
             except RedisUnavailableError as error:
                 log.warning("task %d waits: %s", self.task, error, extra={"event": "redis_away"})
                 self._stop.wait(_RETRY_S)

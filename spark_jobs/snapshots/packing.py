@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.record import Record
@@ -50,7 +50,7 @@ class Packed:
 
 
 def pack(
-    bolt: AnyBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None
+    bolt: StepBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None
 ) -> Packed:
     """Take a snapshot of a copy, without its attributes ``local``, after the step that
     ``record`` is of.
@@ -78,7 +78,7 @@ def pack(
     return Packed(content=b"".join(_framed([pickled, *_held_frames(held)])), held=held, stuck=stuck)
 
 
-def unpack(bolt: AnyBolt, content: bytes) -> Held:
+def unpack(bolt: StepBolt, content: bytes) -> Held:
     """Give a prepared copy the attributes of a snapshot; returns the tuples it holds.
 
     Only for bytes that we wrote.

@@ -8,25 +8,29 @@ from dataclasses import replace
 from tiercel.acker.ledger import Failure, Ledger, Token
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.case import DEATHS, Suspect
-from tiercel.spark_jobs.suspects.watchdog import Doing, WatchedStep
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, WatchedStep
 
 
 class Lookout:
     """Looks at one bolt task, from the watchdog's thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
         self,
         token: Token,
         book: CaseBook | None,
         ledger: Ledger | None,
         work: Callable[[], WatchedStep | None],
+        *,
         waiting: Callable[[], Iterable[int]] = tuple,
+        limit: CallLimit | None = None,
     ) -> None:
         """``work`` returns the step that is being executed; ``token`` names the case of the task.
 
-        ``waiting`` returns the roots of what is in the task's inbox, that of the step among them.
+        ``waiting`` returns the roots of what is in the task's inbox, that of the step among them;
+        ``limit`` is that of the task's calls, where the bolt has one of its own.
         """
         self.task = token.task
+        self.limit = limit
         self._token = token
         self._book = book
         self._ledger = ledger
@@ -57,6 +61,17 @@ class Lookout:
         self._helped = behind
         if new:
             self._ledger.reset_timeout(sorted(new))
+
+    def renew(self, doing: Doing) -> None:
+        """Begin the timeouts anew of all that waits for the call: its own tuples, those of the step
+        that are done and not committed, and what is in the inbox behind them.
+        """
+        item = doing.item
+        work = doing.work
+        if self._ledger is None or work is None:
+            return
+        own = work.roots(item.row) if item is not None else ()
+        self._ledger.reset_timeout(sorted({*self._waiting(), *own}))
 
     def hung(self, doing: Doing, limit_s: float) -> None:
         """Fail the trees of the tuple that hangs, at once, and let the next attempt leave it out.

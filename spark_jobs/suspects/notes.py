@@ -51,6 +51,15 @@ class ExecutionNotes:
         if failures:
             ledger.fail(failures)
 
+    @property
+    def clear(self) -> bool:
+        """True if every death that was noted has been put down to a tuple.
+
+        Of tuples that were executed at once, it is one of them.
+        """
+        guilty = self._case.guilty
+        return all(not guilty.isdisjoint(each.roots) for each in self._case.suspects)
+
     def watch(
         self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]
     ) -> Iterator[T]:
@@ -64,8 +73,7 @@ class ExecutionNotes:
         """
         for item in items:
             trees = roots(item.row)
-            if trees and self._guilty.issuperset(trees):
-                record.fail(item, REASON)
+            if self._fails(record, item, trees):
                 continue
             # An untracked tuple has no message that could be delivered again or be dead-lettered.
             self._note(self._suspect(record, item.seed, trees) if trees else None)
@@ -73,6 +81,30 @@ class ExecutionNotes:
             if self._flushing and not flush():
                 break
         self._note(None if self._flushing else self._suspect(record, None))
+
+    def watch_together(
+        self,
+        record: Record,
+        roots: Roots,
+        identity: int,
+        items: Iterable[T],
+        flush: Callable[[], bool],  # noqa: ARG002 - as the others are given it
+    ) -> Iterator[T]:
+        """The input of a step whose tuples are executed at once, noted by the step's identity.
+
+        What only belongs to trees of the guilty fails before the first one is executed.
+        """
+        kept = [item for item in items if not self._fails(record, item, roots(item.row))]
+        trees = [root for item in kept for root in roots(item.row)]
+        self._note(self._suspect(record, identity, trees))
+        yield from kept
+        self._note(self._suspect(record, None))
+
+    def _fails(self, record: Record, item: Item, trees: Sequence[int]) -> bool:
+        guilty = bool(trees) and self._guilty.issuperset(trees)
+        if guilty:
+            record.fail(item, REASON)
+        return guilty
 
     def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
         """A step that was sealed is executed again, as a whole, for it must do the same work;

@@ -1,5 +1,5 @@
-"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout has
-failed, and blocks its task.
+"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout, or than
+its bolt may take (``execute_timeout_secs``), has failed, and blocks its task.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
 _LONGEST_PAUSE_S = 1.0
+# A call that lasts so long is one for which others wait.
+_LONG_S = 1.0
 # Limits, after which even the thread that looks must be taken for blocked.
 _BLOCKED_AFTER = 2
 
@@ -56,8 +58,21 @@ class Doing(NamedTuple):
         )
 
 
+class CallLimit(NamedTuple):
+    """Limit on how long one call of a bolt may last, in seconds."""
+
+    ends_s: float
+    # A call may last longer than a message before it times out: then the timeouts of what waits for
+    # it begin anew so often. None: it may not.
+    renew_s: float | None = None
+
+
 class Watched(Protocol):
     """One bolt task, as the watchdog's thread sees it."""
+
+    # None: that of the watchdog.
+    @property
+    def limit(self) -> CallLimit | None: ...
 
     def doing(self) -> Doing | None:
         """Return the call that is under way; None: none of the user's."""
@@ -65,6 +80,10 @@ class Watched(Protocol):
 
     def lasts(self, doing: Doing) -> None:
         """It has done the same for half of the limit. Called once for each ``doing``."""
+        ...
+
+    def renew(self, doing: Doing) -> None:
+        """It is at work, and may be for long: what waits for it shall not time out meanwhile."""
         ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
@@ -110,10 +129,14 @@ class Watchdog:
         """``part`` is called with the task that hangs, before the process ends: time for the
         other ones to finish.
 
-        Without a ``limit`` nothing is looked at.
+        ``limit`` is that of tasks without one of their own; where neither is, nothing is looked at.
         """
-        self._limit_s = limit.total_seconds() if limit else 0.0
-        self._watched = watched
+        usual = CallLimit(limit.total_seconds()) if limit else None
+        self._watched = [(one, mine) for one in watched if (mine := one.limit or usual) is not None]
+        limits = [mine for _, mine in self._watched]
+        renewals = [mine.renew_s / 3 for mine in limits if mine.renew_s]
+        self._pause_s = min([_LONGEST_PAUSE_S, *renewals, *(mine.ends_s / 10 for mine in limits)])
+        self._blocked_s = _BLOCKED_AFTER * max([mine.ends_s for mine in limits], default=0.0)
         self._part = part
         self._die = die
         self._putting = putting
@@ -122,10 +145,10 @@ class Watchdog:
     @contextmanager
     def looking(self) -> Iterator[None]:
         """Look within the block. Afterwards the process may live on: Spark uses it again."""
-        if not self._limit_s:
+        if not self._watched:
             yield
             return
-        self._putting.off(_BLOCKED_AFTER * self._limit_s)
+        self._putting.off(self._blocked_s)
         thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         thread.start()
         try:
@@ -136,40 +159,47 @@ class Watchdog:
             self._putting.cancel()
 
     def _run(self) -> None:
-        pause_s = min(_LONGEST_PAUSE_S, self._limit_s / 10)
         seen: list[tuple[Doing | None, float]] = [(None, 0.0)] * len(self._watched)
         told: dict[int, Doing] = {}
-        while not self._over.wait(pause_s):
-            self._putting.off(_BLOCKED_AFTER * self._limit_s)
+        renewed = [float("-inf")] * len(self._watched)
+        while not self._over.wait(self._pause_s):
+            self._putting.off(self._blocked_s)
             now = time.monotonic()
-            for at, watched in enumerate(self._watched):
+            for at, (watched, limit) in enumerate(self._watched):
                 doing = watched.doing()
                 before, since = seen[at]
                 if doing is None or not doing.same(before):
                     seen[at] = doing, now
-                elif now - since >= self._limit_s:
-                    self._end(watched, doing)
+                elif now - since >= limit.ends_s:
+                    self._end(watched, doing, limit.ends_s)
                     return
-                elif now - since >= self._limit_s / 2 and not doing.same(told.get(at)):
+                elif limit.renew_s is not None:
+                    # Counted over calls, each of which may be shorter: what waits behind a row of
+                    # them has waited for all of them.
+                    long_s = min(_LONG_S, limit.renew_s)
+                    if now - since >= long_s and now - renewed[at] >= limit.renew_s:
+                        renewed[at] = now
+                        self._tell(watched.renew, doing)
+                elif now - since >= limit.ends_s / 2 and not doing.same(told.get(at)):
                     told[at] = doing
-                    self._tell(watched, doing)
+                    self._tell(watched.lasts, doing)
 
-    def _tell(self, watched: Watched, doing: Doing) -> None:
+    def _tell(self, what: Callable[[Doing], None], doing: Doing) -> None:
         try:
-            watched.lasts(doing)
+            what(doing)
         except Exception as error:  # noqa: BLE001 - what waits behind the call may time out then, and comes again
             log.warning(
                 "could not report a long call: %s", error, extra={"event": "lasting_not_told"}
             )
 
-    def _end(self, watched: Watched, doing: Doing) -> None:
+    def _end(self, watched: Watched, doing: Doing, limit_s: float) -> None:
         log.error(
             "task %d has been stuck in one call for %.0f s; its message fails and its process ends",
             doing.task,
-            self._limit_s, extra={"event": "bolt_hangs"},
+            limit_s, extra={"event": "bolt_hangs"},
         )  # fmt: skip
         try:
-            watched.hung(doing, self._limit_s)
+            watched.hung(doing, limit_s)
         except Exception as error:  # noqa: BLE001 - the process must end, whatever else goes wrong
             log.error(
                 "could not record the hang in Redis: %s", error, extra={"event": "hang_not_told"}

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiercel.queues.spout import Spout
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
+from tiercel.spark_jobs.topology.batching import check_batching
 from tiercel.spark_jobs.topology.checks import (
     check_config,
     check_methods,
@@ -17,6 +18,7 @@ from tiercel.spark_jobs.topology.checks import (
     direct_of,
     streams_of,
 )
+from tiercel.spark_jobs.topology.concurrency import check_concurrency
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.grouping import (
@@ -32,6 +34,8 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
 )
+from tiercel.spark_jobs.topology.limits import check_limit
+from tiercel.spark_jobs.topology.ordering import check_ordering
 
 
 @dataclass
@@ -144,7 +148,8 @@ class TopologyBuilder:
         """
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(
-                f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt or ArrowBolt"
+                f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt, AsyncBolt, "
+                "BatchBolt or ArrowBolt"
             )
         check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
@@ -178,6 +183,10 @@ class TopologyBuilder:
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
             check_subscriptions(topology, id_, spec)
+            check_batching(topology, id_, spec)
+            check_concurrency(id_, spec)
+            check_ordering(topology, id_, spec)
+            check_limit(topology, id_, spec)
         for id_ in (*spouts, *bolts):
             check_config(topology, id_)
         return topology

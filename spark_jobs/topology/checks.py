@@ -8,7 +8,9 @@ from typing import Any
 
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import Schema
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
+from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
+from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
@@ -23,13 +25,21 @@ _NEVER_RUN: dict[Callable[[object], bool], str] = {
 
 def check_methods(id_: str, bolt: AnyBolt) -> None:
     """A call of a generator or a coroutine function runs nothing, and the tuple would be acked."""
-    for method in (bolt.prepare, bolt.execute, bolt.flush, bolt.cleanup):
+    is_async = isinstance(bolt, AsyncBolt)
+    execute = bolt.execute_batch if isinstance(bolt, BatchBolt) else bolt.execute
+    for method in (bolt.prepare, execute, bolt.flush, bolt.cleanup):
         for lazy, what in _NEVER_RUN.items():
-            if lazy(method):
+            if lazy(method) and not (is_async and lazy is inspect.iscoroutinefunction):
                 raise TopologyError(
                     f"bolt {id_!r}: {method.__name__} is {what} and would never run: write a "
                     "plain method"
+                    + (", or derive the bolt from AsyncBolt" if what == "async" else "")
                 )
+    if is_async and not inspect.iscoroutinefunction(bolt.execute):
+        raise TopologyError(
+            f"bolt {id_!r}: execute of an AsyncBolt must be async: write `async def execute`, or "
+            "derive the bolt from BasicBolt"
+        )
 
 
 def streams_of(id_: str, component: Any) -> dict[str, Schema]:

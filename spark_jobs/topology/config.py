@@ -11,15 +11,27 @@ from tiercel.spark_jobs.errors import ConfigValueError
 
 # The settings that a component may have for itself, and which kind of component. The others hold
 # the topology together.
-_OWN = {"max_spout_pending": "spout", "tick_tuple_freq_secs": "bolt"}
+_OWN = {
+    "max_spout_pending": "spout",
+    "tick_tuple_freq_secs": "bolt",
+    "execute_timeout_secs": "bolt",
+}
+# Settings that only a bolt can have, and a topology as a whole cannot.
+_OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Settings of one topology.
 
-    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs``, both
-    also settings that have no name here: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs`` and
+    ``execute_timeout_secs``, both also settings that have no name here:
+    ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+
+    A bolt alone may have ``rate_limit``: ``"100/s"``, ``"5/min"``, ``"1/h"`` or a number per
+    second, of tuples that its tasks begin, all together; ``rate_limit_by``: the field whose values
+    have this limit each; and ``ordered_by``: the field whose tuples of one value are executed one
+    after the other, which needs fields grouping by it. Several fields are a list.
     """
 
     # A tuple whose tree is not complete after this fails with the reason ``timeout``.
@@ -34,6 +46,11 @@ class Config:
     # times a second at most, and once per step. Set it for the topology, or for one bolt:
     # ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``.
     tick_tuple_freq_secs: float | None = None
+    # Time that one call of ``execute`` may last; then its tuple fails and its process is replaced.
+    # None: the message timeout, and five seconds at least. Where it is longer than that, the
+    # timeouts of the messages that wait for the call begin anew while its process lives: set it for
+    # one bolt, ``set_bolt(…, config={"execute_timeout_secs": 3600})``.
+    execute_timeout_secs: float | None = None
     # Time that a spout worker that is asked to stop gives to what is in flight, before it returns
     # it to the queue.
     shutdown_grace_secs: float = 10.0
@@ -59,17 +76,18 @@ class Config:
             "ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0)
         )
         pending = self.max_spout_pending
-        tick = self.tick_tuple_freq_secs
         self._require(
             "max_spout_pending",
             "at least 1, or None",
             good=pending is None or _is_whole(pending, least=1),
         )
-        self._require(
-            "tick_tuple_freq_secs",
-            f"{positive}, or None",
-            good=tick is None or (_is_number(tick) and tick > 0),
-        )
+        for name in ("tick_tuple_freq_secs", "execute_timeout_secs"):
+            seconds = getattr(self, name)
+            self._require(
+                name,
+                f"{positive}, or None",
+                good=seconds is None or (_is_number(seconds) and seconds > 0),
+            )
         self._require(
             "shutdown_grace_secs",
             natural,
@@ -95,6 +113,8 @@ class Config:
             )
         if not (isinstance(changes, Mapping) and _is_mapping(changes)):
             raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
+        if kind == "spout" and (wrong := changes.keys() & _OF_A_BOLT):
+            raise ConfigValueError(f"{min(wrong)} is a setting of bolts, and this is a spout")
         for name in sorted(changes.keys() & {setting.name for setting in fields(cls)}):
             owner = _OWN.get(name)
             if name == "extra":

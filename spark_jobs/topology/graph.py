@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
+from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
-from tiercel.spark_jobs.bolts.arrow_bolt import AnyBolt
 from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.grouping import Grouping
 
@@ -111,7 +113,27 @@ class Topology:
         """Return the context of a spout task, with what its worker offers it."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
-        return SpoutContext(**shared, wake=wake, count=count)
+        return SpoutContext(**shared, wake=wake, count=count, held=self.held)
+
+    @property
+    def held(self) -> timedelta | None:
+        """Time for which a message may be in hand, emitted or waiting for it, where a bolt may take
+        longer than messages live; None: there is no such bolt.
+        """
+        emitted = timedelta(seconds=self.in_flight_secs)
+        return emitted + timedelta(seconds=UNEMITTED_S) if self._long_secs else None
+
+    @property
+    def in_flight_secs(self) -> float:
+        """Time for which a message may be in flight that waits behind no other: its timeout, and
+        each bolt once that may take longer than that.
+        """
+        return self.config.message_timeout_secs + self._long_secs
+
+    @property
+    def _long_secs(self) -> float:
+        limits = [self.config_of(bolt).execute_timeout_secs or 0.0 for bolt in self.bolts]
+        return sum(limit for limit in limits if limit > self.config.message_timeout_secs)
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -144,10 +145,36 @@ def each_order_is_billed_and_a_bad_one_is_kept(example: Example) -> None:
     assert "ValueError: order -1 is for 0 pieces" in reasons
 
 
+def readings_are_stored_and_an_impossible_one_is_kept(example: Example) -> None:
+    readings = [{"id": number, "sensor": "mews", "celsius": 19.5} for number in range(2_000)]
+    bad = {"id": -1, "sensor": "mews", "celsius": -300.0}
+    example.publish("readings", [json.dumps(reading).encode() for reading in [*readings, bad]])
+    wait_until(
+        lambda: example.counted("readings", "acked") == 2_000, 300, "good readings to be acked"
+    )
+    with closing(sqlite3.connect(example.log.parent / "readings.db")) as database:
+        stored = database.execute("SELECT id FROM readings ORDER BY id").fetchall()
+    assert stored == [(number,) for number in range(2_000)]
+    wait_until(lambda: example.counted("readings", "failed") >= 1, 30, "the bad one to fail")
+
+
+def each_line_comes_out_with_its_language(example: Example) -> None:
+    lines = [f"{number} falcons are where they were" for number in range(1_000)]
+    example.publish("lines", [json.dumps({"text": line}).encode() for line in lines])
+    wait_until(lambda: example.counted("lines", "acked") == 1_000, 300, "every line to be acked")
+    found = {}
+    for body, _ in take_all(example.services.amqp_url, "languages"):
+        message = json.loads(body)
+        found[message["text"]] = message["language"]
+    assert found == dict.fromkeys(lines, "English")
+
+
 # Condition to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
+    "bulk_insert": readings_are_stored_and_an_impossible_one_is_kept,
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,
+    "model": each_line_comes_out_with_its_language,
     "random_sentences": what_was_forgotten_times_out_and_comes_again,
     "reliable_sentences": what_failed_comes_again_until_it_is_done,
     "word_count": words_are_counted,

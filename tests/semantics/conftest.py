@@ -1,13 +1,30 @@
-"""Every test here runs on both engines: in memory, and on Spark and Redis."""
+"""Every test here runs on both engines: in memory, and on Spark and Redis.
+
+In memory it runs again with each BasicBolt as an AsyncBolt, and with threads: then many tuples are
+under way at once, and nothing else differs. And with each as a BatchBolt.
+"""
 
 from functools import partial
 
 import pytest
 
+from tests.support.kinds import with_kind
 from tiercel.workers.testing.plugin import StartCluster
 
 
 @pytest.fixture(params=["memory", "spark"])
+def cluster_of_basic(request: pytest.FixtureRequest, local_cluster: StartCluster) -> StartCluster:
+    """``cluster_of``, for what holds where no other tuples are under way."""
+    return partial(local_cluster, engine=request.param)
+
+
+@pytest.fixture(params=["memory", "memory-async", "memory-threads", "memory-batches", "spark"])
 def cluster_of(request: pytest.FixtureRequest, local_cluster: StartCluster) -> StartCluster:
     """``cluster_of(topology, config)`` is a running cluster."""
-    return partial(local_cluster, engine=request.param)
+    engine, _, kind = request.param.partition("-")
+
+    def start(topology, *arguments, **settings):
+        changed = with_kind(topology, kind) if kind else topology
+        return local_cluster(changed, *arguments, engine=engine, **settings)
+
+    return start

@@ -1,10 +1,18 @@
-"""The kinds of bolts beside Bolt and BasicBolt: StatefulBolt and ArrowBolt."""
+"""The kinds of bolts beside Bolt and BasicBolt: StatefulBolt, ArrowBolt, BatchBolt, AsyncBolt, and
+threads.
+
+In memory every test of this folder runs with the last three: see conftest.
+"""
+
+import asyncio
+import time
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from tests.semantics.components import Split, feeding, outcome
-from tiercel import ArrowBolt, BasicBolt, StatefulBolt, TopologyBuilder
+from tiercel import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, StatefulBolt, TopologyBuilder
 
 
 class Count(StatefulBolt):
@@ -76,3 +84,100 @@ def test_an_arrow_bolt_stands_among_others(cluster_of):
     assert cluster.fail_reasons("s") == ["split[2]: a bad line"] or cluster.fail_reasons("s") == [
         "split[3]: a bad line"
     ]
+
+
+class SplitBatch(BatchBolt):
+    """As SplitColumns, and raises for a line that holds "worse"; says how large its batch was."""
+
+    output_streams = {"default": "word string", "sizes": "tuples long"}  # noqa: RUF012 - as users write it
+    size = 4
+    on_error = "split"
+
+    def execute_batch(self, tuples, collector):
+        for tup in tuples:
+            if "bad" in tup["line"]:
+                collector.fail(tup, "a bad line")
+            for word in tup["line"].split():
+                if word == "worse":
+                    raise ValueError("a worse line")
+                collector.emit([word], tup)
+        collector.emit([len(tuples)], tuples, stream="sizes")
+
+
+def test_a_batch_bolt_stands_among_others(cluster_of):
+    builder = TopologyBuilder("batch")
+    lines = ("a b", "a bad one", "c", "d worse", "e", "f")
+    builder.set_spout("s", feeding(*lines, fields="line string"))
+    builder.set_bolt("split", SplitBatch()).shuffle_grouping("s")
+    builder.set_bolt("tell", Tell(), parallelism=2).fields_grouping("split", "word")
+    cluster = cluster_of(builder.build())
+    cluster.run_until_idle()
+    assert sorted(cluster.read_tuples("tell")) == [["a"], ["b"], ["c"], ["e"], ["f"]]
+    assert sorted(cluster.acked("s")) == ["a b", "c", "e", "f"]
+    assert sorted(cluster.fail_reasons("s")) == [
+        "split[2]: ValueError: a worse line",
+        "split[2]: a bad line",
+    ]
+    assert cluster.pending("s") == 0
+    sizes = [size for [size] in cluster.read_tuples("split", "sizes")]
+    assert sum(sizes) == 5
+    assert max(sizes) <= 4
+
+
+class SplitAsync(AsyncBolt):
+    """Each word of a line, after a while; the first lines take longest."""
+
+    output_fields = "word string"
+
+    async def prepare(self, config, context):
+        self.lines = 0
+        await asyncio.sleep(0)
+
+    async def execute(self, tup, collector):
+        self.lines += 1
+        await asyncio.sleep(0.2 / self.lines)
+        for word in tup["line"].split():
+            collector.emit([word])
+        if "bad" in tup["line"]:
+            raise ValueError("a bad line")
+
+    async def flush(self, collector):
+        await asyncio.sleep(0)
+
+
+class SplitBlocking(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        time.sleep(0.05)
+        for word in tup["line"].split():
+            collector.emit([word])
+        if "bad" in tup["line"]:
+            raise ValueError("a bad line")
+
+
+@pytest.mark.parametrize(
+    ("split", "config"),
+    [(SplitAsync(), {"concurrency": 20}), (SplitBlocking(), {"threads": 20})],
+    ids=["async", "threads"],
+)
+def test_many_tuples_of_one_task_are_under_way_at_once(cluster_of_basic, split, config):
+    lines = ["a b", "bad one", *(f"w{number}" for number in range(18))]
+    feeder = feeding(*lines, fields="line string")
+    builder = TopologyBuilder("waiting")
+    builder.set_spout("s", feeder)
+    builder.set_bolt("split", split, config=config).shuffle_grouping("s")
+    builder.set_bolt("tell", Tell(), parallelism=2).fields_grouping("split", "word")
+    cluster = cluster_of_basic(builder.build())
+    cluster.run_until_idle()
+    cluster.advance_time(1)
+    good = [line for line in lines if line != "bad one"]
+    assert sorted(cluster.read_tuples("tell")) == sorted(
+        [word] for line in good for word in line.split()
+    )
+    assert (sorted(cluster.acked("s")), cluster.failed("s")) == (sorted(good), ["bad one"])
+    assert cluster.fail_reasons("s") == ["split[2]: ValueError: a bad line"]
+    feeder.feed(["again"], "again")
+    cluster.run_until_idle()
+    cluster.advance_time(1)
+    assert cluster.acked("s")[-1] == "again"

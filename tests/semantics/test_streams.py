@@ -99,13 +99,13 @@ class Asking(BasicBolt):
         collector.emit([collector.emit([tup[0]])], stream="told")
 
 
-def test_emit_returns_the_tasks_that_receive_the_tuple(cluster_of):
+def test_emit_returns_the_tasks_that_receive_the_tuple(cluster_of_basic):
     builder = TopologyBuilder("asking")
     builder.set_spout("s", feeding(1))
     builder.set_bolt("asking", Asking()).shuffle_grouping("s")
     builder.set_bolt("all", Pass(), parallelism=3).all_grouping("asking")
     builder.set_bolt("one", Acking(), parallelism=2).global_grouping("asking")
-    cluster = cluster_of(builder.build())
+    cluster = cluster_of_basic(builder.build())
     cluster.run_until_idle()
     [[tasks]] = cluster.read_tuples("asking", "told")
     assert tasks[:-1] == [3, 4, 5, 6], "the last one is the kit's own"

@@ -16,7 +16,8 @@ from pika.exceptions import ChannelWrongStateError
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.consuming.consumer import Consumer
+from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
 from tiercel.queues.retry import RetryPolicy
 
@@ -29,6 +30,7 @@ class Message:
     def __init__(self, body):
         self.body = body
         self.count = 0
+        self.headers = {}
 
 
 class FakeChannel:
@@ -56,11 +58,12 @@ class FakeChannel:
         assert prefetch_count >= 1, "0 means no limit"
         self._prefetch = prefetch_count
 
-    def basic_consume(self, _queue, callback, consumer_tag):
+    def basic_consume(self, _queue, callback, consumer_tag, arguments):
         self._must_be_open()
         assert self._consumer is None, "one consumer at a time"
         self._consumer = SimpleNamespace(callback=callback, prefetch=self._prefetch, open=set())
         self.consumer_tags = [consumer_tag]
+        self.consumer_arguments = arguments
         return consumer_tag
 
     def basic_cancel(self, _tag, callback):
@@ -102,7 +105,7 @@ class FakeChannel:
             self.unacked[self._tag] = message
             self._consumer.open.add(self._tag)
             method = SimpleNamespace(delivery_tag=self._tag, redelivered=message.count > 0)
-            headers = {"x-delivery-count": message.count}
+            headers = {**message.headers, "x-delivery-count": message.count}
             self._consumer.callback(self, method, SimpleNamespace(headers=headers), message.body)
         return done
 
@@ -196,6 +199,27 @@ class FakeDeadLetterWriter:
         pass
 
 
+class FakeDelayWriter:
+    """Keeps what was copied, as (body, seconds, failures)."""
+
+    def __init__(self):
+        self.asked = deque()
+        self.delayed = []
+
+    def copy(self, body, _properties, seconds, failures, done):
+        self.asked.append((body, seconds, failures, done))
+
+    def answer(self, *, taken):
+        if self.asked:
+            *copy, done = self.asked.popleft()
+            if taken:
+                self.delayed.append(tuple(copy))
+            done(None if taken else PublishRefusedError("no permission"))
+
+    def close(self, _timeout_s):
+        pass
+
+
 class ConsumerBench:
     """A consumer on a channel that fails when it is told to."""
 
@@ -213,7 +237,9 @@ class ConsumerBench:
         with patch("tiercel.queues.consuming.consumer.Link", FakeLink):
             self.consumer = Consumer(Address.parse("amqp://host"), settings)
         self.link = self.consumer._link
-        self.dead_letter_writer = self.consumer._dead_letter_writer = FakeDeadLetterWriter()
+        copies = self.consumer._copies
+        self.dead_letter_writer = copies._dead_letter_writer = FakeDeadLetterWriter()
+        self.delay_writer = copies._delay_writer = FakeDelayWriter()
         if limit is not None:
             self.consumer._limit = limit
         self.channel = None

@@ -18,6 +18,7 @@ from tiercel.queues.inbox.records import Bounds, Sender
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.running.task import BoltTask
@@ -94,7 +95,7 @@ class InboxCluster:
 
     def attempt(self, task: int) -> Attempt:
         """A new attempt at a task, in this thread; it has repeated what was sealed."""
-        attempt = Attempt(self.around, task, threading.Event())
+        attempt = attempt_at(self.around, task, threading.Event())
         attempt.recover()
         return attempt
 

@@ -26,9 +26,10 @@ from tiercel.queues.inbox.records import Appended, Bounds, Parcel, Sender
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running import commit
+from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.running.task import Around, Attempt
+from tiercel.spark_jobs.running.task import Around
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
@@ -144,7 +145,9 @@ class Pump:
             suspicion=Suspicion(RUN, self.book, self.ledger if ledger else None),
             clock=lambda: self.now,
         )
-        self.attempts = {task: Attempt(self.around, task, threading.Event()) for task in self.tasks}
+        self.attempts = {
+            task: attempt_at(self.around, task, threading.Event()) for task in self.tasks
+        }
         self.feeds = [self.ledger.feed(owner) for owner in range(1, topology.spout_tasks + 1)]
         self.acked: list[int] = []
         self.failed: dict[int, str] = {}
@@ -198,7 +201,7 @@ class Pump:
         tracked = self.around.ledger
         self.around = replace(self.around, suspicion=Suspicion(self.around.run, self.book, tracked))
         for task in tasks or self.tasks:
-            self.attempts[task] = Attempt(self.around, task, threading.Event())
+            self.attempts[task] = attempt_at(self.around, task, threading.Event())
             self.attempts[task].recover()
 
     def work(self, *tasks: int) -> bool:

@@ -107,7 +107,9 @@ def kill(
     wait: Annotated[
         float | None,
         typer.Option(
-            min=0, help="seconds, at most, for what is in flight; by default the message timeout"
+            min=0,
+            help="seconds, at most, for what is in flight; by default the message timeout, and"
+            " the execute_timeout_secs of bolts that take longer",
         ),
     ] = None,
     redis: Redis = None,

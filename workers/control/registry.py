@@ -33,6 +33,8 @@ class TopologyNote:
     spout_tasks: int
     message_timeout_secs: float
     graph: Graph
+    # Time for which a message may be in flight: more than its timeout where a bolt takes long.
+    in_flight_secs: float
 
 
 class Registry:
@@ -143,9 +145,11 @@ def topology_named(redis_url: str, name: str) -> TopologyNote:
 
 
 def _packed(topology: Topology) -> str:
-    return json.dumps(
-        [topology.spout_tasks, topology.config.message_timeout_secs, pack_graph(graph_of(topology))]
-    )
+    timeout_secs = topology.config.message_timeout_secs
+    note = [topology.spout_tasks, timeout_secs, pack_graph(graph_of(topology))]
+    if topology.in_flight_secs != timeout_secs:
+        note.append(topology.in_flight_secs)
+    return json.dumps(note)
 
 
 def _note(name: str, said: bytes) -> TopologyNote:
@@ -154,15 +158,21 @@ def _note(name: str, said: bytes) -> TopologyNote:
     """
     if not name or not name.isprintable():
         raise ValueError("no topology has such a name")
-    spout_tasks, timeout_secs, packed = json.loads(said, parse_constant=_no_number)
+    spout_tasks, timeout_secs, packed, *longer = json.loads(said, parse_constant=_no_number)
     graph = unpack_graph(packed)
     tasks = sorted(task for spout in graph.spouts for task in spout.tasks)
     if tasks != list(range(1, len(tasks) + 1)) or spout_tasks != len(tasks):
         raise ValueError("the tasks of its spouts do not count from 1")
-    if not isinstance(timeout_secs, int | float) or timedelta(seconds=timeout_secs) <= timedelta(0):
-        raise ValueError("its message timeout is no number of seconds")
+    (in_flight_secs,) = longer or [timeout_secs]
+    for seconds in (timeout_secs, in_flight_secs):
+        if not isinstance(seconds, int | float) or timedelta(seconds=seconds) <= timedelta(0):
+            raise ValueError("its message timeout is no number of seconds")
     return TopologyNote(
-        name=name, spout_tasks=spout_tasks, message_timeout_secs=timeout_secs, graph=graph
+        name=name,
+        spout_tasks=spout_tasks,
+        message_timeout_secs=timeout_secs,
+        graph=graph,
+        in_flight_secs=in_flight_secs,
     )
 
 

@@ -90,15 +90,16 @@ class Steering:
 
         Returns whether all have ended.
 
-        ``wait_s`` of None is the message timeout. What is in flight when the wait is over goes
-        back to the broker.
+        ``wait_s`` of None is the message timeout, and the time that bolts may take which take
+        longer (``execute_timeout_secs``). What is in flight when the wait is over goes back to the
+        broker.
         """
         if not self._remaining():
             self._control.order(State.ACTIVE)
             self._say(f"{self._name} does not run")
             return True
         self._control.order(State.DEACTIVATED)
-        if not self._drain(self._note.message_timeout_secs if wait_s is None else wait_s):
+        if not self._drain(self._note.in_flight_secs if wait_s is None else wait_s):
             self._say(
                 f"{self._name} stays deactivated: kill it again, or tiercel activate {self._name}"
             )

@@ -49,6 +49,8 @@ class TaskRow:
     attended: bool
     # Seconds since one said so; None: never in this run.
     seen_s: float | None
+    # Seconds for which it has been in one call of the bolt; None: in none that lasts.
+    doing_s: float | None = None
 
     @property
     def restarts(self) -> int:
@@ -165,6 +167,7 @@ def _task(
         attempts=inbox.attempts if inbox else 0,
         attended=_attended(inbox),
         seen_s=inbox.seen_s if inbox else None,
+        doing_s=inbox.doing_s if inbox and _attended(inbox) else None,
     )
 
 

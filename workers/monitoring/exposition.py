@@ -83,6 +83,10 @@ _TASK_NOW: dict[_Figure, Callable[[TaskRow], float | None]] = {
         "tiercel_task_seen_seconds",
         "Time since a process said that it runs the bolt task",
     ): lambda row: row.seen_s,
+    (
+        "tiercel_task_call_seconds",
+        "Time for which a bolt task has been in one call of its bolt, where that lasts",
+    ): lambda row: row.doing_s,
 }
 _ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,

@@ -132,6 +132,7 @@ TASKS = TableKind[TaskRow](
         Column("busy now", lambda row: share(row.busy)),
         Column("steps/s", lambda row: per_second(row.steps_a_second)),
         Column("step ms", lambda row: milliseconds(row.step_ms)),
+        Column("in one call for", lambda row: "" if row.doing_s is None else seconds(row.doing_s)),
         Column("restarts", lambda row: count(row.restarts)),
         Column("process seen", _seen),
     ),

@@ -12,6 +12,7 @@ admission_limits  the seconds by which they are
 growth            how far that grows where trees are quick
 aside             room beyond it, beside one long tuple
 completions       how fast trees complete
+silence           when more are tried because nothing completes
 peaks             the most that was in flight lately
 holding           how many messages the spout may hold
 pace              how often it sends, how long it rests

@@ -13,6 +13,7 @@ from tiercel.workers.spout.aside import Aside
 from tiercel.workers.spout.completions import Completions
 from tiercel.workers.spout.growth import Growth
 from tiercel.workers.spout.peaks import Peaks
+from tiercel.workers.spout.silence import Silence
 
 # Two tuples of ten seconds each are finished by one task within the default timeout;
 # sixteen are not.
@@ -46,7 +47,8 @@ class Admission:
     * A tuple that was overtaken by much younger ones is slow by itself. It counts only beside
       others like it, once they hold a tenth of the bound.
     * While nothing completes at all a bound below 16 does not shrink, but grows to 16: fewer would
-      not help, and bolts that hold tuples may be waiting for others.
+      not help, and bolts that hold tuples may be waiting for others. If these time out as well the
+      tasks are busy with what timed out before: it falls to 1, for twice as long.
     * It grows at once where it was not reached for a while, and is now because some tuples wait
       behind one that takes long: that must not hold up what is for other tasks. In flight are a few
       seconds of work at most then.
@@ -64,6 +66,7 @@ class Admission:
         # The bound before the last growth, and its mean latency.
         self._before: tuple[int, float] | None = None
         self._held_until = float("-inf")
+        self._silence = Silence(self._limits.silent_s)
         self._growth = Growth(UNPROVEN_BOUND)
         self._completions = Completions(2 * self._limits.reserve_s)
         self._aside = Aside()
@@ -152,6 +155,12 @@ class Admission:
             return
         self._slow += count
         self._weigh(self._slow, emitted_at, now)
+        if self._changed_at < now and not self._completions.per_second(now):
+            if self._silence.timed_out():
+                self._change(1, now)
+            else:
+                # No round ends with those.
+                self._begin_round()
 
     def look(self, now: float, in_flight: int, old: int, oldest_at: float) -> None:
         """Look at what is in flight; call it about once a second.
@@ -166,9 +175,10 @@ class Admission:
         if old:
             self._weigh(old, max(oldest_at, self._changed_at), now)
         silent_since = max(self._completions.last_at, self._changed_at, oldest_at)
-        if in_flight >= self._bound and now - silent_since >= self._limits.silent_s:
+        if in_flight >= self._bound and self._silence.is_long(now - silent_since):
             if self._bound < UNPROVEN_BOUND:
                 self._change(UNPROVEN_BOUND, now)
+                self._silence.tried()
             elif self._limits.slow_s == float("inf"):
                 self._change(min(LARGEST_BOUND, _LARGEST_STEP * self._bound), now)
 
@@ -206,6 +216,7 @@ class Admission:
 
     def _go_on(self, step: float, latency_s: float, now: float) -> None:
         """Trees are quick, with room for so many times as many."""
+        self._silence.ended()
         bound = min(LARGEST_BOUND, self._growth.judged(self._bound, step, latency_s, now))
         if bound != self._bound:
             before = self._bound

@@ -9,6 +9,9 @@ _CAREFUL_STEP = 1.5
 _IN_VAIN = 0.85
 # So much of the growth would show in the latency of tasks that are free.
 _FREE = 0.25
+# Below it larger steps pay, also where the latency shows nothing of it: each step, each call of a
+# server has a fixed price.
+CHEAPER_S = 0.1
 # A process that stood still for a moment makes one round slow, and not the next.
 _SURE_ROUNDS = 2
 _PAUSE_S = 5.0
@@ -46,7 +49,8 @@ class Growth:
         enough for ``step``.
         """
         before = self._before
-        if before is not None and before[0] < bound and bound > self._least:
+        shows = latency_s > CHEAPER_S and bound > self._least
+        if before is not None and before[0] < bound and shows:
             if self._first:
                 # Its trees waited for as many as before at first, and for as many as now at last.
                 latency_s = max(latency_s, 2 * latency_s - before[1])

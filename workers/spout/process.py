@@ -47,6 +47,7 @@ class SpoutProcess:
         *,
         amqp_url: str,
         redis_urls: tuple[str, ...],
+        management_url: str | None = None,
         attend: Callable[[Presence], bool] = lambda _presence: True,
     ) -> None:
         """``attend`` is for ``Orders``.
@@ -64,7 +65,12 @@ class SpoutProcess:
         settings = topology.config_of(component).as_mapping()
         # The spout's own settings lie over the addresses too, as a bolt's do: it may have a
         # broker of its own.
-        self._config = {"amqp_url": amqp_url, "redis_url": redis_urls[0], **settings}
+        self._config = {
+            "amqp_url": amqp_url,
+            "redis_url": redis_urls[0],
+            "management_url": management_url,
+            **settings,
+        }
 
     @property
     def dismissed(self) -> bool:

@@ -8,7 +8,10 @@ from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 
 
 class Telling:
-    """Calls ``ack``, ``fail`` and ``release`` of one spout. One thread, the spout's."""
+    """Calls ``ack``, ``fail``, ``retry_later`` and ``release`` of one spout.
+
+    One thread, the spout's.
+    """
 
     def __init__(self, spout: Spout) -> None:
         self.spout = spout
@@ -29,6 +32,10 @@ class Telling:
             self.spout.fail(msg_id, reason)
         else:
             self.spout.fail(msg_id)
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
+        """A bolt wants this message again, after so long."""
+        self.spout.retry_later(msg_id, seconds, reason, blame=blame)
 
     def release(self, msg_id: MsgId) -> None:
         """The message must be emitted again, and is not to blame."""

@@ -119,8 +119,10 @@ class Trees:
             in_flight = self._pending.pop(failure.root)
             if in_flight is None:
                 late += 1
-            else:
+            elif failure.retry_after_s is None:
                 self._fail(in_flight, _said(failure))
+            else:
+                self._retry_later(in_flight, failure, failure.retry_after_s)
         late += self._release(outcomes.released)
         for root in outcomes.reset:
             self._pending.reset(root, now)
@@ -186,6 +188,18 @@ class Trees:
         return len(roots) - len(msg_ids)
 
     def _fail(self, in_flight: InFlight, reason: str) -> None:
+        self._count_failure(in_flight, reason)
+        self._telling.fail(in_flight.msg_id, reason)
+
+    def _retry_later(self, in_flight: InFlight, failure: Failure, seconds: float) -> None:
+        reason = _said(failure)
+        if failure.blame:
+            self._count_failure(in_flight, reason)
+        else:
+            self._tally.add("released")
+        self._telling.retry_later(in_flight.msg_id, seconds, reason, blame=failure.blame)
+
+    def _count_failure(self, in_flight: InFlight, reason: str) -> None:
         self._tally.add("failed")
         if self._tally.error(reason):
             log.info(
@@ -194,7 +208,6 @@ class Trees:
                 reason,
                 extra={"event": "message_failed", "reason": reason},
             )
-        self._telling.fail(in_flight.msg_id, reason)
 
     def _release(self, roots: Iterable[int]) -> int:
         """Give these back to the source without blame.

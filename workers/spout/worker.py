@@ -75,6 +75,7 @@ class SpoutWorker:
                 task_ids.index(task_id),
                 amqp_url=self._settings.amqp or "",
                 redis_urls=self._settings.redis_urls,
+                management_url=self._settings.management,
                 attend=partial(self._attend, task_id),
             )
             if self._stopped.is_set():  # it came before there was a process to stop
@@ -164,6 +165,7 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
         task_index,
         amqp_url=settings.amqp or "",
         redis_urls=settings.redis_urls,
+        management_url=settings.management,
         attend=attend,
     )
     on_signals(process.task.stop)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tiercel.queues.inbox.chunk import Chunk, Lineage, decode, encode
 from tiercel.queues.inbox.contract import Effect, Inbox, Inboxes
-from tiercel.queues.inbox.records import Appended, Entry, InboxFigures, Parcel, Sender
+from tiercel.queues.inbox.records import NO_CALLS, Appended, Entry, InboxFigures, Parcel, Sender
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext
@@ -200,8 +200,10 @@ class CopyingInboxes:
     def open(self, run: str, task: int, attempt: int) -> Inbox:
         return self._inboxes.open(run, task, attempt)
 
-    def beat(self, run: str, attempts: Mapping[int, int]) -> list[int]:
-        return self._inboxes.beat(run, attempts)
+    def beat(
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+    ) -> list[int]:
+        return self._inboxes.beat(run, attempts, doing_s)
 
     def close(self) -> None:
         self._inboxes.close()

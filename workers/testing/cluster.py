@@ -9,11 +9,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from tiercel.acker.effects import perform_all
-from tiercel.queues.inbox.records import Sender
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
-from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM_TASK
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
@@ -44,8 +42,9 @@ class LocalCluster:
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
     no broker, no Redis and no JVM, and the same test gives the same run. ``engine="spark"`` runs
     the bolts in Spark, on Redis, as a real cluster does; Spark starts once per process. Time stands
-    still but in ``advance_time``, nothing sleeps. Spouts run in the thread of the test; threads of
-    their own are not waited for. Entering opens them; leaving closes them and cleans the bolts up,
+    still but in ``advance_time``: in memory an ``AsyncBolt`` sleeps in simulated time, and if it is
+    in prepare or flush, moves it. Spouts run in the thread of the test; threads of their own are
+    not waited for. Entering opens them; leaving closes them and cleans the bolts up,
     even after an error.
 
     Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster
@@ -86,7 +85,6 @@ class LocalCluster:
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
         self._last_states: dict[str, dict[Key, Any]] = {}
-        self._ticked = 0
         self._control = MemoryControl(lambda: 0.0)
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
@@ -123,8 +121,9 @@ class LocalCluster:
     # -- running -----------------------------------------------------------------------------------
 
     def run_until_idle(self, max_rounds: int = _ROUNDS) -> None:
-        """Run rounds until nothing moves: no spout has anything to emit or hear, though
-        trees may be pending.
+        """Run until nothing moves: no spout has anything to emit or hear; trees may be pending.
+
+        Batches that are not full are executed when nothing else moves: no time has to pass.
 
         Raises LocalClusterError if something still moves after ``max_rounds``, and
         what a spout raises.
@@ -143,11 +142,13 @@ class LocalCluster:
         For spouts that never run dry.
         """
         engine = self._running_engine()
-        ticked = self._send_ticks(engine)
+        ticked = self._ticks.send(engine, self._clock())
         moved, sent = self._spouts.turn()
-        if ticked or sent:
+        wakes_at = engine.next_at
+        due = wakes_at is not None and wakes_at <= self._clock()
+        if ticked or sent or due:
             engine.work()
-        return ticked or moved
+        return ticked or moved or due
 
     def advance_time(self, seconds: float) -> None:
         """Let time pass, as if the cluster ran all the while: each message timeout and each tick
@@ -185,23 +186,26 @@ class LocalCluster:
     def failed(self, component: str) -> list[MsgId]:
         """The message ids that this spout was told failed or timed out, in order.
 
-        One that it replays may stand here often.
+        One that it replays may stand here often; one that a bolt wants later without blame is none.
         """
-        return [one.msg_id for one in self._spouts.told(component) if one.reason is not None]
+        return [one.msg_id for one in self._spouts.told(component) if one.is_failure]
+
+    def retried_later(self, component: str) -> list[tuple[MsgId, float]]:
+        """Each message id that a bolt wanted later (``RetryLater``), with the seconds, in order."""
+        told = self._spouts.told(component)
+        return [(one.msg_id, one.later_s) for one in told if one.later_s is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
-        """Return the reason for each of ``failed``: ``bolt[task]: ValueError:
-        …``, or ``timeout``.
-        """
-        return [one.reason for one in self._spouts.told(component) if one.reason is not None]
+        """The reason for each of ``failed``: ``timeout``, or ``bolt[task]: ValueError: …``."""
+        told = self._spouts.told(component)
+        return [one.reason for one in told if one.is_failure and one.reason is not None]
 
     def pending(self, component: str) -> int:
         """Trees of this spout's tuples in flight."""
         return self._spouts.in_flight(component)
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
-        """Return what a component has emitted on a stream so far, each tuple once however many
-        tasks received it.
+        """Return what a component emitted on a stream so far, each tuple once for all receivers.
 
         The values are those that a receiver sees, typed by the stream's fields. Raises
         LocalClusterError for a component or a stream that there is not.
@@ -232,9 +236,7 @@ class LocalCluster:
         return _state_of(self._running_engine(), component)
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
-        """The spout object that runs: a copy of the one in the topology, but for a
-        ``FeederSpout``.
-        """
+        """The spout object that runs: a ``FeederSpout`` itself, else a copy of the topology's."""
         spouts = self._spouts.spouts_of(component)
         self._running_engine()
         return spouts[task_index]
@@ -260,15 +262,6 @@ class LocalCluster:
         self._control.order(state)
         self._spouts.obey()
 
-    def _send_ticks(self, engine: Engine) -> bool:
-        parcels = self._ticks.due(self._clock())
-        if not parcels:
-            return False
-        self._ticked += 1
-        sender = Sender(task=SYSTEM_TASK, attempt=1)
-        perform_all(engine.inboxes.append(engine.run_id, sender, self._ticked, parcels))
-        return True
-
     def _keep_states(self, engine: Engine) -> None:
         for component, spec in self._topology.bolts.items():
             if isinstance(spec.bolt, StatefulBolt):
@@ -283,8 +276,11 @@ class LocalCluster:
 
     def _next_moment(self) -> float | None:
         """Return the next time at which something happens by itself."""
-        moments = (self._spouts.next_timeout, self._ticks.next_at)
-        return min((moment for moment in moments if moment is not None), default=None)
+        now = self._clock()
+        engine = self._running_engine()
+        moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
+        # One that has come and could not be used, as by a spout that is deactivated, moves nothing.
+        return min((each for each in moments if each is not None and each > now), default=None)
 
     def _running_engine(self) -> Engine:
         if self._engine is None:

@@ -42,6 +42,14 @@ class Engine(Protocol):
         """Store of the stateful bolts."""
         ...
 
+    @property
+    def next_at(self) -> float | None:
+        """Simulated time at which the bolts go on by themselves; None: they do not.
+
+        Then ``work`` must be called.
+        """
+        ...
+
     def start(self) -> None:
         """Become ready. Raises SparkJobsError or AckerError, one line that says what to do."""
         ...

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import Schema
@@ -18,12 +19,25 @@ from tiercel.spark_jobs.errors import (
     TopologyError,
     UnknownStreamError,
 )
+from tiercel.workers.testing.clock import SimulatedClock
+
+
+class _Fed(NamedTuple):
+    """One tuple that was fed."""
+
+    values: list[Any]
+    msg_id: MsgId | None
+    stream: str
+    # The one that it is for, on a direct stream.
+    task: int | None
 
 
 class FeederSpout(Spout):
     """Emits what it is fed, in order.
 
-    It replays nothing: what failed is in ``LocalCluster.failed``, feed it again.
+    It replays nothing: what failed is in ``LocalCluster.failed``, feed it again. But what a bolt
+    wants later (``RetryLater``) comes again by itself, when ``LocalCluster.advance_time`` has come
+    so far.
 
     The object in the topology is the one that runs, so that a test can go on feeding it; with a
     parallelism above 1 its tasks share it.
@@ -47,7 +61,13 @@ class FeederSpout(Spout):
         self.output_fields = fields
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
-        self._fed: deque[tuple[list[Any], MsgId | None, str, int | None]] = deque()
+        self._clock = SimulatedClock()
+        self._fed: deque[_Fed] = deque()
+        # What was emitted with a message id and is not settled.
+        self._emitted: dict[MsgId, list[_Fed]] = {}
+        # What comes again, the next one first: when, and in which order it was asked for.
+        self._later: list[tuple[float, int, _Fed]] = []
+        self._asked = 0
 
     def feed(
         self,
@@ -67,15 +87,52 @@ class FeederSpout(Spout):
         if (task is not None) != (stream in self.direct_streams):
             what = "is not direct: name no task" if task is not None else "is direct: name the task"
             raise DirectStreamError(f"stream {stream!r} of the feeder {what}")
-        self._fed.append((list(values), msg_id, stream, task))
+        self._fed.append(_Fed(list(values), msg_id, stream, task))
+
+    def attach(self, clock: SimulatedClock) -> None:
+        """Go by this clock."""
+        self._clock = clock
+
+    @property
+    def next_at(self) -> float | None:
+        """Time at which a message comes again; None: none will."""
+        return self._later[0][0] if self._later else None
 
     def next_tuple(self, collector: SpoutCollector) -> None:
-        if self._fed:
-            values, msg_id, stream, task = self._fed.popleft()
-            if task is None:
-                collector.emit(values, msg_id, stream)
-            else:
-                collector.emit_direct(task, values, msg_id, stream)
+        if self._later and self._later[0][0] <= self._clock():
+            fed = heapq.heappop(self._later)[2]
+        elif self._fed:
+            fed = self._fed.popleft()
+        else:
+            return
+        if fed.msg_id is not None:
+            self._emitted.setdefault(fed.msg_id, []).append(fed)
+        if fed.task is None:
+            collector.emit(fed.values, fed.msg_id, fed.stream)
+        else:
+            collector.emit_direct(fed.task, fed.values, fed.msg_id, fed.stream)
+
+    def ack(self, msg_id: MsgId) -> None:
+        self._take(msg_id)
+
+    def fail(self, msg_id: MsgId, reason: str = "") -> None:  # noqa: ARG002 - the cluster keeps it
+        self._take(msg_id)
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - the cluster keeps them
+        fed = self._take(msg_id)
+        if fed is not None:
+            self._asked += 1
+            at = self._clock.after(seconds)
+            heapq.heappush(self._later, (at, self._asked, fed))
+
+    def _take(self, msg_id: MsgId) -> _Fed | None:
+        fed = self._emitted.get(msg_id)
+        if not fed:
+            return None
+        first = fed.pop(0)
+        if not fed:
+            del self._emitted[msg_id]
+        return first
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
         """Itself: the test holds on to it."""

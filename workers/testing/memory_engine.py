@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.topology.batching import batching_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
 from tiercel.workers.testing.capture import CopyingInboxes
+from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.simulated_loop import AwaitedThreads, SimulatedLoop
 
 # For topologies in which tuples can go round for ever; without a cycle of bolts every round ends.
 _MOST_STEPS = 100_000
@@ -26,8 +29,9 @@ _MOST_STEPS = 100_000
 class MemoryEngine:
     """``Engine`` without services. The same parcels give the same run."""
 
-    def __init__(self, topology: Topology, clock: Callable[[], float]) -> None:
+    def __init__(self, topology: Topology, clock: SimulatedClock) -> None:
         self._topology = topology
+        self._loop = SimulatedLoop(clock)
         self.ledger = MemoryLedger(ledger_spec_of(topology, ()), clock)
         self.metrics = MemoryMetrics()
         self.state = MemoryStateStore()
@@ -35,6 +39,15 @@ class MemoryEngine:
         self.run_id = "local-cluster"
         self._counting = Counting(self.metrics)
         self._attempts: list[Attempt] = []
+        # Time of the bolts, in seconds: it passes only where tuples wait for company.
+        self._now = 0.0
+        batches = [batching_of(spec) for spec in topology.bolts.values()]
+        self._longest_wait_s = max([one.wait_s for one in batches if one], default=0.0)
+
+    @property
+    def next_at(self) -> float | None:
+        """The time at which a call of an ``AsyncBolt`` goes on that sleeps."""
+        return self._loop.next_at
 
     def start(self) -> None:
         topology = self._topology
@@ -51,10 +64,12 @@ class MemoryEngine:
             config=topology.config.as_mapping(),
             key=b"local-cluster",
             suspicion=Suspicion(self.run_id, None, None),
-            clock=lambda: 0.0,
+            clock=lambda: self._now,
+            loop=self._loop,
+            threads=AwaitedThreads,
             has_ticks=False,
         )
-        self._attempts = [Attempt(around, task, threading.Event()) for task in tasks]
+        self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 
     def work(self) -> None:
         """Task by task, until none has anything left.
@@ -62,7 +77,8 @@ class MemoryEngine:
         Raises LocalClusterError where a cycle of bolts does not end.
         """
         steps = 0
-        while any([attempt.turn() for attempt in self._attempts]):  # noqa: C419 - all of them, each time
+        self._loop.wake()
+        while self._worked() or self._worked_after_waiting():
             steps += 1
             if steps > _MOST_STEPS and has_cycle(self._topology):
                 raise LocalClusterError(
@@ -70,6 +86,15 @@ class MemoryEngine:
                     "cycle, which one of them must end"
                 )
         self._counting.flush()
+
+    def _worked(self) -> bool:
+        """Give each task a turn; returns whether one had anything to do."""
+        return any([attempt.turn() for attempt in self._attempts])  # noqa: C419 - all of them, each time
+
+    def _worked_after_waiting(self) -> bool:
+        """Nothing moves, so no company comes: batches that are not full have waited."""
+        self._now += self._longest_wait_s
+        return self._longest_wait_s > 0 and self._worked()
 
     def close(self) -> None:
         while self._attempts:

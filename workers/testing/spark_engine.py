@@ -81,6 +81,10 @@ class SparkEngine:
         for part in (self.ledger, self.metrics, self.state, self.inboxes, self._client):
             self._open.callback(part.close)
 
+    @property
+    def next_at(self) -> None:
+        """The bolts sleep in real time."""
+
     def start(self) -> None:
         """Ask Redis first: Spark takes seconds to start, once per process."""
         with translated("run on Redis"):

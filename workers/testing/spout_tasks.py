@@ -10,6 +10,7 @@ from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.task import SpoutTask
 from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.feeder import FeederSpout
 from tiercel.workers.testing.spouts import SpoutOutcome, Surroundings, spout_task
 
 
@@ -30,6 +31,8 @@ class SpoutTasks:
         for component, spec in shared.topology.spouts.items():
             for task_id in shared.topology.task_ids(component):
                 spout = copy.deepcopy(spec.spout)
+                if isinstance(spout, FeederSpout):
+                    spout.attach(shared.clock)
                 task = spout_task(shared, component, task_id, spout, self._told[component])
                 self._spouts[component].append(spout)
                 self._tasks[component].append(task)
@@ -47,10 +50,12 @@ class SpoutTasks:
             task.obey()
 
     @property
-    def next_timeout(self) -> float | None:
-        """Time at which the next tuple times out; None if none will."""
-        timeouts = [task.next_timeout for task in self._opened]
-        return min((each for each in timeouts if each is not None), default=None)
+    def next_at(self) -> float | None:
+        """Time at which the next tuple times out or comes again; None if none will."""
+        moments = [task.next_timeout for task in self._opened]
+        for spouts in self._spouts.values():
+            moments += [each.next_at for each in spouts if isinstance(each, FeederSpout)]
+        return min((each for each in moments if each is not None), default=None)
 
     def in_flight(self, component: str) -> int:
         """Trees of one spout's tuples in flight. Raises as ``told`` does."""

@@ -36,6 +36,14 @@ class SpoutOutcome:
     msg_id: MsgId
     # None: acked.
     reason: str | None
+    # Seconds after which a bolt wants it again; None: it was acked, or failed in another way.
+    later_s: float | None = None
+    # False: a failure that counts nowhere.
+    blame: bool = True
+
+    @property
+    def is_failure(self) -> bool:
+        return self.reason is not None and self.blame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +119,11 @@ class _Witness(Telling):
     def fail(self, msg_id: MsgId, reason: str) -> None:
         self._told.append(SpoutOutcome(msg_id=msg_id, reason=reason))
         super().fail(msg_id, reason)
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
+        told = SpoutOutcome(msg_id=msg_id, reason=reason, later_s=seconds, blame=blame)
+        self._told.append(told)
+        super().retry_later(msg_id, seconds, reason, blame=blame)
 
 
 class _WatchedEmitter(SpoutEmitter):

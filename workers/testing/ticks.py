@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tiercel.acker.effects import perform_all
 from tiercel.queues.inbox.chunk import encode
-from tiercel.queues.inbox.records import Parcel
-from tiercel.spark_jobs.bolts.streams import is_system
+from tiercel.queues.inbox.records import Parcel, Sender
+from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system
 from tiercel.spark_jobs.running.ticks import tick_for
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.testing.engine import Engine
 
 _NS = 1_000_000_000
 
@@ -25,7 +27,7 @@ class _Beat:
 class Ticks:
     """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks.
 
-    The caller has the clock and appends the parcels. All times are seconds on that one clock, kept
+    The caller has the clock. All times are seconds on that one clock, kept
     as whole nanoseconds, so that ``due(next_at)`` always gives what ``next_at`` announced.
     """
 
@@ -46,11 +48,23 @@ class Ticks:
                 for task in topology.task_ids(component)
             ]
         self._beats = list(beats.values())
+        # Appends so far.
+        self._sent = 0
 
     @property
     def next_at(self) -> float | None:
         """Time at which ``due`` will return something; None if no bolt wants ticks."""
         return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
+
+    def send(self, engine: Engine, now_s: float) -> bool:
+        """Append the ticks that are due; returns whether there were any."""
+        parcels = self.due(now_s)
+        if not parcels:
+            return False
+        self._sent += 1
+        sender = Sender(task=SYSTEM_TASK, attempt=1)
+        perform_all(engine.inboxes.append(engine.run_id, sender, self._sent, parcels))
+        return True
 
     def due(self, now_s: float) -> list[Parcel]:
         """The ticks to append now.

@@ -2,11 +2,17 @@
 -- Note that the process of an attempt lives.
 --
 -- KEYS   1 meta
--- ARGV   1 run   2 attempt
+-- ARGV   1 run   2 attempt   3 milliseconds for which it has been in one call, -1: in none
 -- Reply  1, or 0 if the inbox belongs to another run or a newer attempt
 
 local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))
 if run ~= ARGV[1] or tonumber(attempt) > tonumber(ARGV[2]) then return 0 end
 local time = redis.call('TIME')
-redis.call('HSET', KEYS[1], 'seen', time[1] * 1000 + math.floor(time[2] / 1000))
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], 'seen', now)
+if tonumber(ARGV[3]) < 0 then
+  redis.call('HDEL', KEYS[1], 'since')
+else
+  redis.call('HSET', KEYS[1], 'since', now - ARGV[3])
+end
 return 1

@@ -3,12 +3,22 @@
 import logging
 import socket
 import threading
+from datetime import timedelta
 from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 
-from tests.support.broker import plain_channel, put, ready, take_all, unique, version, wait_ready
+from tests.support.broker import (
+    Desk,
+    plain_channel,
+    put,
+    ready,
+    take_all,
+    unique,
+    version,
+    wait_ready,
+)
 from tiercel.queues.broker.declare import (
     WorkQueue,
     check_server,
@@ -92,6 +102,21 @@ def test_a_quorum_queue_without_a_limit_has_none_before_4_0_and_20_since(amqp_ur
     assert declare_queue(amqp_url, queue).limit == (
         since if version(amqp_url) >= (4, 0) else BrokerLimit()
     )
+
+
+def test_a_queue_whose_messages_are_held_long_has_a_long_consumer_timeout_or_it_is_said(
+    amqp_url, caplog
+):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT, held=timedelta(hours=1))
+    for _ in range(2):
+        declared = declare_queue(amqp_url, queue)
+        assert declared.ours
+    assert bool(declared.consumer_timeout.arguments) == (version(amqp_url) >= (4, 3))
+    put(amqp_url, queue.name, b"held")
+    with caplog.at_level(logging.WARNING), Desk(amqp_url, queue.name, held=queue.held) as desk:
+        desk.ack(desk.next())
+        desk.wait_for("acked_to_broker")
+    assert caplog.text.count("consumer_timeout = 86400000") == (version(amqp_url) < (3, 12))
 
 
 def test_a_queue_with_other_arguments_is_used_as_it_is(amqp_url, caplog):

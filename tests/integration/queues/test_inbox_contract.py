@@ -585,6 +585,20 @@ def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
     assert inboxes.beat(RUN, {ONE: 1, TWO: 0}) == [ONE]
 
 
+def test_a_beat_says_for_how_long_a_task_has_been_in_one_call_until_it_says_of_none(inboxes):
+    opened(inboxes)
+    assert inboxes.figures([ONE])[ONE].doing_s is None
+    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {ONE: 3600.5})
+    found = inboxes.figures([ONE, TWO])
+    assert 3600.5 <= found[ONE].doing_s < 3610
+    assert found[TWO].doing_s is None
+    inboxes.beat(RUN, {ONE: 1})
+    assert inboxes.figures([ONE])[ONE].doing_s is None
+    inboxes.beat(RUN, {ONE: 1}, {ONE: 9})
+    inboxes.adopt("a later run", [ONE, TWO])
+    assert inboxes.figures([ONE])[ONE].doing_s is None, "it was another run's"
+
+
 # -- waiting ---------------------------------------------------------------------------------------
 
 

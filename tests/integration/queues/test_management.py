@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,14 +18,14 @@ from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.compose.credentials import draw_credentials
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.management import ManagementSilentError, managed
+from tiercel.queues.broker.management import ManagementSilentError, managed, policy_timeout
 
 ADDRESS = Address.parse("amqp://tiercel:S3CRET@rabbit.example/")
 
 
 @contextmanager
 def listening(
-    location: str | None = None, code: int = 404
+    location: str | None = None, code: int = 404, body: bytes = b"{}"
 ) -> Iterator[tuple[str, list[str | None]]]:
     """A server that notes the logins that it is told, and its URL.
 
@@ -39,7 +40,7 @@ def listening(
             if location is not None:
                 self.send_header("Location", location)
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -53,6 +54,27 @@ def listening(
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"effective_policy_definition": {"consumer-timeout": 7200000}}', timedelta(hours=2)),
+        (b'{"effective_policy_definition": {"consumer-timeout": "long"}}', None),
+        (b'{"effective_policy_definition": []}', None),
+        (b"{}", None),
+        (b"no JSON", None),
+    ],
+)
+def test_a_policy_tells_how_long_a_message_may_be_held(body, found):
+    with listening(code=200, body=body) as (url, _):
+        assert policy_timeout(url, ADDRESS, "q") == found
+
+
+def test_where_no_policy_is_told_there_is_none():
+    assert policy_timeout(None, ADDRESS, "q") is None
+    with listening(code=500) as (url, _):
+        assert policy_timeout(url, ADDRESS, "q") is None
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])

@@ -54,7 +54,7 @@ def test_a_worker_leaves_its_own_task_only(tasks):
 
 def test_a_worker_that_lost_its_task_takes_the_presence_of_the_new_one_nowhere(tasks):
     tasks.report("late", 3, WORKING)
-    assert tasks.report("told by the operator", 3, NEW, by_force=True)
+    assert tasks.report("told", 3, NEW, by_force=True)
     assert not tasks.report("late", 3, WORKING)
     tasks.leave("late", 3)
     assert tasks.present(TASKS) == {3: NEW}

@@ -132,6 +132,22 @@ def test_kill_waits_no_longer_than_it_is_told_or_the_message_timeout(tiercel, na
         assert said.splitlines()[-1] == f"{name} has ended"
 
 
+def test_kill_waits_for_a_bolt_as_long_as_it_may_take(tiercel, name, workers, redis_url):
+    builder = TopologyBuilder(name, Config(message_timeout_secs=0.5))
+    builder.set_spout("lines", QueueSpout(name), parallelism=2)
+    long = {"execute_timeout_secs": 3600}
+    builder.set_bolt("sink", BasicBolt(), config=long).shuffle_grouping("lines")
+    Registry(redis_url).announce(builder.build())
+    with workers(pending=3) as running:
+        threading.Timer(7, setattr, [running, "pending", 0]).start()
+        code, said = tiercel("kill", name)
+        assert running.pending == 0, "it was in flight for longer than the message timeout"
+    assert code == 0
+    first, *_, last = said.splitlines()
+    assert first.startswith(f"{name}: 6 messages in flight, waiting for 35")
+    assert last == f"{name} has ended"
+
+
 def test_kill_names_what_does_not_end(tiercel, name, workers, monkeypatch):
     monkeypatch.setattr("tiercel.workers.control.steering.KILL_LASTS", timedelta(seconds=1))
     with workers() as running:

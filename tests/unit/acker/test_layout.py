@@ -34,6 +34,16 @@ def names(shard_keys):
     return [shard_keys.mark, *shard_keys.feeds, shard_keys.tokens, shard_keys.receipt(b"")]
 
 
+def test_a_failure_says_when_the_message_is_to_come_again():
+    failures = [
+        Failure(root=7, component="b", task=2, reason="busy", retry_after_s=2.5, blame=False),
+        Failure(root=8, component="b", task=2, reason="busy", retry_after_s=0.0),
+        Failure(root=9, component="b", task=2, reason="boom"),
+    ]
+    packed = b"".join(each.root.to_bytes(8) + pack_failure(each) for each in failures)
+    assert unpack_failures(packed) == failures
+
+
 @given(st.text(min_size=1), st.integers(0, 8))
 def test_all_keys_of_a_shard_share_its_hash_tag(topology, shard):
     assert len({key_slot(key.encode()) for key in names(keys(topology, shard))}) == 1

@@ -237,6 +237,19 @@ def test_a_reason_keeps_its_first_500_characters(ledger, feed):
     assert feed.read(NOW).failed[0].reason == "é" * 500
 
 
+def test_when_a_message_is_to_come_again_arrives_with_the_reason(ledger, feed):
+    later = [
+        Failure(root=ROOT, component="b", task=1, reason="busy", retry_after_s=2.5, blame=False),
+        Failure(root=OTHER, component="b", task=1, reason="busy", retry_after_s=0.0),
+        Failure(root=THIRD, component="b", task=1, reason="busy"),
+    ]
+    ledger.register(1, [ROOT, OTHER, THIRD], [A, B, C])
+    none = updates({})
+    assert ledger.apply(token(), none, later).failed == 3
+    found = feed.read(NOW).failed
+    assert sorted(found, key=later.index) == later
+
+
 def test_many_failures_keep_their_own_reasons(ledger, feed):
     roots = list(range(1, 2001))
     ledger.register(1, roots, [A] * len(roots))

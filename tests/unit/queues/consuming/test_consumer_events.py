@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_broker import QUEUE, ConsumerBench
 from tiercel.queues.broker.declare import WorkQueue
+from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.retry import BrokerLimit, RetryPolicy
 
 MIB = 1024 * 1024
@@ -396,6 +397,86 @@ def test_what_rabbitmq_would_dead_letter_without_a_reason_gets_one():
     assert failed_until_dead(bench) == 6
 
 
+# -- later -----------------------------------------------------------------------------------------
+
+
+def later(bench, delivery, *, blame=True, seconds=5.0):
+    bench.consumer.retry_later(
+        delivery.epoch, delivery.tag, Later(seconds=seconds, reason="busy", blame=blame)
+    )
+
+
+def test_a_message_wanted_later_is_acked_when_the_delay_queue_has_it_and_not_before():
+    bench = ConsumerBench()
+    bench.put(b"a")
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    later(bench, delivery)
+    assert bench.channel.unacked, "a crash here loses nothing"
+    bench.delay_writer.answer(taken=True)
+    assert bench.delay_writer.delayed == [(b"a", 5.0, 1)]
+    assert not bench.channel.unacked
+    assert bench.intake.count == 0, "it holds neither prefetch nor memory"
+    assert bench.report()["delayed"] == 1
+
+
+def test_without_blame_its_failures_stay_as_many_as_they_are():
+    bench = ConsumerBench()
+    bench.put(b"a")
+    for _ in range(2):
+        bench.run_until_idle()
+        (delivery,) = bench.consumer.get(1)
+        bench.consumer.fail(delivery.epoch, delivery.tag, "boom")
+        bench.link.run_timers()
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    later(bench, delivery, blame=False)
+    bench.delay_writer.answer(taken=True)
+    assert bench.delay_writer.delayed == [(b"a", 5.0, 2)]
+
+
+def test_the_failures_of_a_message_go_with_it_through_the_delay_queues_to_its_limit():
+    bench = ConsumerBench(queue=WorkQueue(name="q", delivery_limit=3, retry=QUEUE.retry))
+    failures = 0
+    for _ in range(3):
+        bench.put(b"a")
+        bench.queue[0].headers = {"x-tiercel-failures": failures}
+        bench.run_until_idle()
+        (delivery,) = bench.consumer.get(1)
+        later(bench, delivery)
+        bench.delay_writer.answer(taken=True)
+        failures = bench.delay_writer.delayed[-1][2]
+    assert failures == 3
+    bench.put(b"a")
+    bench.queue[0].headers = {"x-tiercel-failures": failures}
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    later(bench, delivery, blame=False)
+    bench.delay_writer.answer(taken=True)
+    assert bench.delay_writer.delayed[-1][2] == 3, "without blame it may come for ever"
+    bench.put(b"a")
+    bench.queue[0].headers = {"x-tiercel-failures": failures}
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    later(bench, delivery)
+    bench.dead_letter_writer.answer(taken=True)
+    assert bench.dead_letter_writer.dead == [(b"a", "failed 4 times, at last: busy")]
+
+
+def test_a_message_that_no_delay_queue_takes_stays_in_its_queue_and_comes_again():
+    bench = ConsumerBench()
+    bench.put(b"a")
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    later(bench, delivery)
+    bench.delay_writer.answer(taken=False)
+    assert bench.channel.unacked
+    bench.link.run_timers()
+    bench.run_until_idle()
+    (again,) = bench.consumer.get(1)
+    assert (again.body, again.delivery_count) == (b"a", 1)
+
+
 # -- any order -------------------------------------------------------------------------------------
 
 
@@ -441,6 +522,15 @@ class Life:
 
     def one_is_released(self, number):
         self._settle("release", number)
+
+    def one_is_wanted_later(self, number):
+        self._settle("retry_later", number, Later(seconds=5.0, reason="", blame=number % 2 == 0))
+
+    def a_delay_is_taken(self, _number):
+        self.bench.delay_writer.answer(taken=True)
+
+    def a_delay_is_refused(self, _number):
+        self.bench.delay_writer.answer(taken=False)
 
     def all_fail(self, _number):
         """As when a database is away."""
@@ -538,6 +628,7 @@ class Life:
                 self._settle("ack", 0)
             self.bench.link.run_timers()
             self.bench.dead_letter_writer.answer(taken=True)
+            self.bench.delay_writer.answer(taken=True)
             if not (self.bench.queue or self.bench.channel.unacked):
                 break
         assert not self.bench.queue, "it takes messages again, until all are settled"

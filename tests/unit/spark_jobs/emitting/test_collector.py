@@ -20,6 +20,7 @@ from tiercel import (
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder
+from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
@@ -257,3 +258,32 @@ def test_errors_of_a_wrong_call_name_the_class_that_users_know():
         collector.emit()
     with pytest.raises(AttributeError, match=r"^'BasicCollector' object has no attribute 'ack'"):
         collector.ack(ORIGIN)
+
+
+def test_a_call_of_a_batch_that_raised_leaves_no_trace() -> None:
+    made = record()
+    first, *others = made.tuples
+
+    def emit(tuples: list[Tuple], *, fold: bool) -> BatchRecorder:
+        collector = BatchRecorder(made, tuples)
+        collector.emit(["word", 1], tuples)
+        for tup in tuples if not fold else ():
+            collector.emit_direct(3, ["named"], tup, stream="named")
+        return collector
+
+    def traces() -> list[object]:
+        sent = [
+            (one.values[:], one.rows[:], one.positions[:], one.anchor_counts[:], one.numbers[:])
+            for one in made.outputs.task_outputs
+        ]
+        counted = (made.emitted, made.transferred, dict(made.reasons))
+        return [sent, counted, [(tup.emitted, tup.state) for tup in made.tuples]]
+
+    emit([first], fold=True).commit(5)
+    before = traces()
+    raised = emit(others, fold=False)
+    raised.fail(others[0])
+    assert traces() != before
+    raised.undo()
+    assert traces() == before
+    assert [tup.state for tup in made.tuples] == [ACKED, OPEN, OPEN]

@@ -62,21 +62,18 @@ def test_the_first_tuples_come_first_over_the_borders_of_entries() -> None:
 def test_a_step_covers_whole_entries_and_all_done_rows_of_the_others() -> None:
     one = backlog(entry(1, 10, 11), entry(2, 20, 21, 22))
     shares = one.first(3)
-    covered = one.covering(shares, step=1, ticks=0)
-    one.remove(shares)
+    covered = one.take_out(shares, step=1, ticks=0)
     assert covered.whole == ["1-0"]
     assert rows_in(covered.part["2-0"]).tolist() == [0]
     assert covered.tuples == 2
     second = one.first(1)
-    covered = one.covering(second, step=2, ticks=0)
+    covered = one.take_out(second, step=2, ticks=0)
     assert rows_in(covered.part["2-0"]).tolist() == [0, 1], (
         "the bitmap has the rows of earlier steps too"
     )
-    one.remove(second)
     last = one.first(9)
-    covered = one.covering(last, step=3, ticks=0)
+    covered = one.take_out(last, step=3, ticks=0)
     assert (covered.whole, covered.part, covered.tuples) == (["2-0"], {}, 3)
-    one.remove(last)
     assert not one
     assert one.oldest is None
 
@@ -91,9 +88,9 @@ def test_a_sealed_step_is_found_again_exactly() -> None:
     entries = [entry(1, 10, 11), entry(2, 20, 21, 22)]
     first = backlog(*entries)
     shares = first.first(2)
-    first.remove(shares)
+    first.take_out(shares, step=1, ticks=0)
     shares = first.first(2)
-    sealed = first.covering(shares, step=2, ticks=0)
+    sealed = first.take_out(shares, step=2, ticks=0)
     again = backlog(*entries[1:], done={})
     assert numbers_in(again.exactly(sealed)) == [20, 21]
     again.cover(sealed)
@@ -109,10 +106,9 @@ def test_what_cannot_be_read_is_passed_over_and_goes_with_the_next_step() -> Non
     assert one.add([garbage, entry(2, 20)], read) == [77]
     assert one.tuples == 1
     shares = one.first(9)
-    covered = one.covering(shares, step=1, ticks=0)
+    covered = one.take_out(shares, step=1, ticks=0)
     assert covered.whole == ["1-0", "2-0"]
     assert covered.tuples == 4
-    one.remove(shares)
     assert not one
 
 
@@ -120,8 +116,7 @@ def test_what_was_passed_over_alone_makes_a_step_necessary() -> None:
     one = Backlog({})
     one.add([Entry(position="1-0", tuples=3, payload=b"no chunk")], read)
     assert one
-    assert one.covering([], step=1, ticks=0).whole == ["1-0"]
-    one.remove([])
+    assert one.take_out([], step=1, ticks=0).whole == ["1-0"]
     assert not one
 
 
@@ -131,9 +126,8 @@ def test_one_of_many_is_found_by_its_identity_and_taken_alone() -> None:
     share = one.one_of({wanted})
     assert share is not None
     assert numbers_in([share]) == [11]
-    covered = one.covering([share], step=1, ticks=0)
+    covered = one.take_out([share], step=1, ticks=0)
     assert rows_in(covered.part["1-0"]).tolist() == [1]
-    one.remove([share])
     assert one.one_of({wanted}) is None
     assert numbers_in(one.first(9)) == [10, 12]
 
@@ -153,8 +147,7 @@ def test_however_it_is_cut_each_tuple_is_covered_once(
         step += 1
         shares = one.first(data.draw(st.integers(1, 30)))
         seen += numbers_in(shares)
-        whole += one.covering(shares, step, 0).whole
-        one.remove(shares)
+        whole += one.take_out(shares, step, 0).whole
     assert seen == [
         n for at, size in enumerate(sizes, start=1) for n in range(100 * at, 100 * at + size)
     ]
@@ -171,3 +164,22 @@ def test_a_part_has_the_trees_of_its_rows_also_where_these_are_apart() -> None:
     part = part_of(chunk_of(10, 11, 12, 13), np.array([0, 2]))
     assert part.values.column(0).to_pylist() == [10, 12]
     assert part.lineage.roots.tolist() == [1010, 1012]
+
+
+def test_any_tuples_may_be_covered_and_an_entry_is_gone_with_its_last_one() -> None:
+    one = backlog(entry(1, 10, 11, 12), entry(2, 20, 21), entry(3, 30))
+    shares = one.of({"1-0": [0, 2], "2-0": [0, 1]})
+    assert numbers_in(shares) == [10, 12, 20, 21]
+    covered = one.take_out(shares, step=1, ticks=0)
+    assert covered.whole == ["2-0"]
+    assert rows_in(covered.part["1-0"]).tolist() == [0, 2]
+    assert (one.tuples, one.entries, one.oldest) == (2, 2, "1-0")
+    assert numbers_in(one.first(10)) == [11, 30]
+    one.take_out(one.of({"1-0": [1]}), step=1, ticks=0)
+    assert (one.entries, one.oldest) == (1, "3-0")
+
+
+def test_the_latest_entries_come_in_order() -> None:
+    one = backlog(entry(1, 10), entry(2, 20), entry(3, 30))
+    assert [each.position for each in one.latest(2)] == ["2-0", "3-0"]
+    assert one.latest(0) == []

@@ -4,20 +4,23 @@ neighbours go on.
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, Config, RedisUnavailableError, TopologyBuilder
+from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.spark_jobs.running import host as hosts
-from tiercel.spark_jobs.running.host import Host, LostTaskError, hang_of
+from tiercel.spark_jobs.running.host import Host, LostTaskError, call_limit
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.suspects.watchdog import Putting, Watchdog
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Putting, Watchdog
 
 
 class Sleeps(BasicBolt):
@@ -166,7 +169,131 @@ def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leav
     assert not cluster.outcomes()
 
 
+def long_cluster(**settings: float) -> InboxCluster:
+    builder = TopologyBuilder("hosted", config=Config(message_timeout_secs=0.6))
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Sleeps(), 1, config=settings).shuffle_grouping("spout")
+    return InboxCluster(builder.build())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_tuple_may_take_longer_than_its_message_whose_timeout_begins_anew_meanwhile() -> None:
+    cluster = long_cluster(execute_timeout_secs=60)
+    process = Process(cluster, timedelta(seconds=0.6))
+    waiting = [*cluster.emit([["first"]]), *cluster.emit([["sleeper"]])]
+    assert Sleeps.inside.wait(10)
+    waiting += cluster.emit([["behind"]])
+    reset: Counter[int] = Counter()
+    acked: set[int] = set()
+
+    def enough() -> bool:
+        outcomes = cluster.outcomes(0.01)
+        reset.update(outcomes.reset)
+        acked.update(outcomes.acked)
+        return all(reset[root] >= 3 for root in waiting if root not in acked)
+
+    wait_until(enough, timeout=20)
+    assert process.died == [], "three thirds are a whole timeout"
+    Sleeps.free.set()
+    wait_until(lambda: acked.update(cluster.outcomes(0.01).acked) or acked == set(waiting), 20)
+    assert process.end() is None
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_tuple_that_takes_longer_than_its_bolt_may_fails_with_that_limit() -> None:
+    cluster = long_cluster(execute_timeout_secs=1.5)
+    process = Process(cluster, timedelta(seconds=0.6))
+    [sleeper] = cluster.emit([["sleeper"]])
+    wait_until(lambda: process.died, timeout=20)
+    [failure] = cluster.outcomes().failed
+    assert (failure.root, failure.reason) == (
+        sleeper,
+        "still executing after 2 s; its process was ended",
+    )
+    Sleeps.free.set()
+    process.end()
+
+
+def test_each_beat_says_for_how_long_a_task_has_been_in_one_call(cluster: InboxCluster) -> None:
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([["quick"]]))
+    cluster.emit([["sleeper"]])
+    assert Sleeps.inside.wait(10)
+
+    def ages() -> list[float]:
+        found = cluster.inboxes.figures(cluster.bolt_tasks).values()
+        return [one.doing_s for one in found if one.doing_s is not None]
+
+    wait_until(lambda: ages() and ages()[0] > 0.2, 10)
+    assert len(ages()) == 1, "its neighbour is in no call"
+    Sleeps.free.set()
+    wait_until(lambda: not ages(), 10)
+    assert process.end() is None
+
+
+def test_a_bolt_says_how_long_its_calls_may_last() -> None:
+    def limit(timeout: float, **settings: float) -> CallLimit | None:
+        builder = TopologyBuilder("t", config=Config(message_timeout_secs=timeout))
+        builder.set_spout("spout", Source())
+        builder.set_bolt("bolt", Sleeps(), config=settings).shuffle_grouping("spout")
+        topology = builder.build()
+        return call_limit(topology, topology.task_ids("bolt")[0])
+
+    assert limit(30) is None
+    assert limit(30, execute_timeout_secs=3600) == CallLimit(3600, 10)
+    assert limit(30, execute_timeout_secs=2) == CallLimit(2, None)
+
+
 def test_a_call_may_last_as_long_as_messages_live_and_never_less_than_some_seconds() -> None:
-    assert hang_of(Config(message_timeout_secs=60)) == timedelta(seconds=60)
-    assert hang_of(Config(message_timeout_secs=0.1)) == timedelta(seconds=5)
-    assert hang_of(Config(enable_message_timeouts=False)) is None
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Sleeps()).shuffle_grouping("spout")
+
+    def longest(config: Config) -> timedelta | None:
+        return InboxCluster(replace(builder.build(), config=config)).around.longest_call
+
+    assert longest(Config(message_timeout_secs=60)) == timedelta(seconds=60)
+    assert longest(Config(message_timeout_secs=0.1)) == timedelta(seconds=5)
+    assert longest(Config(enable_message_timeouts=False)) is None
+
+
+class Endless(AsyncBolt):
+    """Never ends for one word, and swallows its cancellation."""
+
+    async def execute(self, tup, collector):
+        while tup["word"] == "sleeper" and not Sleeps.free.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+
+@pytest.mark.parametrize(
+    ("bolt", "config"), [(Endless(), {}), (Sleeps(), {"threads": 8})], ids=["async", "threads"]
+)
+def test_a_call_among_many_that_never_ends_costs_the_process_and_no_other_tuple(
+    cluster: InboxCluster, monkeypatch: pytest.MonkeyPatch, bolt: Any, config: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("tiercel.spark_jobs.running.around._SHORTEST_HANG_S", 0.2)
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", bolt, config=config).shuffle_grouping("spout")
+    cluster = InboxCluster(replace(builder.build(), config=Config(message_timeout_secs=0.2)))
+    guilty, *neighbours = cluster.emit([["sleeper"], *([f"w{number}"] for number in range(20))])
+    process = Process(cluster, timedelta(seconds=0.2))
+    assert acked(cluster, neighbours)
+    wait_until(lambda: process.died)
+    [failure] = cluster.outcomes().failed
+    assert (failure.root, failure.task) == (guilty, 2)
+    assert failure.reason == "still executing after 0 s; its process was ended"
+    process.end()
+    # The next process passes the tuple over.
+    suspicion = Suspicion(RUN, cluster.book, cluster.ledger)
+    cluster.around = replace(cluster.around, suspicion=suspicion)
+    [late] = cluster.emit([["late"]])
+    successor = Process(cluster)
+    assert acked(cluster, [late])
+    successor.end()
+    assert cluster.ledger.pending() == 0
+    assert cluster.inboxes.figures([2])[2].tuples == 0
+    Sleeps.free.set()

@@ -3,17 +3,20 @@
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, Putting, Watchdog
 
 LIMIT = timedelta(milliseconds=100)
 
 
 class Idle:
+    limit = None
+
     def doing(self):
         return None
 
@@ -25,7 +28,9 @@ def tup():
 class Process:
     """One task, and a neighbour that is idle."""
 
-    def __init__(self):
+    def __init__(self, limit=None):
+        self.limit = limit
+        self.renewed = []
         self.codes = []
         self.told = []
         self.looks = 0
@@ -49,6 +54,9 @@ class Process:
 
     def lasts(self, doing):
         self.lasting.append(doing)
+
+    def renew(self, doing):
+        self.renewed.append(doing)
 
     def hung(self, doing, limit_s):
         self.told.append((doing, limit_s))
@@ -76,6 +84,65 @@ def test_the_process_ends_even_if_redis_is_away_and_the_neighbours_do_not_finish
     process = Lonely()
     same = Doing(3, None)
     process.watchdog._part = lambda task: 1 / 0
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+
+
+def test_a_call_that_may_last_keeps_what_waits_for_it_alive_until_its_own_limit():
+    process = Process(CallLimit(ends_s=0.5, renew_s=0.1))
+    same = Doing(3, tup())
+    with process.over(lambda _: same):
+        wait_until(lambda: process.renewed, 10)
+        assert not process.codes, "the usual limit is over"
+        wait_until(lambda: process.codes, 10)
+    assert 2 <= len(process.renewed) <= 5
+    assert process.renewed[0] is same
+    assert process.told == [(same, 0.5)]
+    assert process.lasting == []
+
+
+def test_calls_that_are_short_cost_nothing():
+    process = Process(CallLimit(ends_s=2.0, renew_s=0.1))
+    with process.over(lambda _: Doing(3, tup())):
+        process.is_looked_at(10)
+    assert process.renewed == []
+
+
+def test_what_waits_behind_a_row_of_calls_does_not_time_out_though_each_is_shorter():
+    process = Process(CallLimit(ends_s=60.0, renew_s=1.5))
+    calls = [Doing(3, tup()) for _ in range(100)]
+    began = time.monotonic()
+    with process.over(lambda _: calls[int((time.monotonic() - began) / 1.2)]):
+        wait_until(lambda: len(process.renewed) >= 2, 60)
+    first, second = process.renewed[:2]
+    assert first is not second
+
+
+def test_a_limit_that_is_shorter_than_the_usual_one_counts():
+    process = Process(CallLimit(ends_s=0.05))
+    same = Doing(3, tup())
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+    assert process.told == [(same, 0.05)]
+    assert process.lasting == [same]
+
+
+def test_native_code_may_last_as_long_as_the_longest_limit():
+    process = Process(CallLimit(ends_s=3600.0, renew_s=10.0))
+    with process.over(lambda _: None):
+        assert process.put_off[0] == 7200.0
+
+
+def test_a_task_with_a_limit_is_looked_at_where_no_message_times_out():
+    process = Process(CallLimit(ends_s=0.05))
+    process.watchdog = Watchdog(
+        None,
+        [Idle(), process],
+        process.parted.append,
+        process.codes.append,
+        Putting(process.put_off.append, lambda: None),
+    )
+    same = Doing(3, tup())
     with process.over(lambda _: same):
         wait_until(lambda: process.codes, 10)
 
@@ -116,6 +183,8 @@ import ctypes, datetime
 from tiercel.spark_jobs.suspects.watchdog import Doing, Putting, Watchdog
 
 class Work:
+    limit = None
+
     def doing(self):
         return Doing(3, None)
 

@@ -77,7 +77,9 @@ def test_each_bolt_task_has_figures_of_its_own():
     counts = {
         "split": {2: {"executed": 8, "execute_ns": 5 * 10**9, "steps": 4, "step_ns": 6 * 10**9}}
     }
-    inbox = InboxFigures(tuples=70, bytes=900, adopted=True, oldest_s=1.5, attempts=3, seen_s=0.5)
+    inbox = InboxFigures(
+        tuples=70, bytes=900, adopted=True, oldest_s=1.5, attempts=3, seen_s=0.5, doing_s=7.0
+    )
     found = exposed(counted=Counted(counts=counts, seconds=10), inboxes={2: inbox})
     assert of_task(found, 2) == {
         "tiercel_task_executed_total": 8,
@@ -90,10 +92,12 @@ def test_each_bolt_task_has_figures_of_its_own():
         "tiercel_task_attempts": 3,
         "tiercel_task_attended": 1,
         "tiercel_task_seen_seconds": 0.5,
+        "tiercel_task_call_seconds": 7.0,
     }
     missing = of_task(found, 3)
     assert (missing["tiercel_task_attended"], missing["tiercel_inbox_tuples"]) == (0, 0)
     assert "tiercel_task_seen_seconds" not in missing, "no process was ever seen"
+    assert "tiercel_task_call_seconds" not in missing
 
 
 def test_alerts_and_dashboard_ask_only_for_what_there_is():

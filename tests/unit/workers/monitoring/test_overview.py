@@ -192,6 +192,19 @@ def test_each_task_shows_what_waits_for_it_its_steps_and_its_restarts():
 @pytest.mark.parametrize(
     ("found", "shown"),
     [
+        (inbox(doing_s=125.0), "125.0 s"),
+        (inbox(), ""),
+        (inbox(doing_s=125.0, seen_s=UNATTENDED_S + 1), ""),
+    ],
+)
+def test_a_call_that_lasts_is_shown_with_its_age_while_its_process_lives(found, shown):
+    tables = tables_of(overview(inboxes={3: found, 4: inbox()}))
+    assert [row["in one call for"] for row in tables[TASKS]] == [shown, ""]
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
         (inbox(seen_s=UNATTENDED_S), "now"),
         (inbox(seen_s=UNATTENDED_S + 1), f"{UNATTENDED_S + 1:.1f} s ago"),
         (inbox(seen_s=None, attempts=0), "never"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.workers.spout.growth import Growth
+from tiercel.workers.spout.growth import CHEAPER_S, Growth
 
 LEAST = 16
 
@@ -19,10 +19,15 @@ def steady_bound(growth, needed, fixed_s=0.02, rounds=60, bound=2):
     return bound
 
 
-@given(st.integers(2, 20_000))
-def test_it_ends_near_what_is_needed_and_never_far_below_it(needed):
-    bound = steady_bound(Growth(LEAST), needed)
-    assert 0.6 * needed <= bound <= max(2 * LEAST, 4 * needed)
+@given(st.integers(2, 20_000), st.sampled_from([0.02, 0.1, 0.2]))
+def test_it_ends_near_what_is_needed_and_never_far_below_it(needed, fixed_s):
+    bound = steady_bound(Growth(LEAST), needed, fixed_s)
+    cheaper = max(1.0, CHEAPER_S / fixed_s)
+    assert 0.6 * needed <= bound <= max(2 * LEAST, 4 * needed * cheaper)
+
+
+def test_steps_may_become_larger_where_the_latency_hides_what_that_saves():
+    assert steady_bound(Growth(LEAST), 100, 0.01) >= 500
 
 
 def test_fast_work_is_reached_in_a_few_rounds():

@@ -253,6 +253,33 @@ def test_a_released_message_is_given_back_without_blame():
         told(bench, "release", "message 0")
 
 
+class LaterSpout(ListSpout):
+    def retry_later(self, msg_id, seconds, reason, *, blame):
+        self._note("later", msg_id, seconds, reason, blame)
+
+
+@pytest.mark.parametrize("blame", [True, False])
+def test_a_spout_is_told_when_a_bolt_wants_a_message_again(blame):
+    with running(LaterSpout(1)) as bench:
+        ((_, root, _),) = received(bench, 1)
+        wanted = Failure(
+            root=root, component="sink", task=2, reason="busy", retry_after_s=60.0, blame=blame
+        )
+        bench.ledger.fail([wanted])
+        told(bench, "later", "message 0", 60.0, "sink[2]: busy", blame)
+    counted = bench.metrics.totals()["numbers"][1]
+    assert counted["failed" if blame else "released"] == 1
+    assert counted.get("released" if blame else "failed", 0) == 0
+
+
+def test_a_spout_that_knows_nothing_of_later_is_told_of_a_failure():
+    with running(StormSpout(1)) as bench:
+        ((_, root, _),) = received(bench, 1)
+        wanted = Failure(root=root, component="sink", task=2, reason="busy", retry_after_s=60.0)
+        bench.ledger.fail([wanted])
+        told(bench, "fail", "message 0")
+
+
 def test_a_spout_that_knows_no_release_is_told_of_a_failure():
     with running(StormSpout(1)) as bench:
         [(_, root, _)] = received(bench, 1)

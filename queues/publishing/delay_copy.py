@@ -1,0 +1,90 @@
+"""Moving a message to a delay queue, from where RabbitMQ moves it back when its time has come.
+
+It is copied with a publisher confirm, and acknowledged only then. A crash in between leaves the
+copy and the original: the message comes twice, and is never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pika import BasicProperties
+
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.delays import delay_arguments, delay_ms, delay_queue
+from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.publishing.dead_letter_copy import (
+    FRAME_BYTES,
+    clean_headers,
+    copy_properties,
+    size_of,
+)
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
+from tiercel.queues.retry import FAILURES_HEADER
+
+
+class DelayWriter:
+    """Copies messages of one queue to its delay queues; connects when the first one comes."""
+
+    def __init__(self, address: Address, queue: str) -> None:
+        self._address = address
+        self._queue = queue
+        self._outlet: Outlet | None = None
+
+    def copy(
+        self,
+        body: bytes,
+        properties: Any,
+        seconds: float,
+        failures: int,
+        done: Callable[[QueuesError | None], None],
+    ) -> None:
+        """Copy it; ``done`` is called once with None when a delay queue has the copy, on
+        another thread if it was sent.
+
+        ``failures`` go with the copy: to RabbitMQ it is a new message, never delivered before.
+        """
+        copy = delay_properties(properties, failures)
+        if size_of(copy) > FRAME_BYTES:
+            done(PublishRefusedError("its headers leave no room for the number of its failures"))
+            return
+        if self._outlet is None or self._outlet.error is not None:
+            self._outlet = Outlet(self._address, f"tiercel delays of {self._queue}")
+        outlet = self._outlet
+        milliseconds = delay_ms(seconds)
+        publication = Publication(
+            delay_queue(self._queue, milliseconds),
+            body,
+            copy,
+            done,
+            arguments=delay_arguments(self._queue, milliseconds),
+        )
+
+        def first_try(error: QueuesError | None) -> None:
+            if isinstance(error, PublishRefusedError):
+                # The queue may have been deleted: the outlet declares it again.
+                outlet.submit(publication)
+            else:
+                done(error)
+
+        outlet.submit(replace(publication, done=first_try))
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is on its way, at most so long, then end."""
+        if self._outlet is not None:
+            self._outlet.drain(timeout_s)
+            self._outlet.close(1.0)
+
+
+def delay_properties(properties: Any, failures: int) -> BasicProperties:
+    """The properties of the copy: the original's, persistent, with the number of failures so far.
+
+    Without ``x-death``: RabbitMQ 3 takes a message for one that goes round, and drops it, if that
+    names the work queue, where it is about to move it. What is left out of any copy
+    is in ``copy_properties``.
+    """
+    headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
+    return copy_properties(properties, headers.plus({FAILURES_HEADER: failures}))

@@ -1,0 +1,183 @@
+"""Messages that are wanted later, on a real broker: they lie in delay queues, and come back."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from pika.exceptions import ChannelClosedByBroker
+
+from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.support.waiting import wait_until
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.broker.delays import delay_queue
+from tiercel.queues.broker.depths import depths
+from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.retry import NO_WAIT
+
+COUNT = 10_000
+
+
+def filled(amqp_url, *bodies, limit=20, **properties):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT, delivery_limit=limit)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *bodies, **properties)
+    return queue
+
+
+def want_later(desk, delivery, seconds, *, blame=True):
+    desk.consumer.retry_later(
+        delivery.epoch, delivery.tag, Later(seconds=seconds, reason="busy", blame=blame)
+    )
+
+
+def test_a_message_comes_back_after_its_time_with_all_that_it_was(amqp_url):
+    queue = filled(
+        amqp_url, b"body", message_id="7", content_type="a/b", headers={"trace": "t"}, priority=3
+    )
+    with Desk(amqp_url, queue.name) as desk:
+        delivery = desk.next()
+        began = time.monotonic()
+        want_later(desk, delivery, 1.5)
+        desk.wait_for("delayed")
+        assert ready(amqp_url, delay_queue(queue.name, 1500)) == 1
+        assert desk.consumer._intake.count == 0, "it holds neither prefetch nor memory"
+        again = desk.next()
+        took = time.monotonic() - began
+        assert 1.5 <= took < 2.5
+        assert again.body == b"body"
+        assert again.delivery_count == 0, "to RabbitMQ it is a new message"
+        assert again.properties.message_id == "7"
+        assert again.properties.content_type == "a/b"
+        assert again.properties.priority == 3
+        assert again.properties.delivery_mode == 2
+        assert again.properties.headers["trace"] == "t"
+        assert again.properties.headers["x-tiercel-failures"] == 1
+        desk.ack(again)
+        desk.wait_for("acked_to_broker")
+    assert ready(amqp_url, queue.name) == 0
+
+
+def test_its_failures_go_with_it_and_end_in_the_dead_letters(amqp_url):
+    queue = filled(amqp_url, b"poison", limit=2)
+    with Desk(amqp_url, queue.name, delivery_limit=2) as desk:
+        for blame in (True, False, False, True, True):
+            want_later(desk, desk.next(), 0.1, blame=blame)
+        desk.wait_for("dead_lettered")
+        assert desk.counts["delayed"] == 4
+    ((body, headers),) = take_all(amqp_url, queue.dead)
+    assert body == b"poison"
+    assert headers["x-tiercel-reason"] == "failed 3 times, at last: busy"
+
+
+def test_a_short_time_does_not_wait_behind_a_long_one(amqp_url):
+    queue = filled(amqp_url, b"long", b"short")
+    with Desk(amqp_url, queue.name) as desk:
+        long, short = desk.take(2)
+        want_later(desk, long, 3)
+        want_later(desk, short, 0.2)
+        assert desk.next().body == b"short"
+        assert desk.next().body == b"long"
+
+
+def test_a_message_that_died_once_and_was_put_back_is_not_taken_for_one_that_goes_round(amqp_url):
+    queue = unique()
+    died = {"queue": "", "reason": "expired", "count": 1, "exchange": "", "routing-keys": []}
+    with Desk(amqp_url, queue) as desk:
+        desk.wait_for("channels")
+        put(amqp_url, queue, b"body", headers={"x-death": [{**died, "queue": queue}]})
+        for _ in range(3):
+            want_later(desk, desk.next(), 0.1)
+        assert desk.next().body == b"body"
+
+
+def test_a_delay_queue_that_was_deleted_is_declared_again(amqp_url):
+    queue = filled(amqp_url, b"a", b"b")
+    with Desk(amqp_url, queue.name) as desk:
+        first, second = desk.take(2)
+        want_later(desk, first, 0.3)
+        again = desk.next()
+        delete(amqp_url, delay_queue(queue.name, 300))
+        want_later(desk, second, 0.3)
+        assert desk.next().body == b"b"
+        desk.ack(again)
+    assert "copies_refused" not in desk.counts
+
+
+def test_where_no_delay_queue_can_be_it_stays_in_its_queue_and_comes_again(amqp_url):
+    queue = filled(amqp_url, b"body")
+    with plain_channel(amqp_url) as channel:
+        # There is one of that name already, and it is another one.
+        channel.queue_declare(delay_queue(queue.name, 5000), durable=True)
+    with Desk(amqp_url, queue.name) as desk:
+        want_later(desk, desk.next(), 5)
+        again = desk.next()
+        assert (again.body, again.delivery_count) == (b"body", 1)
+
+
+def test_a_worker_that_dies_before_the_ack_leaves_the_message_twice_and_never_not_at_all(amqp_url):
+    queue = filled(amqp_url, b"body")
+    desk = Desk(amqp_url, queue.name)
+    desk.consumer.start()
+    delivery = desk.next()
+    # The copy is confirmed, and the worker is gone before it hears of it.
+    desk.consumer._copies._told = lambda *_: None
+    want_later(desk, delivery, 1)
+    wait_until(lambda: _there(amqp_url, delay_queue(queue.name, 1000)))
+    assert desk.consumer.stop(timedelta(seconds=10))
+    with Desk(amqp_url, queue.name) as after:
+        assert [each.body for each in after.take(2)] == [b"body", b"body"]
+
+
+def _there(amqp_url, queue):
+    try:
+        return ready(amqp_url, queue) == 1
+    except ChannelClosedByBroker:
+        return False  # not declared yet
+
+
+@pytest.mark.embedded
+def test_what_waits_outlives_the_broker(servers):
+    with servers.rabbitmq() as server:
+        queue = filled(server.url, b"body")
+        with Desk(server.url, queue.name) as desk:
+            want_later(desk, desk.next(), 6)
+            desk.wait_for("delayed")
+        server.restart(keep_data=True)
+        with Desk(server.url, queue.name) as desk:
+            wait_until(lambda: desk.counts["delivered"], timeout=30)
+            assert desk.next().body == b"body"
+
+
+def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
+    queue = filled(amqp_url, *[b"%d" % number for number in range(COUNT)])
+    with Desk(amqp_url, queue.name) as desk:
+        asked = {}
+        while len(asked) < COUNT:
+            for delivery in desk.consumer.get(1000):
+                asked[delivery.body] = time.monotonic()
+                want_later(desk, delivery, 5)
+        took = []
+        while len(took) < COUNT:
+            for delivery in desk.consumer.get(1000):
+                took.append(time.monotonic() - asked[delivery.body])
+                desk.ack(delivery)
+        took.sort()
+        shown = f"{took[0]:.2f} s to {took[-1]:.2f} s, median {took[COUNT // 2]:.2f} s"
+        assert took[0] >= 5, shown
+        # The machine may be busy: most of them in the time that is promised.
+        assert took[COUNT * 99 // 100] < 7, shown
+
+
+@pytest.mark.embedded
+def test_a_monitor_counts_what_lies_in_the_delay_queues(servers):
+    with servers.rabbitmq() as server:
+        queue = filled(server.url, b"a", b"b", b"c")
+        with Desk(server.url, queue.name) as desk:
+            for seconds, delivery in zip((60, 70, 70), desk.take(3), strict=True):
+                want_later(desk, delivery, seconds)
+            desk.wait_for("delayed", 3)
+            wait_until(
+                lambda: depths(server.url, [queue.name], server.management_url)[0].delayed == 3,
+                60,
+                "three messages that lie in delay queues",
+            )

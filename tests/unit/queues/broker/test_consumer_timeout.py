@@ -1,0 +1,79 @@
+"""RabbitMQ's consumer timeout: the arguments that are set, and the line that is said."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.support.fake_broker import ConsumerBench
+from tiercel import BasicBolt, Config, TopologyBuilder
+from tiercel.queues.broker.consumer_timeout import consumer_timeout, timeout_arguments
+from tiercel.queues.broker.declare import WorkQueue, work_queue_arguments
+from tiercel.testing import FeederSpout
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 13), (4, 2), (4, 3)])
+def test_where_no_bolt_takes_long_nothing_is_set_or_said(version):
+    assert timeout_arguments(None, version) == {}
+    decided = consumer_timeout(None, version, "q", {})
+    assert (decided.arguments, decided.warning) == ({}, "")
+
+
+def test_a_queue_that_is_declared_has_it_where_the_consumer_cannot_say_it():
+    queue = WorkQueue(name="q", held=HOUR)
+    assert work_queue_arguments(queue, (3, 13))["x-consumer-timeout"] == DAY_MS
+    for version in ((3, 11), (4, 3)):
+        assert "x-consumer-timeout" not in work_queue_arguments(queue, version)
+    short = WorkQueue(name="q", held=5 * MINUTE)
+    assert "x-consumer-timeout" not in work_queue_arguments(short, (3, 13)), "30 minutes are enough"
+
+
+def test_from_4_3_on_the_consumer_says_it_whatever_the_queue_has():
+    decided = consumer_timeout(HOUR, (4, 3), "q", {"x-consumer-timeout": 1000})
+    assert decided.arguments == {"x-consumer-timeout": DAY_MS}
+    assert decided.warning == ""
+    assert consumer_timeout(24 * HOUR, (4, 4), "q", None).arguments == {
+        "x-consumer-timeout": 2 * DAY_MS
+    }
+
+
+def test_a_queue_whose_timeout_is_long_enough_is_used_without_a_word():
+    assert not consumer_timeout(HOUR, (3, 13), "q", {"x-consumer-timeout": 7_200_000}).warning
+    assert not consumer_timeout(5 * MINUTE, (3, 10), "q", None).warning
+
+
+def test_a_timeout_that_is_too_short_is_one_line_with_what_to_do():
+    old = consumer_timeout(HOUR, (3, 10), "orders", {}).warning
+    assert old == (
+        "a bolt may hold a message of queue orders for 3600 s, and RabbitMQ 3.10 takes it back "
+        f"after 1800 s unless it was told otherwise: set consumer_timeout = {DAY_MS} in "
+        "rabbitmq.conf"
+    )
+    newer = consumer_timeout(HOUR, (3, 13), "orders", {"x-consumer-timeout": 60_000}).warning
+    assert "after 60 s" in newer
+    assert "rabbitmqctl set_policy" in newer
+
+
+def test_what_waits_and_each_bolt_that_takes_long_count():
+    def held(*limits):
+        builder = TopologyBuilder("t", config=Config(message_timeout_secs=30))
+        builder.set_spout("numbers", FeederSpout(fields="x long"))
+        for number, limit in enumerate(limits):
+            settings = {} if limit is None else {"execute_timeout_secs": limit}
+            builder.set_bolt(f"b{number}", BasicBolt(), config=settings).shuffle_grouping("numbers")
+        return builder.build().held
+
+    assert held(None, 20) is None
+    assert held(3600, None, 600) == timedelta(seconds=300 + 30 + 4200)
+
+
+def test_the_consumer_is_begun_with_it():
+    bench = ConsumerBench()
+    assert bench.channel.consumer_arguments == {}
+    bench.consumer._arguments = {"x-consumer-timeout": 5}
+    bench.lose()
+    bench.open()
+    assert bench.channel.consumer_arguments == {"x-consumer-timeout": 5}

@@ -1,0 +1,19 @@
+"""The note of a topology: what commands know of it."""
+
+from tiercel import BasicBolt, Config, TopologyBuilder
+from tiercel.testing import FeederSpout
+from tiercel.workers.control.registry import _note, _packed
+
+
+def noted(**settings):
+    builder = TopologyBuilder("t", Config(message_timeout_secs=30))
+    builder.set_spout("numbers", FeederSpout(fields="x long"))
+    builder.set_bolt("bolt", BasicBolt(), config=settings).shuffle_grouping("numbers")
+    return _note("t", _packed(builder.build()).encode())
+
+
+def test_a_message_is_in_flight_for_its_timeout_at_most_unless_a_bolt_may_take_longer():
+    assert noted().in_flight_secs == 30
+    assert noted(execute_timeout_secs=10).in_flight_secs == 30
+    assert noted(execute_timeout_secs=3600).in_flight_secs == 3630
+    assert noted(execute_timeout_secs=3600).message_timeout_secs == 30
