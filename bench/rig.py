@@ -12,6 +12,7 @@ from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 
 import redis
+from pika import BlockingConnection, URLParameters
 
 from bench.probe import ProbeResults, environment
 from tiercel import Publisher
@@ -27,7 +28,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_places import SpoutPlaces
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering
 from tiercel.workers.loading import load_topology
 from tiercel.workers.local.run import LocalRun
@@ -99,7 +100,7 @@ class Running:
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
         self._registry = Registry(settings.redis_urls[0])
         presences = RedisPresences(settings.redis_urls[0], self.name)
-        self._spout_places = SpoutPlaces(presences)
+        self._spout_seats = SpoutSeats(presences)
         self._lease = Lease(presences)
         self._inboxes = open_inboxes(ledger_spec_of(topology, settings.redis_urls))
 
@@ -120,7 +121,7 @@ class Running:
         if note is None:
             return False
         spouts = range(1, note.spout_tasks + 1)
-        if len(self._spout_places.present(spouts)) < note.spout_tasks:
+        if len(self._spout_seats.present(spouts)) < note.spout_tasks:
             return False
         holder = self._lease.holder()
         if holder is None or not holder.run:
@@ -228,8 +229,6 @@ def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[R
 
 def clear(settings: Settings, queues: Sequence[str]) -> None:
     """Delete these queues, and everything in Redis."""
-    from pika import BlockingConnection, URLParameters  # noqa: PLC0415
-
     connection = BlockingConnection(URLParameters(settings.amqp))
     for queue in queues:
         for each in (queue, f"{queue}.dead"):

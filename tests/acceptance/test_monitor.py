@@ -33,7 +33,7 @@ from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_places import Presence, SpoutPlaces
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -357,7 +357,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
         "lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3}
     )
     presences = RedisPresences(services.redis_url, name)
-    spouts = SpoutPlaces(presences)
+    spouts = SpoutSeats(presences)
     lease = Lease(presences)
     inboxes = RedisInboxes(RedisServers((services.redis_url,)), name)
     inboxes.adopt("run", [2])

@@ -22,7 +22,7 @@ from tiercel.queues.errors import QueuesError
 from tiercel.workers.cli.app import app
 from tiercel.workers.config import Settings
 from tiercel.workers.control.redis_presence import RedisPresences
-from tiercel.workers.control.spout_places import SpoutPlaces
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.processes import Child
 
 pytestmark = pytest.mark.timeout(900)
@@ -146,7 +146,7 @@ def test_another_version_takes_over_without_a_loss_or_a_repetition(
     declare_queue(broker.url, WorkQueue(name=QUEUE))
     with (
         deployed(tmp_path, settings) as deployment,
-        closing(SpoutPlaces(RedisPresences(server.url, NAME))) as spouts,
+        closing(SpoutSeats(RedisPresences(server.url, NAME))) as spouts,
     ):
 
         def there() -> int:

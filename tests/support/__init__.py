@@ -36,7 +36,7 @@ trees          whole runs made up for the property tests
 inboxes        words for tests of the inboxes
 chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
-presences      the places of a topology, while time passes
+presences      the seats of a topology, while time passes
 
 Topologies:
 

@@ -1,4 +1,4 @@
-"""The places of a topology, in memory and in Redis, for tests that let time pass."""
+"""The seats of a topology, in memory and in Redis, for tests that let time pass."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, MemoryControl
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.memory_presence import MemoryPresences
-from tiercel.workers.control.spout_places import SpoutPlaces
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Outbox
@@ -61,10 +61,10 @@ class MemoryWorker:
         # Time stands still for it: it is the driver's business to renew it.
         presences = MemoryPresences(lambda: 0.0)
         self.lease = lease or Lease(presences)
-        self.spout_places = SpoutPlaces(presences)
+        self.spout_seats = SpoutSeats(presences)
         self.metrics = MemoryMetrics()
         self.tally = Tally(self.metrics, component, 1, clock)
-        self.orders = Orders(self.control, attend=partial(self.spout_places.report, "worker", 1))
+        self.orders = Orders(self.control, attend=partial(self.spout_seats.report, "worker", 1))
         self.outbox = Outbox(
             ledger=self.ledger,
             inboxes=self.inboxes,
@@ -108,4 +108,4 @@ class MemoryWorker:
             self.task.stop()
             thread.join(10)
             assert not thread.is_alive()
-            self.spout_places.leave("worker", 1)
+            self.spout_seats.leave("worker", 1)

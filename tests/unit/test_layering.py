@@ -286,13 +286,13 @@ def test_a_function_is_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name_of)
-def test_tests_share_what_is_in_support_and_in_their_own_folder(path: Path) -> None:
-    own = path.relative_to(ROOT / "tests").parts[0]
-    shared = (f"tests.{own}", "tests.support", "tests.images")
-    for module in imports_of(parsed(path)):
-        if top(module) == "tests":
-            assert module.startswith(shared), f"{module} belongs to others"
-            assert ".test_" not in module, f"{module} is a test"
+def test_no_test_is_imported_by_another(path: Path) -> None:
+    """Helpers lie in files of their own."""
+    assert not {
+        module
+        for module in imports_of(parsed(path))
+        if module.startswith("tests.") and ".test_" in module
+    }
 
 
 @every_lua_file

@@ -5,8 +5,8 @@ graph            a topology without its code: published when it starts
 presence         the contract: which processes are there, and for how long after they fell silent
 memory_presence  within one process
 redis_presence   in Redis
-lease            the driver's place: it runs the topology, and says where spout workers send to
-spout_places     the places of spout tasks: which worker runs which one
+lease            the driver's seat: it runs the topology, and says where spout workers send to
+spout_seats      the seats of spout tasks: which worker runs which one
 contract         active, deactivated, killed: what is wanted
 redis_control    in Redis
 parallelism      numbers of tasks that an operator orders

@@ -1,4 +1,4 @@
-"""The lease: the driver's place in a topology, which says which run spout workers send to."""
+"""The lease: the driver's seat in a topology, which says which run spout workers send to."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from tiercel.workers.control.parallelism import pack, unpack
-from tiercel.workers.control.presence import Attendant, Place, Presences
+from tiercel.workers.control.presence import Attendant, Presences, Seat
 
 # A driver in reserve takes over when it has lapsed. So does one that is started again after it was
 # killed: it may wait for its own predecessor's.
-DRIVER = Place("driver", timedelta(seconds=3))
+DRIVER = Seat("driver", timedelta(seconds=3))
 _NOTHING = "-"
 
 

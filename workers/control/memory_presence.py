@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from tiercel.workers.control.presence import Attendant, Place
+from tiercel.workers.control.presence import Attendant, Seat
 
 
 class MemoryPresences:
@@ -18,26 +18,26 @@ class MemoryPresences:
         self._taken: dict[str, tuple[Attendant, float]] = {}
         self._drawn = 0
 
-    def take(self, place: Place, attendant: Attendant, *, by_force: bool = False) -> bool:
+    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
         with self._lock:
-            found = self._found(place)
+            found = self._found(seat)
             if found is not None and found.name != attendant.name and not by_force:
                 return False
-            self._taken[place.name] = attendant, self._clock() + place.lasts.total_seconds()
+            self._taken[seat.name] = attendant, self._clock() + seat.lasts.total_seconds()
             return True
 
-    def leave(self, place: Place, name: str) -> None:
+    def leave(self, seat: Seat, name: str) -> None:
         with self._lock:
-            if self._has(place, name):
-                del self._taken[place.name]
+            if self._has(seat, name):
+                del self._taken[seat.name]
 
-    def look(self, places: Sequence[Place]) -> list[Attendant | None]:
+    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
         with self._lock:
-            return [self._found(place) for place in places]
+            return [self._found(seat) for seat in seats]
 
-    def draw_run(self, place: Place, name: str) -> int | None:
+    def draw_run(self, seat: Seat, name: str) -> int | None:
         with self._lock:
-            if not self._has(place, name):
+            if not self._has(seat, name):
                 return None
             self._drawn += 1
             return self._drawn
@@ -50,11 +50,11 @@ class MemoryPresences:
     def close(self) -> None:
         pass
 
-    def _has(self, place: Place, name: str) -> bool:
-        found = self._found(place)
+    def _has(self, seat: Seat, name: str) -> bool:
+        found = self._found(seat)
         return found is not None and found.name == name
 
-    def _found(self, place: Place) -> Attendant | None:
+    def _found(self, seat: Seat) -> Attendant | None:
         """Hold the lock."""
-        attendant, until = self._taken.get(place.name, (None, 0.0))
+        attendant, until = self._taken.get(seat.name, (None, 0.0))
         return attendant if self._clock() < until else None

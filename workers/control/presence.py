@@ -1,17 +1,17 @@
-"""The contract of presence: which process has a place in a topology, and what it says of itself.
+"""The contract of presence: which process has a seat in a topology, and what it says of itself.
 
-A process takes its place, says again and again that it is there, and leaves. One that falls silent
+A process takes its seat, says again and again that it is there, and leaves. One that falls silent
 is not there any more:
 
-    place        who has it                 says so                             lapses after
+    seat         who has it                 says so                             lapses after
     the driver   a driver (``Keeper``)      every 0.75 s                        3 s
     spout task   a spout worker             each second (``Orders``)            10 s
     bolt task    an attempt at the task     each second, in the task's inbox    10 s
 
-The third one is no place of this contract but a field of the inbox (``Inboxes.beat``): attempts and
+The third one is no seat of this contract but a field of the inbox (``Inboxes.beat``): attempts and
 runs are fenced there, so that one call says that a process lives and tells whether it still may.
 
-``RedisPresences`` keeps places for all processes; ``MemoryPresences`` is its twin.
+``RedisPresences`` keeps seats for all processes; ``MemoryPresences`` is its twin.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ UNATTENDED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a topology, which at most one process has."""
+class Seat:
+    """A seat in a topology, which at most one process has."""
 
     # One word.
     name: str
@@ -37,7 +37,7 @@ class Place:
 
 
 class Attendant(NamedTuple):
-    """The process that has a place."""
+    """The process that has a seat."""
 
     # One word, drawn by each process.
     name: str
@@ -46,33 +46,33 @@ class Attendant(NamedTuple):
 
 
 class Presences(Protocol):
-    """The places of one topology. Thread-safe.
+    """The seats of one topology. Thread-safe.
 
     Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
     RedisRefusedError.
 
-    A place is lost when it was not taken again in time, or when Redis lost its memory. So two
-    processes may believe for a moment that they have the same one; what either contract of a place
-    promises must bear that (see ``Lease`` and ``SpoutPlaces``).
+    A seat is lost when it was not taken again in time, or when Redis lost its memory. So two
+    processes may believe for a moment that they have the same one; what either contract of a seat
+    promises must bear that (see ``Lease`` and ``SpoutSeats``).
     """
 
-    def take(self, place: Place, attendant: Attendant, *, by_force: bool = False) -> bool:
-        """Take the place, or say again that its attendant is there; False if another one has it.
+    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
+        """Take the seat, or say again that its attendant is there; False if another one has it.
 
         ``by_force`` takes it from that one. Also done on a server that is out of memory.
         """
         ...
 
-    def leave(self, place: Place, name: str) -> None:
-        """Give the place up. Does nothing where it is another attendant's. Idempotent."""
+    def leave(self, seat: Seat, name: str) -> None:
+        """Give the seat up. Does nothing where it is another attendant's. Idempotent."""
         ...
 
-    def look(self, places: Sequence[Place]) -> list[Attendant | None]:
-        """Return who has each of these places; None where nothing has it."""
+    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
+        """Return who has each of these seats; None where nothing has it."""
         ...
 
-    def draw_run(self, place: Place, name: str) -> int | None:
-        """Draw the number of a new run; None unless ``name`` has the place.
+    def draw_run(self, seat: Seat, name: str) -> int | None:
+        """Draw the number of a new run; None unless ``name`` has the seat.
 
         It is higher than every number before, and below 2**53. A repeat draws another number.
         """

@@ -15,7 +15,7 @@ from tiercel.workers.control.presence import Presences
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
-from tiercel.workers.control.spout_places import Presence, SpoutPlaces
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.errors import UsageError
 
 _LOOK_S = 0.25
@@ -47,7 +47,7 @@ class Steering:
         self._note = note
         self._control = control
         self._lease = Lease(presences)
-        self._spout_places = SpoutPlaces(presences)
+        self._spout_seats = SpoutSeats(presences)
         self._say = say
         self._stopped = stopped
 
@@ -198,7 +198,7 @@ class Steering:
         return False
 
     def _present(self) -> dict[int, Presence]:
-        return self._spout_places.present(range(1, self._note.spout_tasks + 1))
+        return self._spout_seats.present(range(1, self._note.spout_tasks + 1))
 
     def _others(self, *, active: bool) -> list[int]:
         """The spout tasks that are not what they should be."""

@@ -11,7 +11,7 @@ from tiercel.acker.metrics.windows import Counted, Counts
 from tiercel.queues.inbox.records import InboxFigures
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Graph
-from tiercel.workers.control.spout_places import Presence
+from tiercel.workers.control.spout_seats import Presence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ from tiercel.workers.control.registry import (
     known_topologies,
     topology_named,
 )
-from tiercel.workers.control.spout_places import SpoutPlaces
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.monitoring.overview import Overview, overview_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
@@ -79,7 +79,7 @@ class TopologyReader:
         self._control = RedisControl(redis_urls[0], note.name)
         presences = RedisPresences(redis_urls[0], note.name)
         self._lease = Lease(presences)
-        self._spout_places = SpoutPlaces(presences)
+        self._spout_seats = SpoutSeats(presences)
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = _ledger_of(redis_urls, note)
         self._meter = RateMeter()
@@ -94,7 +94,7 @@ class TopologyReader:
         raw = Raw(
             graph=note.graph,
             counted=counted,
-            present=self._spout_places.present(range(1, note.spout_tasks + 1)),
+            present=self._spout_seats.present(range(1, note.spout_tasks + 1)),
             state=self._control.state(),
             driver=self._lease.holder() is not None,
             inboxes=self._inboxes.figures(note.graph.bolt_tasks),

@@ -22,7 +22,7 @@ from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_places import Presence
+from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import TaskCollector

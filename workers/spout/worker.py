@@ -23,7 +23,7 @@ from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.contract import Control, State
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
-from tiercel.workers.control.spout_places import Presence, SpoutPlaces
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.heartbeat import Heartbeat
 from tiercel.workers.patience import patiently
 from tiercel.workers.processes import Child, Supervisor
@@ -49,7 +49,7 @@ class SpoutWorker:
         # Of this process and no other, not even of the one that it replaces: that one may be
         # stopped, and go on later.
         self._name = secrets.token_hex(12)
-        self._places = SpoutPlaces(RedisPresences(settings.redis_urls[0], topology.name))
+        self._seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name))
         self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)
         self._stopped = threading.Event()
@@ -84,7 +84,7 @@ class SpoutWorker:
                 process.run()
             finally:
                 with suppress(RedisUnavailableError):
-                    self._places.leave(self._name, task_id)
+                    self._seats.leave(self._name, task_id)
             if not process.dismissed:
                 return
 
@@ -97,7 +97,7 @@ class SpoutWorker:
             if patiently(self._stopped, self._control.state) is State.KILLED:
                 log.info("killed: ending", extra={"event": "killed"})
                 return None
-            task_id = patiently(self._stopped, self._places.take, self._name, task_ids)
+            task_id = patiently(self._stopped, self._seats.take, self._name, task_ids)
             if task_id is not None:
                 name = f"{self._component}-{task_ids.index(task_id)}"
                 log.info(
@@ -116,7 +116,7 @@ class SpoutWorker:
 
     def _attend(self, task_id: int, presence: Presence) -> bool:
         self._heartbeat.beat()
-        return self._places.report(self._name, task_id, presence)
+        return self._seats.report(self._name, task_id, presence)
 
 
 def run_spouts(
@@ -151,13 +151,13 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
     """Run this very task, which no other worker is to have, until a signal comes."""
     spout_spec(topology, component, task_index)
     heartbeat = Heartbeat(settings.heartbeat)
-    places = SpoutPlaces(RedisPresences(settings.redis_urls[0], topology.name))
+    seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name))
     name = secrets.token_hex(12)
     task_id = topology.task_ids(component)[task_index]
 
     def attend(presence: Presence) -> bool:
         heartbeat.beat()
-        return places.report(name, task_id, presence, by_force=True)
+        return seats.report(name, task_id, presence, by_force=True)
 
     process = SpoutProcess(
         topology,
@@ -173,7 +173,7 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
         process.run()
     finally:
         with suppress(RedisUnavailableError):
-            places.leave(name, task_id)
+            seats.leave(name, task_id)
 
 
 def run_each(

@@ -10,8 +10,8 @@ from tests.support.presences import InMemory, InRedis
 
 
 @pytest.fixture(params=["memory", "redis"])
-def places(request: pytest.FixtureRequest) -> InMemory | InRedis:
-    """The places of a topology, on the memory twin of presence and on Redis."""
+def seats(request: pytest.FixtureRequest) -> InMemory | InRedis:
+    """The seats of a topology, on the memory twin of presence and on Redis."""
     return (
         InMemory() if request.param == "memory" else InRedis(request.getfixturevalue("redis_url"))
     )

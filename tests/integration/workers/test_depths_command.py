@@ -21,7 +21,7 @@ from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_places import Presence, SpoutPlaces
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
     feed = ledger.feed(1)
     ledger.register(1, list(range(1, 101)), [7] * 100)
     ledger.release([1, 2, 3])
-    spouts = SpoutPlaces(RedisPresences(redis_url, name))
+    spouts = SpoutSeats(RedisPresences(redis_url, name))
     spouts.report("one", 1, Presence(active=True, pending=97, oldest_s=12.5))
     spouts.report("other", 2, Presence(active=True, pending=0, oldest_s=0))
     wait_until(lambda: looked(tiercel, name)[1][0]["feed_lag_s"] > 0)

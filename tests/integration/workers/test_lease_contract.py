@@ -12,8 +12,8 @@ B = Holder(driver="b")
 
 
 @pytest.fixture
-def lease(places):
-    made = Lease(places.presences())
+def lease(seats):
+    made = Lease(seats.presences())
     yield made
     made.close()
 
@@ -36,19 +36,19 @@ def test_the_holder_says_something_else_of_itself_by_taking_it_again(lease):
         assert lease.holder() == holder
 
 
-def test_it_lapses_unless_it_is_renewed(places, lease):
+def test_it_lapses_unless_it_is_renewed(seats, lease):
     assert lease.take(A)
-    places.expire(DRIVER.lasts.total_seconds() - 1)
+    seats.expire(DRIVER.lasts.total_seconds() - 1)
     assert lease.take(A)
-    places.expire(DRIVER.lasts.total_seconds() - 1)
+    seats.expire(DRIVER.lasts.total_seconds() - 1)
     assert not lease.take(B)
-    places.expire(1)
+    seats.expire(1)
     assert lease.holder() is None
     assert lease.take(B)
     assert not lease.take(A)
 
 
-def test_only_the_holder_draws_runs_and_each_has_a_higher_number_whoever_drew_it(places, lease):
+def test_only_the_holder_draws_runs_and_each_has_a_higher_number_whoever_drew_it(seats, lease):
     assert lease.draw("a") is None
     lease.take(A)
     drawn = [lease.draw("a"), lease.draw("a")]
@@ -58,19 +58,19 @@ def test_only_the_holder_draws_runs_and_each_has_a_higher_number_whoever_drew_it
     assert lease.draw("a") is None
     drawn += [lease.draw("b"), lease.draw("b")]
     assert drawn == sorted(set(drawn))
-    places.expire(DRIVER.lasts.total_seconds())
+    seats.expire(DRIVER.lasts.total_seconds())
     assert lease.draw("b") is None
 
 
 def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
-    places = InRedis(redis_url)
-    lease = Lease(places.presences())
+    seats = InRedis(redis_url)
+    lease = Lease(seats.presences())
     lease.take(A)
     drawn = lease.draw("a")
-    seconds, _ = places.client.time()
+    seconds, _ = seats.client.time()
     assert abs(drawn / 1e6 - seconds) < 60
     ahead = drawn + 10**12
-    places.client.set(f"tiercel:{{{places.topology}}}:run", ahead)
+    seats.client.set(f"tiercel:{{{seats.topology}}}:run", ahead)
     assert [lease.draw("a"), lease.draw("a")] == [ahead + 1, ahead + 2]
 
 
@@ -90,7 +90,7 @@ def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
     ],
 )
 def test_what_another_version_wrote_is_a_driver_all_the_same(redis_url, written, found):
-    places = InRedis(redis_url)
-    presences = places.presences()
-    places.client.set(presences.key(DRIVER), written)
+    seats = InRedis(redis_url)
+    presences = seats.presences()
+    seats.client.set(presences.key(DRIVER), written)
     assert Lease(presences).holder() == found

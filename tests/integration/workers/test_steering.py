@@ -19,7 +19,7 @@ from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_places import Presence, SpoutPlaces
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ class Workers:
         self.states = []
         presences = RedisPresences(redis_url, name)
         self.lease = Lease(presences)
-        self.spout_places = SpoutPlaces(presences)
+        self.spout_seats = SpoutSeats(presences)
         self.stopped = threading.Event()
         self.stubborn = False
         self.run = "17"
@@ -64,7 +64,7 @@ class Workers:
             active = self._state is State.ACTIVE
             for task in (1, 2):
                 presence = Presence(active=active, pending=self.pending)
-                self.spout_places.report("worker", task, presence)
+                self.spout_seats.report("worker", task, presence)
                 self._state = self.control.ask(State.ACTIVE)
             if self._state not in self.states:
                 self.states.append(self._state)
@@ -72,7 +72,7 @@ class Workers:
                 break
         self.lease.leave("driver")
         for task in (1, 2):
-            self.spout_places.leave("worker", task)
+            self.spout_seats.leave("worker", task)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def workers(redis_url, name):
         thread = threading.Thread(target=made.work)
         thread.start()
         try:
-            wait_until(lambda: made.spout_places.present(range(1, 3)).keys() == {1, 2})
+            wait_until(lambda: made.spout_seats.present(range(1, 3)).keys() == {1, 2})
             yield made
         finally:
             made.stopped.set()

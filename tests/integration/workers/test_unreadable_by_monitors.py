@@ -18,7 +18,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry, topology_named
-from tiercel.workers.control.spout_places import NEW, SpoutPlaces
+from tiercel.workers.control.spout_seats import NEW, SpoutSeats
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
@@ -162,7 +162,7 @@ def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines)
     "said", [b"\xff", b"7", b"[1, 2]", b'[true, "x", 0]', b"[true, 1, NaN]", b"[" * 100_000]
 )
 def test_a_presence_that_cannot_be_read_hides_no_other(client, redis_url, name, lines, said):
-    with closing(SpoutPlaces(RedisPresences(redis_url, name))) as spouts:
+    with closing(SpoutSeats(RedisPresences(redis_url, name))) as spouts:
         spouts.report("worker", 2, NEW)
         client.set(topology_prefix(name) + "present:spout-task-1", b"worker " + said)
         for _ in range(2):

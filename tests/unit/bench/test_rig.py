@@ -17,7 +17,7 @@ from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.memory_presence import MemoryPresences
-from tiercel.workers.control.spout_places import NEW, SpoutPlaces
+from tiercel.workers.control.spout_seats import NEW, SpoutSeats
 
 
 class Parts:
@@ -29,7 +29,7 @@ class Parts:
         self.inboxes = MemoryInboxes()
         self.presences = MemoryPresences()
         self.lease = Lease(self.presences)
-        self.spout_places = SpoutPlaces(self.presences)
+        self.spout_seats = SpoutSeats(self.presences)
         self.metrics = MemoryMetrics()
         self.returned = 0
         self.local = SimpleNamespace(refused=[], driver=SimpleNamespace(restarts=0))
@@ -66,7 +66,7 @@ def test_a_topology_is_ready_when_its_spouts_answer_and_each_bolt_task_has_a_pro
     parts, running
 ):
     assert not running._ready()
-    parts.spout_places.report("worker", 1, NEW)
+    parts.spout_seats.report("worker", 1, NEW)
     assert not running._ready(), "no driver"
     parts.begin()
     assert not running._ready(), "no process"

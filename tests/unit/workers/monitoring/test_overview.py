@@ -14,7 +14,7 @@ from tiercel.spark_jobs.running.counts import ACKER, edge_counter
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge, Graph
 from tiercel.workers.control.presence import UNATTENDED_S
-from tiercel.workers.control.spout_places import Presence
+from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.page.tables import tables_of
 from tiercel.workers.monitoring.rates import RateMeter

@@ -19,7 +19,7 @@ from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds
 from tiercel.workers.control.contract import MemoryControl, State
-from tiercel.workers.control.spout_places import Presence
+from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.admission_limits import Limits
 from tiercel.workers.spout.holding import Patience
@@ -132,7 +132,7 @@ class SpoutBench(MemoryWorker):
     @property
     def presence(self):
         """The task's report about itself."""
-        return self.spout_places.present(range(1, 2)).get(1)
+        return self.spout_seats.present(range(1, 2)).get(1)
 
     def received(self):
         """(value, root, edge) of each tuple in the inbox; an untracked tuple has no root."""

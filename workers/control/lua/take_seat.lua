@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Take a place in a topology, or say again that its attendant is there.
+-- Take a seat in a topology, or say again that its attendant is there.
 --
--- KEYS   1 the place, a string: "ATTENDANT NOTE"
+-- KEYS   1 the seat, a string: "ATTENDANT NOTE"
 -- ARGV   1 the attendant   2 the new value, which begins with the attendant
 --        3 milliseconds that it lasts   4 1: take it from another attendant
 -- Reply  1 taken, 0 another attendant has it

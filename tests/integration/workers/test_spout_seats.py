@@ -1,42 +1,42 @@
-"""The places of spout tasks, on the memory twin of presence and on Redis."""
+"""The seats of spout tasks, on the memory twin of presence and on Redis."""
 
 from __future__ import annotations
 
 import pytest
 
-from tiercel.workers.control.spout_places import LASTS, NEW, Presence, SpoutPlaces
+from tiercel.workers.control.spout_seats import LASTS, NEW, Presence, SpoutSeats
 
 TASKS = range(3, 6)
 WORKING = Presence(active=True, pending=7, oldest_s=1.25)
 
 
 @pytest.fixture
-def tasks(places):
-    made = SpoutPlaces(places.presences())
+def tasks(seats):
+    made = SpoutSeats(seats.presences())
     yield made
     made.close()
 
 
-def test_each_worker_gets_a_task_of_its_own_until_there_are_none_left(places):
-    workers = [SpoutPlaces(places.presences()) for _ in range(4)]
+def test_each_worker_gets_a_task_of_its_own_until_there_are_none_left(seats):
+    workers = [SpoutSeats(seats.presences()) for _ in range(4)]
     found = [worker.take(str(number), TASKS) for number, worker in enumerate(workers)]
     assert found == [3, 4, 5, None]
 
 
-def test_a_task_whose_worker_reports_stays_and_one_whose_worker_is_silent_is_free(places, tasks):
+def test_a_task_whose_worker_reports_stays_and_one_whose_worker_is_silent_is_free(seats, tasks):
     assert (tasks.take("a", TASKS), tasks.take("b", TASKS)) == (3, 4)
-    places.expire(LASTS.total_seconds() - 2)
+    seats.expire(LASTS.total_seconds() - 2)
     assert tasks.report("a", 3, WORKING)
-    places.expire(3)
+    seats.expire(3)
     assert tasks.present(TASKS) == {3: WORKING}
     assert tasks.take("c", TASKS) == 4
     assert tasks.report("a", 3, WORKING)
     assert not tasks.report("b", 4, WORKING)
 
 
-def test_a_task_that_lapsed_is_its_workers_again_if_no_other_took_it(places, tasks):
+def test_a_task_that_lapsed_is_its_workers_again_if_no_other_took_it(seats, tasks):
     tasks.take("a", TASKS)
-    places.expire(LASTS.total_seconds() + 1)
+    seats.expire(LASTS.total_seconds() + 1)
     assert tasks.present(TASKS) == {}
     assert tasks.report("a", 3, WORKING)
     assert tasks.take("b", TASKS) == 4

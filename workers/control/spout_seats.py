@@ -1,4 +1,4 @@
-"""The places of spout tasks: which worker runs each, and what it says of the task."""
+"""The seats of spout tasks: which worker runs each, and what it says of the task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tiercel.workers.control.presence import Attendant, Place, Presences
+from tiercel.workers.control.presence import Attendant, Presences, Seat
 from tiercel.workers.control.unreadable import Unreadable
 
 LASTS = timedelta(seconds=10)
@@ -29,7 +29,7 @@ class Presence:
 NEW = Presence(active=False, pending=0)
 
 
-class SpoutPlaces:
+class SpoutSeats:
     """One topology's. Calls are as ``Presences`` says; workers are named by words that they draw.
 
     While Redis is away or has lost its memory two workers may believe for a moment that they have
@@ -57,17 +57,17 @@ class SpoutPlaces:
         Call it each second. ``by_force``: the operator has given the task to this worker.
         """
         said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
-        return self._presences.take(_place(task_id), Attendant(worker, said), by_force=by_force)
+        return self._presences.take(_seat(task_id), Attendant(worker, said), by_force=by_force)
 
     def leave(self, worker: str, task_id: int) -> None:
         """Say that the worker has the task no more. Idempotent; leaves another worker's alone."""
-        self._presences.leave(_place(task_id), worker)
+        self._presences.leave(_seat(task_id), worker)
 
     def present(self, task_ids: range) -> dict[int, Presence]:
         """Return what those of these tasks say that are there."""
         there = {}
-        places = [_place(task_id) for task_id in task_ids]
-        for task_id, found in zip(task_ids, self._presences.look(places), strict=True):
+        seats = [_seat(task_id) for task_id in task_ids]
+        for task_id, found in zip(task_ids, self._presences.look(seats), strict=True):
             try:
                 if found is not None:
                     there[task_id] = _presence(found.note)
@@ -82,8 +82,8 @@ class SpoutPlaces:
         self._presences.close()
 
 
-def _place(task_id: int) -> Place:
-    return Place(f"spout-task-{task_id}", LASTS)
+def _seat(task_id: int) -> Seat:
+    return Seat(f"spout-task-{task_id}", LASTS)
 
 
 def _presence(said: str) -> Presence:
