@@ -28,7 +28,7 @@ class RedisPresences:
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
         lasts_ms = int(seat.lasts.total_seconds() * 1000)
-        words = [attendant.name, " ".join(attendant), lasts_ms, int(by_force)]
+        words: list[str | int] = [attendant.name, " ".join(attendant), lasts_ms, int(by_force)]
         with translated("say which processes run the topology"):
             return bool(self._take(keys=[self.key(seat)], args=words))
 

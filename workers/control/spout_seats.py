@@ -68,9 +68,10 @@ class SpoutSeats:
         there = {}
         seats = [_seat(task_id) for task_id in task_ids]
         for task_id, found in zip(task_ids, self._presences.look(seats), strict=True):
+            if found is None:
+                continue
             try:
-                if found is not None:
-                    there[task_id] = _presence(found.note)
+                there[task_id] = _presence(found.note)
             except _STRANGE as error:
                 self._unreadable.pass_over(
                     f"the presence of spout task {task_id}", found.note.encode(), error
