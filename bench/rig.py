@@ -57,8 +57,9 @@ def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
 
 @contextmanager
 def servers() -> Iterator[Settings]:
-    """A private RabbitMQ and a private Redis; the settings that every process is started with are
-    otherwise the defaults.
+    """Yield the settings of a private RabbitMQ and a private Redis.
+
+    Every process is started with them; the others are the defaults.
     """
     # The processes import what is measured from the folder that they start in.
     with chdir(ROOT), EmbeddedServices() as services:
@@ -83,8 +84,9 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 
 
 class Running:
-    """A topology of ``bench.topologies`` on this machine: driver and spout workers are the
-    processes of ``tiercel run``.
+    """A topology of ``bench.topologies`` on this machine.
+
+    Driver and spout workers are the processes of ``tiercel run``.
     """
 
     def __init__(
@@ -193,8 +195,9 @@ class Running:
         return False
 
     def executed(self) -> int:
-        """Words that the second bolt has had, as tiercel counts them: each process tells
-        once per second.
+        """Words that the second bolt has had, as tiercel counts them.
+
+        Each process tells once per second.
         """
         return self.totals("count")["executed"]
 
@@ -207,8 +210,9 @@ class Running:
 
 @contextmanager
 def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[Running]:
-    """Start the topology; ended in order with the block, its queue deleted and
-    its Redis emptied.
+    """Start the topology, and end it in order with the block.
+
+    Its queue is deleted then, and its Redis emptied.
     """
     name = f"bench.topologies:{kind}"
     queue = f"bench-{kind}"

@@ -110,8 +110,9 @@ def tasks_of(setup: Setup, executors: int) -> int:
 
 
 def tuples_of_step(setup: Setup, costs: Costs) -> float:
-    """Return how many tuples a step has where more than enough wait: as many as
-    fit into its time.
+    """Return how many tuples a step has where more than enough wait.
+
+    As many as fit into its time.
     """
     each_us = costs.tuple_us + setup.work_us / setup.tuples
     return max(1.0, min(float(_LARGEST_STEP), _STEP_US / each_us))

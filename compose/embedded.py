@@ -10,8 +10,9 @@ from tiercel.compose.redis_server import EmbeddedRedis
 
 
 class EmbeddedServices:
-    """A private RabbitMQ and a private Redis for as long as the ``with`` block runs,
-    or this process.
+    """A private RabbitMQ and a private Redis.
+
+    For as long as the ``with`` block runs, or this process.
 
     Programs that are missing are installed with apt where that is possible. Raises
     ServiceMissingError, ServiceStartError.

@@ -23,8 +23,9 @@ _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 class EmbeddedServer(ABC):
-    """A private server process: loopback only, random password, data in a temporary folder, gone
-    with this process.
+    """A private server process, gone with this process.
+
+    Loopback only, random password, data in a temporary folder.
 
     Address and password are fixed when the server is first started and survive every restart, so
     that clients can reconnect. Not thread-safe: one thread starts and stops it.

@@ -176,8 +176,9 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
 
 
 def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
-    """Raises typer.Exit if there is more somewhere than there may be, and UsageError for a queue
-    that was not looked at.
+    """Raises typer.Exit if there is more somewhere than there may be.
+
+    Raises UsageError for a queue that was not looked at.
     """
     depth = {each.name: each.ready for each in survey.queues}
     depth |= {f"{each.name}.dead": each.dead_lettered or 0 for each in survey.queues}

@@ -69,8 +69,9 @@ class Control(Protocol):
         ...
 
     def rebalance(self, change: Change) -> None:
-        """Have the driver begin a new run, on what Spark has now, and with these numbers of
-        tasks from now on.
+        """Have the driver begin a new run, with these numbers of tasks from now on.
+
+        The run is spread over what Spark has now.
 
         Bolts that are not named keep the number that was ordered before; None takes it back. A
         bolt may be one that the topology does not have, or not yet. Atomic; a repeat is another

@@ -1,5 +1,6 @@
-"""Judgements on one run: which bolt tasks lack a process, how it ended, how long to wait
-for the next. Pure.
+"""Judgements on one run. Pure.
+
+Which bolt tasks lack a process, how it ended, how long to wait for the next.
 """
 
 from __future__ import annotations
