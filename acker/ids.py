@@ -29,8 +29,9 @@ _LOW_BITS = 40
 
 
 def mix(x: int) -> int:
-    """splitmix64's output for the state ``x``: a bijection in which every input bit flips every
-    output bit half the time.
+    """splitmix64's output for the state ``x``.
+
+    A bijection in which every input bit flips every output bit half the time.
     """
     x = (x + _GAMMA) & _MASK
     x = ((x ^ (x >> 30)) * _MULTIPLIER_1) & _MASK
@@ -60,8 +61,9 @@ def seed_array(roots: Ids, edges: Ids) -> Ids:
 
 
 def edge(seed: int, position: int, target: int) -> int:
-    """The id of one copy of a tuple: the ``position``-th emission anchored to ``seed``, sent to the
-    task ``target``.
+    """Return the id of one copy of a tuple.
+
+    The ``position``-th emission anchored to ``seed``, sent to the task ``target``.
 
     Positions and targets are below 2**32. Never 0, and different for different (position,
     target) of one seed.

@@ -27,8 +27,9 @@ def conflict_of(root: int) -> Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RootUpdates:
-    """Each root once, ascending; ``reasons[i]`` says which of ``failures`` fails root i, -1:
-    none, it is updated.
+    """Each root once, ascending.
+
+    ``reasons[i]`` says which of ``failures`` fails root i; -1: none, it is updated.
     """
 
     roots: Ids

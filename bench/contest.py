@@ -1,5 +1,6 @@
-"""The peers: each empties a queue of the same sentences on the same servers, with all its processes
-on this machine.
+"""The peers: each empties a queue of the same sentences on the same servers.
+
+Each has all its processes on this machine.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def consuming(
 
 
 def task_queue(what: str, settings: Settings, count: int, python: str) -> Drained:
-    """``celery`` or ``dramatiq``, from the first task to the last word; ``python``
-    has them installed.
+    """``celery`` or ``dramatiq``, from the first task to the last word.
+
+    ``python`` has them installed.
 
     Their words queue behind their sentences, so that there is no steady rate of sentences.
     """

@@ -1,5 +1,6 @@
-"""From what was measured to the figures that count: medians over rounds, ratios taken inside a
-round. Pure functions.
+"""From what was measured to the figures that count. Pure functions.
+
+Medians over rounds, ratios taken inside a round.
 """
 
 from __future__ import annotations
@@ -140,8 +141,9 @@ def headlines(results: Results) -> tuple[Headline, ...]:
 
 
 def slower(results: Results) -> float:
-    """Return how much longer latencies may be here than on the machine that the targets are
-    for; never shorter.
+    """Return how much longer latencies may be here than on the targets' machine.
+
+    Never shorter.
     """
     found = drained(results, "bare", "whole_per_s")
     return 1.0 if found is None else max(1.0, REFERENCE_PER_S / found)

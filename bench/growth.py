@@ -1,5 +1,6 @@
-"""Growth of throughput: tuples per tree, bolts in a row, message size, spout and
-bolt tasks, shards.
+"""Growth of throughput, along five ways.
+
+Tuples per tree, bolts in a row, message size, spout and bolt tasks, shards.
 
     python bench/growth.py [--curve NAME ...]
 

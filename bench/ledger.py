@@ -66,8 +66,9 @@ def register(ledger: RedisLedger, count: int, ack_val: int, owner: int = 1) -> I
 
 
 def bytes_a_root(url: str, pending: int, tuples: int) -> float:
-    """used_memory before and after ``pending`` trees of ``tuples`` tuples, all but
-    one of them acked.
+    """used_memory before and after ``pending`` trees of ``tuples`` tuples.
+
+    All tuples but one of each tree are acked.
     """
     client = connect(url)
     client.flushdb()
@@ -96,8 +97,9 @@ def _write(
     barrier: Barrier,
     spans: Queue[tuple[float, float]],
 ) -> None:
-    """One writer, standing for the tasks of two bolts: the first passes each tuple on, the
-    second ends its tree.
+    """Write as the tasks of two bolts do.
+
+    The first passes each tuple on, the second ends its tree.
     """
     ledger = RedisLedger(spec)
     ledger.forget([0])
@@ -113,8 +115,9 @@ def _write(
 
 
 def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, float]:
-    """Root updates per second by two writers at once, and the fraction of the time that the
-    server was busy.
+    """Root updates per second by two writers at once.
+
+    With the fraction of the time that the server was busy.
 
     ``others`` are pending beside those that are updated, and stay so.
     """
@@ -165,8 +168,9 @@ def measure(
     trees: Sequence[int] = TREES,
     batches: int = 15,
 ) -> dict[str, list[dict[str, float]]]:
-    """By pending roots and by tree size: bytes per root, root updates per second, and per second of
-    the server's one core.
+    """Bytes per root and root updates per second, by pending roots and by tree size.
+
+    With the updates per second of the server's one core.
     """
     by_pending: list[dict[str, float]] = []
     for pending in pending_roots:

@@ -32,8 +32,9 @@ def machine() -> dict[str, str]:
 
 
 def load() -> float:
-    """Runnable processes over the last minute: more than a few tenths before a run says that
-    others work here too.
+    """Runnable processes over the last minute.
+
+    More than a few tenths before a run says that others work here too.
     """
     return round(os.getloadavg()[0], 2)
 

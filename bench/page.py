@@ -1,5 +1,6 @@
-"""Writes what was measured into docs/performance.md and README.md, between markers: no figure there
-is typed by hand.
+"""Writes what was measured into docs/performance.md and README.md.
+
+Between markers: no figure there is typed by hand.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Probe of what a process tells its broker, and when: the same in tiercel's spout workers and in
-the peers that use pika.
+"""Probe of what a process tells its broker, and when.
+
+The same in tiercel's spout workers and in the peers that use pika.
 
 It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``,
 ``basic_reject`` and ``basic_nack``. An ack counts when pika is given it. The cost is well below a
@@ -218,8 +219,9 @@ class ProbeResults:
 
 
 def _read(path: Path, tail: int | None = None) -> list[ProcessSample]:
-    """The whole lines of a file, or of its last bytes: there the first line may be cut,
-    and is left out.
+    """Return the whole lines of a file, or of its last bytes.
+
+    There the first line may be cut, and is left out.
     """
     with path.open("rb") as file:
         if tail is not None and path.stat().st_size > tail:

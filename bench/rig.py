@@ -12,6 +12,7 @@ from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 
 import redis
+from pika import BlockingConnection, URLParameters
 
 from bench.probe import ProbeResults, environment
 from tiercel import Publisher
@@ -24,9 +25,10 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering
 from tiercel.workers.loading import load_topology
 from tiercel.workers.local.run import LocalRun
@@ -55,8 +57,9 @@ def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
 
 @contextmanager
 def servers() -> Iterator[Settings]:
-    """A private RabbitMQ and a private Redis; the settings that every process is started with are
-    otherwise the defaults.
+    """Yield the settings of a private RabbitMQ and a private Redis.
+
+    Every process is started with them; the others are the defaults.
     """
     # The processes import what is measured from the folder that they start in.
     with chdir(ROOT), EmbeddedServices() as services:
@@ -81,8 +84,9 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 
 
 class Running:
-    """A topology of ``bench.topologies`` on this machine: driver and spout workers are the
-    processes of ``tiercel run``.
+    """A topology of ``bench.topologies`` on this machine.
+
+    Driver and spout workers are the processes of ``tiercel run``.
     """
 
     def __init__(
@@ -97,8 +101,9 @@ class Running:
         self._tasks = bolt_tasks(topology)
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
         self._registry = Registry(settings.redis_urls[0])
-        self._control = RedisControl(settings.redis_urls[0], self.name)
-        self._lease = RedisLease(settings.redis_urls[0], self.name)
+        presences = RedisPresences(settings.redis_urls[0], self.name)
+        self._spout_seats = SpoutSeats(presences)
+        self._lease = Lease(presences)
         self._inboxes = open_inboxes(ledger_spec_of(topology, settings.redis_urls))
 
     def warm_up(self) -> None:
@@ -118,7 +123,7 @@ class Running:
         if note is None:
             return False
         spouts = range(1, note.spout_tasks + 1)
-        if len(self._control.present(spouts)) < note.spout_tasks:
+        if len(self._spout_seats.present(spouts)) < note.spout_tasks:
             return False
         holder = self._lease.holder()
         if holder is None or not holder.run:
@@ -144,7 +149,7 @@ class Running:
 
     def close(self) -> None:
         """Release the connections; the processes end elsewhere."""
-        stores = (self._metrics, self._registry, self._control, self._lease, self._inboxes)
+        stores = (self._metrics, self._registry, self._lease, self._inboxes)
         for each in stores:
             each.close()
 
@@ -190,8 +195,9 @@ class Running:
         return False
 
     def executed(self) -> int:
-        """Words that the second bolt has had, as tiercel counts them: each process tells
-        once per second.
+        """Words that the second bolt has had, as tiercel counts them.
+
+        Each process tells once per second.
         """
         return self.totals("count")["executed"]
 
@@ -204,8 +210,9 @@ class Running:
 
 @contextmanager
 def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[Running]:
-    """Start the topology; ended in order with the block, its queue deleted and
-    its Redis emptied.
+    """Start the topology, and end it in order with the block.
+
+    Its queue is deleted then, and its Redis emptied.
     """
     name = f"bench.topologies:{kind}"
     queue = f"bench-{kind}"
@@ -226,8 +233,6 @@ def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[R
 
 def clear(settings: Settings, queues: Sequence[str]) -> None:
     """Delete these queues, and everything in Redis."""
-    from pika import BlockingConnection, URLParameters  # noqa: PLC0415
-
     connection = BlockingConnection(URLParameters(settings.amqp))
     for queue in queues:
         for each in (queue, f"{queue}.dead"):

@@ -113,8 +113,9 @@ def tasks_of(setup: Setup, executors: int) -> int:
 
 
 def tuples_of_step(setup: Setup, costs: Costs) -> float:
-    """Return how many tuples a step has where more than enough wait: as many as
-    fit into its time.
+    """Return how many tuples a step has where more than enough wait.
+
+    As many as fit into its time.
     """
     each_us = costs.tuple_us + setup.work_us / setup.tuples
     return max(1.0, min(float(_LARGEST_STEP), _STEP_US / each_us))
@@ -195,7 +196,7 @@ def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - only for the plot
 
     mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - as above
 
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=110)
     for name, setup in columns.items():

@@ -12,8 +12,9 @@ from tiercel.compose.redis_server import EmbeddedRedis
 
 @contextmanager
 def redis_server(url: str | None) -> Iterator[str]:
-    """The server at ``url``, whose database may be emptied, or a private one;
-    yields where it is.
+    """Yield the address of a server whose database may be emptied.
+
+    The one at ``url``, or a private one.
     """
     if url is not None:
         yield url

@@ -145,8 +145,9 @@ def _bodies(count: int, work_ms: float, raising: int = 0) -> Iterator[bytes]:
 
 
 def _check_once(topology: Running, messages: int, raising: int) -> None:
-    """Raise BenchError for a message that was executed too often, timed out or
-    was dead-lettered.
+    """Raise BenchError for a message that was not executed once and acked.
+
+    It was executed too often, timed out or was dead-lettered.
     """
     with redis.Redis.from_url(topology.settings.redis_urls[0]) as client:
         found: Any = client.hgetall(EXECUTIONS)
@@ -216,8 +217,9 @@ def _first_of_task_zero(number: int, tasks: int) -> int:
 
 
 def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside:
-    """From rows of scheduled time and seconds to the ack: those for other tasks, due while
-    ``number`` was at work. Pure.
+    """Rows for other tasks, due while ``number`` was at work. Pure.
+
+    From rows of scheduled time and seconds to the ack.
     """
     numbers = np.rint((found[:, 0] - began) * how.rate).astype(np.int64)
     last = number + int(how.rate * how.long_ms / 1000)

@@ -84,8 +84,9 @@ class StateBench:
 
 
 def small_batches(url: str, entries: int) -> float:
-    """Median milliseconds of a step that touches ten keys of a state that has
-    ``entries`` others.
+    """Median milliseconds of a step that touches ten keys of a state.
+
+    The state has ``entries`` others.
     """
     bench = StateBench(url)
     bench.fill(entries)
@@ -98,8 +99,9 @@ def small_batches(url: str, entries: int) -> float:
 
 
 def updates_a_second(url: str) -> tuple[float, float]:
-    """Keys that one task increments per second in large steps, and the longest call in
-    the server, in ms.
+    """Keys that one task increments per second in large steps.
+
+    With the longest call in the server, in ms.
     """
     bench = StateBench(url)
     keys = [f"word {number}" for number in range(_TOUCHED)]

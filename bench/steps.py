@@ -1,5 +1,6 @@
-"""Cost of a whole step of one tuple on Redis: from its inbox to the next, or to the
-end of the tree.
+"""Cost of a whole step of one tuple on Redis.
+
+From its inbox to the next, or to the end of the tree.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def chain(first: BasicBolt | None = None) -> Topology:
 
 
 def steps(url: str, times: int) -> dict[str, Row]:
-    """By bolt: milliseconds that a step takes, microseconds of CPU of the task
-    and of the server.
+    """Milliseconds that a step takes, by bolt.
+
+    With microseconds of CPU of the task and of the server.
     """
     client = connect(url)
     client.flushdb()

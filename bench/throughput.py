@@ -1,5 +1,6 @@
-"""Sentences per second: split, counted by word, counts written to Redis, each sentence acked when
-all its words are counted.
+"""Sentences per second: split, counted by word, counts written to Redis.
+
+Each sentence is acked when all its words are counted.
 
     python bench/throughput.py [--sentences N] [--kind basic|arrow|untracked]
 
@@ -53,8 +54,9 @@ class Drained:
 
 
 def rate_between(progress: Sequence[tuple[float, float]], low: float, high: float) -> float:
-    """Units per second between the moments at which ``low`` and ``high`` units were done; (time,
-    done) ascending.
+    """Units per second between the moments at which ``low`` and ``high`` units were done.
+
+    (time, done) ascending.
     """
     return (high - low) / (moment(progress, high) - moment(progress, low))
 

@@ -110,8 +110,9 @@ class Apt:
 
 
 def root_prefix() -> tuple[str, ...] | None:
-    """Return the prefix that runs a command as root: nothing, or a sudo that asks for no password;
-    None if there is no way.
+    """Return the prefix that runs a command as root; None if there is no way.
+
+    Nothing, or a sudo that asks for no password.
     """
     if os.geteuid() == 0:
         return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from tiercel.compose.install import install_missing
@@ -11,8 +10,9 @@ from tiercel.compose.redis_server import EmbeddedRedis
 
 
 class EmbeddedServices:
-    """A private RabbitMQ and a private Redis for as long as the ``with`` block runs,
-    or this process.
+    """A private RabbitMQ and a private Redis.
+
+    For as long as the ``with`` block runs, or this process.
 
     Programs that are missing are installed with apt where that is possible. Raises
     ServiceMissingError, ServiceStartError.
@@ -57,10 +57,5 @@ class EmbeddedServices:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

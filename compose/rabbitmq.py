@@ -48,8 +48,9 @@ _METHOD_FRAME = b"\x01"
 
 
 class EmbeddedRabbitMQ(EmbeddedServer):
-    """Its queues and messages survive ``stop`` and ``kill``, and are lost by
-    ``restart(keep_data=False)``.
+    """A broker whose queues and messages survive ``stop`` and ``kill``.
+
+    ``restart(keep_data=False)`` loses them.
 
     Two things that tests meet. When RabbitMQ 3.10 is killed within seconds of its first start it
     may forget what was declared, and the table of its quorum queues is written some three seconds
@@ -77,8 +78,9 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
 
     def control(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` on the running broker, such as ``control("list_queues")``;
-        returns what it prints.
+        """Run ``rabbitmqctl`` on the running broker; returns what it prints.
+
+        Such as ``control("list_queues")``.
 
         Raises ServiceError with its last line.
         """
@@ -119,8 +121,9 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         self._draw_cookie()
 
     def _draw_cookie(self) -> None:
-        """Write the Erlang cookie, which commands the broker, before Erlang can: it would draw it
-        from the time of day.
+        """Write the Erlang cookie, which commands the broker.
+
+        Before Erlang can: it would draw it from the time of day.
         """
         path = self.folder / ".erlang.cookie"
         path.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from tiercel.compose.errors import ServiceStartError
@@ -24,8 +23,9 @@ _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 class EmbeddedServer(ABC):
-    """A private server process: loopback only, random password, data in a temporary folder, gone
-    with this process.
+    """A private server process, gone with this process.
+
+    Loopback only, random password, data in a temporary folder.
 
     Address and password are fixed when the server is first started and survive every restart, so
     that clients can reconnect. Not thread-safe: one thread starts and stops it.
@@ -163,12 +163,7 @@ class EmbeddedServer(ABC):
             self.close()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wait_once(self) -> None:

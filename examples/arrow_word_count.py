@@ -1,5 +1,6 @@
-"""Word count over whole record batches, without a Python loop: from the queue ``sentences`` to the
-queue ``word-counts``.
+"""Word count over whole record batches, without a Python loop.
+
+From the queue ``sentences`` to the queue ``word-counts``.
 
 Each message there is ``{"word": "falcon", "n": 3}``: what one step counted. A reader of the
 queue adds them up.
@@ -15,8 +16,9 @@ from tiercel import ArrowBolt, ArrowCollector, QueueSink, QueueSpout, Topology, 
 
 
 class SplitSentences(ArrowBolt):
-    """Explode and filter: a sentence in, its words out, each anchored to the row
-    of its sentence.
+    """Explode and filter: a sentence in, its words out.
+
+    Each word is anchored to the row of its sentence.
     """
 
     output_fields = "word string"

@@ -32,8 +32,9 @@ PAUSE_S = 0.5
 
 
 class RandomSentenceSpout(Spout):
-    """Emits a random sentence now and then, and emits it again as soon as it is
-    told of a failure.
+    """Emits a random sentence now and then.
+
+    One that failed is emitted again as soon as the spout is told.
     """
 
     output_fields = "sentence string"

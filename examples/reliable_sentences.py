@@ -1,5 +1,6 @@
-"""A spout of your own that replays what failed: ``tiercel run
-tiercel.examples.reliable_sentences:topology``.
+"""A spout of your own that replays what failed.
+
+``tiercel run tiercel.examples.reliable_sentences:topology``.
 
 No queue holds these sentences, so the spout itself has to remember what it emitted until it hears
 what became of it. Watch the ``again`` lines: each is a sentence of which some word failed, and that
@@ -37,8 +38,9 @@ PAUSE_S = 0.2
 
 
 class ReliableSentenceSpout(Spout):
-    """Emits sentences for ever, each under an id of its own, and again under the same id until it
-    was fully processed.
+    """Emits sentences for ever, each under an id of its own.
+
+    Each is emitted again under the same id until it was fully processed.
     """
 
     output_fields = "sentence string"

@@ -20,8 +20,9 @@ def plain_body(value: Any) -> bytes:
 
 
 def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
-    """An object with these members, typed: binary is base64, dates and timestamps are ISO 8601,
-    decimals are strings.
+    """Return an object with these members, typed.
+
+    Binary is base64, dates and timestamps are ISO 8601, decimals are strings.
 
     Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for a value that
     no column holds.

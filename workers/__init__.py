@@ -18,5 +18,6 @@ logs        readable lines or JSON
 redaction   without passwords
 printable   no escape sequence reaches a terminal
 terminal    the way to it
+cells       the cells of tables in it
 errors      what is raised
 """

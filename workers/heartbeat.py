@@ -1,5 +1,6 @@
-"""Tells the watchers of this process, such as a container's health check, that its
-loop still turns.
+"""Tells the watchers of this process that its loop still turns.
+
+Such as a container's health check.
 """
 
 from __future__ import annotations

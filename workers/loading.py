@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
+from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
-
-if TYPE_CHECKING:
-    from tiercel.spark_jobs.topology.graph import Topology
 
 _NAME = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -30,8 +29,6 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
     Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for
     in the current folder, first. Raises UsageError with one line.
     """
-    from tiercel.spark_jobs.topology.graph import Topology  # noqa: PLC0415 - so that `tiercel --help` does not wait for numpy and pyarrow
-
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise UsageError(
@@ -95,8 +92,6 @@ def _import(module: str) -> ModuleType:
 def _with_spout_tasks(topology: Topology, least: int) -> Topology:
     # Any number of readers can share a queue. Another spout may cut its source into as many parts
     # as it has tasks, and need a worker for each.
-    from tiercel.queues.queue_spout import QueueSpout  # noqa: PLC0415 - as above
-
     spouts = {
         component: replace(spec, parallelism=max(least, spec.parallelism))
         if isinstance(spec.spout, QueueSpout)

@@ -121,7 +121,7 @@ def _handler(log_format: LogFormat, component: str, console: Console | None) -> 
         plain.setFormatter(TextFormatter(component))
         return plain
     from rich.console import Console  # noqa: PLC0415 - costs 60 ms, and only a terminal needs it
-    from rich.logging import RichHandler  # noqa: PLC0415
+    from rich.logging import RichHandler  # noqa: PLC0415 - as above
 
     rich = RichHandler(
         console=console or Console(stderr=True),

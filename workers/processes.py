@@ -1,5 +1,6 @@
-"""The child processes of a command: started, restarted when they die, stopped together,
-never left behind.
+"""The child processes of a command, never left behind.
+
+Started, restarted when they die, stopped together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from tiercel.compose.guard import GuardedProcess, Launch
@@ -24,8 +24,9 @@ _USAGE = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """Wait before a dead child is started again: doubling, and from the beginning
-    after a quiet time.
+    """Wait before a dead child is started again.
+
+    Doubling, and from the beginning after a quiet time.
     """
 
     first: timedelta = timedelta(milliseconds=500)
@@ -81,8 +82,9 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """The code with which it ended for good (negative: a signal), or None while it
-        is kept running.
+        """Code with which it ended for good (negative: a signal).
+
+        None while it is kept running.
         """
         return self._exit_code
 
@@ -208,8 +210,9 @@ class Supervisor:
 
     @property
     def refused(self) -> tuple[Child, ...]:
-        """The children that ended for good without having finished: without them the rest
-        cannot do the work.
+        """Children that ended for good without having finished.
+
+        Without them the rest cannot do the work.
         """
         return tuple(child for child in self.children if child.exit_code not in (None, 0))
 
@@ -229,12 +232,7 @@ class Supervisor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

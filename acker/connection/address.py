@@ -56,8 +56,9 @@ class RedisAddress:
 
     @classmethod
     def parse(cls, url: str) -> RedisAddress:
-        """Raises RedisRefusedError for a malformed URL, and never shows a part that
-        may be a password.
+        """Raises RedisRefusedError for a malformed URL.
+
+        Never shows a part that may be a password.
         """
         found = _FORM.fullmatch(url)
         if found is None:

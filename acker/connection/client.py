@@ -142,8 +142,9 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
-    """Check now what the client would only find when it connects, and would take for a
-    server that is away.
+    """Check now what the client would only find when it connects.
+
+    It would take that for a server that is away.
     """
     options = pool.connection_kwargs
     try:
@@ -165,8 +166,7 @@ def _check_options(pool: redis.ConnectionPool) -> None:
 
 
 def check_version(client: redis.Redis) -> None:
-    """Raises RedisVersionError if the server is too old, and RedisRefusedError if
-    it is a Sentinel.
+    """Raises RedisVersionError if the server is too old, RedisRefusedError for a Sentinel.
 
     A server that does not let itself be asked is taken as it is.
     """

@@ -1,5 +1,4 @@
-"""The one place where errors of Redis and of its client become ours: retry or refuse, the same
-for every store.
+"""Errors of Redis and of its client become ours: retry or refuse, here alone.
 
 RedisUnavailableError (retry) is for what passes by itself or by an operator's work on the server,
 so that a process waits for it. RedisRefusedError (refuse) is for what is wrong in the address, the
@@ -137,8 +136,9 @@ def translated(verb: str) -> Iterator[None]:
 
 
 def shown(error: Exception) -> str:
-    """The error in one line, without a password, and without the command of a pipeline, which may
-    hold what users sent.
+    """Return the error in one line, without a password.
+
+    The command of a pipeline is left out too: it may hold what users sent.
     """
     return (
         _URL_CREDENTIALS.sub("://***@", _text(error).partition("\n")[0])[:200]

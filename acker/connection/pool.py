@@ -21,8 +21,9 @@ class Pool(redis.ConnectionPool):
     """Connections to one server. Thread-safe, and safe to make before a fork."""
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send the commands in one write and return their replies, where a
-        ResponseError is one as well.
+        """Send the commands in one write; return their replies.
+
+        A ResponseError is a reply too.
 
         Connects where that is needed; what breaks is repeated as the pool's options say, so each
         command may take effect more than once. Raises the client's errors.

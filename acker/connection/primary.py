@@ -1,5 +1,6 @@
-"""Connections that look for the primary themselves, each time they connect: asked are Sentinels, or
-members of a cluster.
+"""Connections that look for the primary, each time they connect.
+
+They ask Sentinels, or members of a cluster.
 
 Their users see one server. In a cluster that is the server of one hash slot: all that one of our
 clients touches has one hash tag. So nothing else has to know that there are several, and pipelines,

@@ -234,8 +234,9 @@ class RedisServers:
         return len(self._urls)
 
     def at(self, number: int, key: str) -> RedisServer:
-        """Return the server that holds a key: number ``number``, or in a cluster what
-        has its hash tag.
+        """Return the server that holds a key.
+
+        It is number ``number``, or in a cluster the one that has the key's hash tag.
         """
         place = (number, _tag(key) if self._by_key[number] else "")
         found = self._servers.get(place)

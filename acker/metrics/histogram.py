@@ -42,8 +42,9 @@ def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, i
 
 
 def percentile(counts: Mapping[str, int], q: float) -> float | None:
-    """The latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed,
-    within 5 %; None if none were.
+    """Latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed.
+
+    Within 5 %; None if none were counted.
 
     Counters with other names are ignored.
     """

@@ -1,5 +1,6 @@
-"""Dramatiq with its defaults: acks after the work, one process per core with eight threads
-each, durable queues.
+"""Dramatiq with its defaults.
+
+Acks after the work, one process per core with eight threads each, durable queues.
 
 It knows no trees: the sentence is acked when its words are published, whatever becomes of them.
 """

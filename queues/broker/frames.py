@@ -116,8 +116,9 @@ def read_properties(wire: bytes) -> Properties:
 
 
 def _content_header(data: bytes) -> tuple[int, Header] | None:
-    """The frame at the beginning, if it is all there and begins a message, and its size;
-    else pika reads it.
+    """Return the frame at the beginning, if it begins a message, and its size.
+
+    None if it is not all there, or no such frame: pika reads it then.
     """
     if data[:1] != bytes([FRAME_HEADER]) or len(data) < FRAME_HEADER_SIZE:
         return None
@@ -133,9 +134,7 @@ def _content_header(data: bytes) -> tuple[int, Header] | None:
 
 
 def _message(data: bytes) -> tuple[int, Message] | None:
-    """The delivery at the beginning, if all of it is there, with the body in one frame, and its
-    size; else pika reads it.
-    """
+    """Return the delivery at the beginning, and its size; None if pika must read it."""
     if data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + 4] != _DELIVER or data[0] != FRAME_METHOD:
         return None
     try:
@@ -191,8 +190,9 @@ _shared_properties = lru_cache(maxsize=64)(read_properties)
 
 
 def _table(wire: bytes) -> tuple[int, int] | None:
-    """Return the offsets at which the header table begins, with its length, and ends; None
-    if there is none.
+    """Return the offsets at which the header table, with its length, begins and ends.
+
+    None if there is none.
     """
     first = _FLAGS.unpack_from(wire)[0]
     if not first & BasicProperties.FLAG_HEADERS:

@@ -61,8 +61,9 @@ class LinkUser(Protocol):
 
 
 class Link:
-    """Connects, connects again with growing waits, tries the hosts in turn, and ends when told to
-    or when refused.
+    """Connects, and connects again with growing waits.
+
+    Tries the hosts in turn, and ends when told to or when refused.
 
     A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else
     after five in a row.
@@ -123,8 +124,9 @@ class Link:
             connection.close()
 
     def abandon(self, why: QueuesError) -> None:
-        """As ``restart``, for a broker that answers nothing on this connection, nor would
-        answer its close.
+        """As ``restart``, for a broker that answers nothing on this connection.
+
+        It would not answer its close either.
         """
         self._why = self._why or why
         # pika has no public way to end a connection from this side alone.
@@ -157,8 +159,9 @@ class Link:
             self._loop.close()
 
     def _turn(self) -> bool:
-        """Run the loop until it is stopped; False if an error got out of it, and a new
-        connection is on its way.
+        """Run the loop until it is stopped.
+
+        False if an error got out of it, and a new connection is on its way.
         """
         try:
             self._loop.start()
@@ -176,8 +179,9 @@ class Link:
             self._begin_anew(error)
 
     def _begin_anew(self, error: Exception) -> None:
-        """After a fault of ours, or of pika's: what was done on this connection is in doubt, but
-        the broker has it all.
+        """Connect anew after a fault of ours, or of pika's.
+
+        What was done on this connection is in doubt, but the broker has it all.
         """
         log.error(
             "%s: connecting again after an error",
@@ -229,8 +233,9 @@ class Link:
             self._listen(connection, heard=0, silent=0)
 
     def _listen(self, connection: Any, heard: int, silent: int) -> None:
-        """Give up a connection over which nothing comes any more. pika does too, but after two to
-        three times as long.
+        """Give up a connection over which nothing comes any more.
+
+        pika does too, but after two to three times as long.
         """
         if connection is not self._connection or connection.is_closed:
             return

@@ -36,8 +36,9 @@ class MemoryInbox:
         task: int,
         opened: Opened,
     ) -> None:
-        """``attended``, called under the lock of ``changed``, gives the inbox while it belongs to
-        this attempt.
+        """``attended`` gives the inbox while it belongs to this attempt.
+
+        It is called under the lock of ``changed``.
         """
         self._attended = attended
         self._changed = changed

@@ -1,6 +1,4 @@
-"""Fates of the messages that a publisher has in flight: noted on the I/O thread, read by the
-publishing thread.
-"""
+"""Messages of a publisher in flight: noted on the I/O thread, read by the publishing thread."""
 
 from __future__ import annotations
 
@@ -9,39 +7,6 @@ from collections.abc import Callable
 
 from tiercel.queues.errors import NackedError, QueuesError
 from tiercel.queues.publishing.publication import Publication
-
-
-class Fates:
-    """Fates of the messages of one ``publish_each``; reported on the I/O thread."""
-
-    def __init__(self, count: int) -> None:
-        self.told = 0
-        self._changed = threading.Condition()
-        self._told = [False] * count
-        self._errors: list[QueuesError | None] = [None] * count
-
-    def done(self, index: int) -> Callable[[QueuesError | None], None]:
-        def done(error: QueuesError | None) -> None:
-            with self._changed:
-                self._told[index], self._errors[index] = True, error
-                self.told += 1
-                if self.told == len(self._told):
-                    self._changed.notify()
-
-        return done
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all have a fate; False after ``timeout_s``."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.told == len(self._told), timeout_s)
-
-    def result(self, untold: QueuesError | None) -> list[QueuesError | None]:
-        """Return the fate of each as it is now; ``untold`` for those that have none."""
-        with self._changed:
-            return [
-                error if told else untold
-                for told, error in zip(self._told, self._errors, strict=True)
-            ]
 
 
 class Unconfirmed:

@@ -69,8 +69,9 @@ class LetterBox:
         self._outlet: Any = None
 
     def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
-        """Get them one by one, as (delivery tag, properties, body), of those that
-        waited at the first.
+        """Get those that waited at the first, one by one.
+
+        As (delivery tag, properties, body).
 
         The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for
         a quorum queue whose leader is silent for 250 ms.
@@ -87,8 +88,9 @@ class LetterBox:
             yield method.delivery_tag, properties, body
 
     def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
-        """Returns when the broker has confirmed that it is in ``queue``; ``before`` of its kind
-        are there already.
+        """Returns when the broker has confirmed that it is in ``queue``.
+
+        ``before`` of its kind are there already.
         """
         until = time.monotonic() + _PATIENCE_S
         while (refusal := self._offer(queue, properties, body)) is not None:
@@ -107,8 +109,9 @@ class LetterBox:
             self._connection.sleep(_AGAIN_S)
 
     def leave(self, tag: int, properties: Any, body: bytes) -> None:
-        """Leave it in the queue: it is given back at the end, or replaced now if it was
-        given back often.
+        """Leave it in the queue.
+
+        It is given back at the end, or replaced now if it was given back often.
         """
         if _returns(properties) < RETURNS:
             self._held += 1

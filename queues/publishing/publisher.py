@@ -6,8 +6,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from pika import BasicProperties
@@ -20,7 +20,7 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.publishing.confirms import Fates, Unconfirmed
+from tiercel.queues.publishing.confirms import Unconfirmed
 from tiercel.queues.publishing.outlet import Outlet
 from tiercel.queues.publishing.publication import Publication
 
@@ -32,6 +32,8 @@ _LOOK_S = 0.1
 _AGAIN_S = 0.25
 _PATIENCE = timedelta(seconds=15)
 _NAME = "tiercel publish"
+# None once the broker has the message, else why not.
+_Fate = Future[QueuesError | None]
 
 
 class Publisher:
@@ -106,19 +108,20 @@ class Publisher:
                 # It ended because it was refused (login, virtual host); an operator may have
                 # changed that since.
                 self._renew()
-            fates = Fates(len(messages))
             run = secrets.token_hex(8)
+            fates: list[_Fate] = []
             for index, (queue, body) in enumerate(messages):
-                done = fates.done(index)
+                fate = _Fate()
+                fates.append(fate)
                 if len(body) > MAX_BODY_BYTES:
-                    done(
+                    fate.set_result(
                         MessageTooLargeError(
                             f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
                         )
                     )
                 else:
                     properties = _persistent(f"{run}-{index}")
-                    self._outlet.submit(Publication(queue, body, properties, done))
+                    self._outlet.submit(Publication(queue, body, properties, fate.set_result))
             return self._await(fates)
 
     def close(self) -> None:
@@ -128,31 +131,25 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _await(self, fates: Fates) -> list[QueuesError | None]:
+    def _await(self, fates: Sequence[_Fate]) -> list[QueuesError | None]:
         """Wait until all are told, or none for as long as ``patience``."""
-        told = 0
+        untold = set(fates)
         since = time.monotonic()
-        while not fates.wait(_LOOK_S):
-            if fates.told != told:
-                told = fates.told
+        while untold:
+            told, untold = wait(untold, _LOOK_S)
+            if told:
                 since = time.monotonic()
             elif time.monotonic() - since > self._patience_s:
                 why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
                 # Messages that still wait in the outlet have failed for the caller, who will
                 # publish them again: they must not go out too.
                 self._renew()
-                return fates.result(
-                    BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}")
-                )
-        return fates.result(None)
+                error = BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}")
+                return [fate.result() if fate.done() else error for fate in fates]
+        return [fate.result() for fate in fates]
 
     def _renew(self) -> None:
         self._outlet.close(1.0)

@@ -1,6 +1,4 @@
-"""A client that can write into the server that keeps the snapshots must not be able to make us
-unpickle its bytes.
-"""
+"""Signatures of snapshots: no client of Redis can make us unpickle its bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The file with Spark's classes as its JVM has them in memory: a JVM that maps it starts in
-half the CPU time.
+"""The file with Spark's classes as its JVM has them in memory.
+
+A JVM that maps it starts in half the CPU time.
 
 See docs/decisions/a-class-archive.md.
 """
@@ -35,8 +36,9 @@ def reading_options() -> Sequence[str]:
 
 @contextmanager
 def writing_options() -> Iterator[Sequence[str]]:
-    """Yield the options that make a JVM write the archive when it ends, which must be within the
-    block. Then it is used from now on.
+    """Yield the options that make a JVM write the archive when it ends.
+
+    It must end within the block. The archive is used from then on.
 
     Raises SparkUnavailableError where it cannot be written, and where the JVM did not write it.
     """

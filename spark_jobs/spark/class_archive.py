@@ -1,5 +1,6 @@
-"""Makes the class archive: the JVM writes it at the end of a run that practised
-what tiercel does.
+"""Makes the class archive.
+
+The JVM writes it at the end of a run that practised what tiercel does.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ _WORKER = 1
 
 
 def use_the_folder() -> None:
-    """Take Spark's archives out of the path where this interpreter has the package
-    that they lie in.
+    """Take Spark's archives out of the path if this interpreter has what lies in them.
 
     Spark puts ``pyspark.zip`` first. It holds sources only, which each process would compile again.
     Call it before pyspark is imported.

@@ -96,8 +96,9 @@ class SparkUnit:
         return 0 if self._local else self._free()
 
     def _free(self) -> int:
-        """The free slots of the executors that are there: ``defaultParallelism`` is 2 where there
-        are none, or what is set.
+        """Return the free slots of the executors that are there.
+
+        ``defaultParallelism`` is 2 where there are none, or what is set.
 
         Spark lists an executor for minutes that has vanished. A task of a run that is over
         counts for as long as its executor has not said that it has ended: one that does not

@@ -1,5 +1,6 @@
-"""Packs the code that Spark's executors need, as a ``.zip``: they may be where neither tiercel nor
-the topology is.
+"""Packs the code that Spark's executors need, as a ``.zip``.
+
+They may be where neither tiercel nor the topology is.
 
 Modules that are byte code here travel with it, else each Python worker would compile all of them
 when it starts. An archive cannot hold compiled extensions: what needs them, as numpy and pyarrow

@@ -16,8 +16,9 @@ def steady_slots(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Return the slots that executors have, when their number has not changed for a second;
-    waits at most ten.
+    """Return the slots of executors once they have not changed for a second.
+
+    Waits at most ten.
 
     At least 1: a run whose tasks find no slot is noticed and begun anew. Ask before a run begins,
     for its tasks take the slots that there are then.

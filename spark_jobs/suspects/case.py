@@ -17,8 +17,9 @@ REASON = f"the Python process died while it executed this tuple, {DEATHS} times 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """Work that a process was doing: executing a tuple in some trees, or the
-    ``flush`` of a bolt task.
+    """Work that a process was doing.
+
+    Executing a tuple in some trees, or the ``flush`` of a bolt task.
     """
 
     component: str
@@ -87,8 +88,9 @@ def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
 def _suspect(
     *, component: object, task: object, seed: object, roots: object, deaths: object
 ) -> Suspect:
-    """A suspect of these fields and no others: a TypeError for more or less, as for a value
-    of another kind.
+    """Return a suspect of these fields and no others.
+
+    Raises TypeError for more or less, and for a value of another kind.
     """
     if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
         raise TypeError("a component and the roots of its tuple are missing")

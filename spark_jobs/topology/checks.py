@@ -25,17 +25,17 @@ _NEVER_RUN: dict[Callable[[object], bool], str] = {
 
 def check_methods(id_: str, bolt: AnyBolt) -> None:
     """A call of a generator or a coroutine function runs nothing, and the tuple would be acked."""
-    is_async = isinstance(bolt, AsyncBolt)
     execute = bolt.execute_batch if isinstance(bolt, BatchBolt) else bolt.execute
     for method in (bolt.prepare, execute, bolt.flush, bolt.cleanup):
         for lazy, what in _NEVER_RUN.items():
-            if lazy(method) and not (is_async and lazy is inspect.iscoroutinefunction):
+            may_be = isinstance(bolt, AsyncBolt) and lazy is inspect.iscoroutinefunction
+            if lazy(method) and not may_be:
                 raise TopologyError(
                     f"bolt {id_!r}: {method.__name__} is {what} and would never run: write a "
                     "plain method"
                     + (", or derive the bolt from AsyncBolt" if what == "async" else "")
                 )
-    if is_async and not inspect.iscoroutinefunction(bolt.execute):
+    if isinstance(bolt, AsyncBolt) and not inspect.iscoroutinefunction(bolt.execute):
         raise TopologyError(
             f"bolt {id_!r}: execute of an AsyncBolt must be async: write `async def execute`, or "
             "derive the bolt from BasicBolt"

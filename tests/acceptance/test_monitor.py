@@ -30,11 +30,10 @@ from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.compose.install import find_system_program, install_missing
 from tiercel.compose.ports import free_port
 from tiercel.queues.inbox.redis_streams import RedisInboxes
-from tiercel.workers.control.contract import Presence, State
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -357,7 +356,9 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     RedisMetrics(services.redis_url, name).add(
         "lines", 1, {"acked": 3, "complete_us": 3000, "complete_ms_bucket:0": 3}
     )
-    control = RedisControl(services.redis_url, name)
+    presences = RedisPresences(services.redis_url, name)
+    spouts = SpoutSeats(presences)
+    lease = Lease(presences)
     inboxes = RedisInboxes(RedisServers((services.redis_url,)), name)
     inboxes.adopt("run", [2])
     sent = itertools.count(1)
@@ -406,7 +407,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             def fire(fired):
                 # Again and again: a spout that says nothing for ten seconds is not there. And the
                 # inbox only grows.
-                control.report(1, Presence(active=True, pending=1, oldest_s=99), State.ACTIVE)
+                spouts.report("worker", 1, Presence(active=True, pending=1, oldest_s=99))
                 append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[1]))
                 return fired <= alerts(asked(api, "alerts"), name)
 
@@ -419,7 +420,6 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             }
             wait_until(lambda: fire(fired), 300, f"{fired} to fire")
             # A driver that is there, and still no process for any bolt task.
-            lease = ended.enter_context(closing(RedisLease(services.redis_url, name)))
 
             def unattended():
                 lease.take(Holder(driver="d", shape="s"))
@@ -441,7 +441,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             )
         finally:
             process.kill()
-            control.close()
+            presences.close()
 
 
 def dashboard_questions(name):

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.acceptance import rebalanced
-from tests.faults.load import Load
+from tests.support.load import Load
 from tests.support.running import running
 from tests.support.waiting import wait_until
 from tiercel.acker.metrics.redis_counters import RedisMetrics

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.faults.load import Load
+from tests.support.load import Load
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import QueuesError
 from tiercel.workers.cli.app import app
 from tiercel.workers.config import Settings
-from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.processes import Child
 
 pytestmark = pytest.mark.timeout(900)
@@ -145,18 +146,18 @@ def test_another_version_takes_over_without_a_loss_or_a_repetition(
     declare_queue(broker.url, WorkQueue(name=QUEUE))
     with (
         deployed(tmp_path, settings) as deployment,
-        closing(RedisControl(server.url, NAME)) as control,
+        closing(SpoutSeats(RedisPresences(server.url, NAME))) as spouts,
     ):
 
         def there() -> int:
-            return len(control.present(range(1, 3)))
+            return len(spouts.present(range(1, 3)))
 
         wait_until(lambda: there() == 2, 300, "the spout workers")
         with Load(broker.url, QUEUE, RATE, 0) as load:
             wait_until(deployment.done, 240, "the first version to work")
             told(settings, "deactivate", NAME)
             wait_until(
-                lambda: sum(one.pending for one in control.present(range(1, 3)).values()) == 0,
+                lambda: sum(one.pending for one in spouts.present(range(1, 3)).values()) == 0,
                 300,
                 "what is in flight",
             )

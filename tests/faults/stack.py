@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.faults import numbered
 from tests.faults.executions import first_folder
-from tests.faults.load import Load
 from tests.faults.meter import Meter
 from tests.faults.report import REPORT, Shown
 from tests.faults.wired import Wired
+from tests.support.load import Load
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.faults import numbered
-from tests.faults.load import PATIENCE
 from tests.faults.stack import Stack
 from tests.support.broker import plain_channel, unique
 from tests.support.brokers import ClusteredRabbitMQ
+from tests.support.load import PATIENCE
 from tests.support.replicas import ClusteredRedis, WatchedRedis
 from tests.support.servers import EMBEDDED
 from tests.support.waiting import wait_until

@@ -13,10 +13,10 @@ import pytest
 
 from tests.faults.burdens import HOLD_S, VANISHED, Executions, hold_order
 from tests.faults.executions import lives
-from tests.faults.load import Load
 from tests.faults.numbered import executor_of
 from tests.faults.wired import Wired
 from tests.support.children import family
+from tests.support.load import Load
 from tests.support.waiting import wait_until
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value

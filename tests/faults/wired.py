@@ -31,8 +31,9 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings, python_path
-from tiercel.workers.control.redis_lease import RedisLease
-from tiercel.workers.driver.watch import UNATTENDED_S
+from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import UNATTENDED_S
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.local.run import LocalRun
 from tiercel.workers.processes import Child
 
@@ -128,7 +129,8 @@ class Wired(Entered):
         """
 
         def attended() -> str:
-            with closing(RedisLease(self.redis_wire.url, self.topology.name)) as lease:
+            presences = RedisPresences(self.redis_wire.url, self.topology.name)
+            with closing(Lease(presences)) as lease:
                 holder = lease.holder()
             if holder is None or not holder.run:
                 return ""

@@ -27,6 +27,7 @@ RabbitMQ:
 broker         a second, plain client beside the code under test
 fake_broker    a broker made of notes, for rare orders of events
 raw            messages with properties as bytes
+spout_stage    a spout without a worker
 
 Redis:
 
@@ -35,6 +36,7 @@ trees          whole runs made up for the property tests
 inboxes        words for tests of the inboxes
 chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
+presences      the seats of a topology, while time passes
 
 Topologies:
 
@@ -43,6 +45,7 @@ inbox_cluster  bolt tasks in threads of this process, in memory
 spout_worker   a spout worker on memory twins
 trace          the files that one message enters, from delivery to ack
 running        a topology on servers of its own, which a test may hurt
+load           messages at a fixed rate, until it is stopped
 ran            a topology that has run, without its processes
 
 The monitor, and strangers:

@@ -23,6 +23,8 @@ BY_FOLDER = {
     "acceptance": REST,
     "faults": REST,
 }
+# Where `make test-matrix` takes tests that are marked as slow. It is the only one that takes them.
+SLOW = ("integration", "faults")
 # Where several processes share the tests, those of a folder that takes long per file
 # are begun first.
 LONGEST_FIRST = ["faults", "acceptance", "semantics", "integration", "unit"]
@@ -31,8 +33,12 @@ LONGEST_FIRST = ["faults", "acceptance", "semantics", "integration", "unit"]
 def chosen(folder: str, marks: Collection[str]) -> str:
     """Return `quick` or `rest` for a test in this folder of `tests` that has these marks.
 
-    Raises ValueError if it has both, or if the folder is not known.
+    Raises ValueError if it has both, if the folder is not known, or if no target would run it.
     """
+    if "slow" in marks and folder not in SLOW:
+        raise ValueError(
+            f"no target runs slow tests of tests/{folder}: take the mark away, or the test"
+        )
     own = {QUICK, REST}.intersection(marks)
     if len(own) == 2:
         raise ValueError("it is marked as quick and as of the rest: take one mark away")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from tiercel.acker.ids import RootIds
@@ -19,8 +20,9 @@ from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, MemoryControl
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.memory_presence import MemoryPresences
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Outbox
@@ -30,7 +32,7 @@ from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.telling import Telling
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
-RUN = "a run"
+RUN = "1-run"
 
 
 class MemoryWorker:
@@ -46,7 +48,7 @@ class MemoryWorker:
         ledger: Ledger | None = None,
         inboxes: Inboxes | None = None,
         control: Control | None = None,
-        lease: MemoryLease | None = None,
+        lease: Lease | None = None,
         outcomes: OutcomeSource | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,10 +59,12 @@ class MemoryWorker:
         self.inboxes: Any = inboxes or MemoryInboxes()
         self.control: Any = control or MemoryControl()
         # Time stands still for it: it is the driver's business to renew it.
-        self.lease = lease or MemoryLease(lambda: 0.0)
+        presences = MemoryPresences(lambda: 0.0)
+        self.lease = lease or Lease(presences)
+        self.spout_seats = SpoutSeats(presences)
         self.metrics = MemoryMetrics()
         self.tally = Tally(self.metrics, component, 1, clock)
-        self.orders = Orders(self.control, 1)
+        self.orders = Orders(self.control, attend=partial(self.spout_seats.report, "worker", 1))
         self.outbox = Outbox(
             ledger=self.ledger,
             inboxes=self.inboxes,
@@ -104,3 +108,4 @@ class MemoryWorker:
             self.task.stop()
             thread.join(10)
             assert not thread.is_alive()
+            self.spout_seats.leave("worker", 1)

@@ -285,6 +285,16 @@ def test_a_function_is_short(path: Path) -> None:
             assert node.end_lineno - node.lineno + 1 < FUNCTION_LINES, f"{node.name} is too long"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name_of)
+def test_no_test_is_imported_by_another(path: Path) -> None:
+    """Helpers lie in files of their own."""
+    assert not {
+        module
+        for module in imports_of(parsed(path))
+        if module.startswith("tests.") and ".test_" in module
+    }
+
+
 @every_lua_file
 def test_a_lua_script_is_short_and_says_its_keys_arguments_and_reply(path: Path) -> None:
     text = path.read_text()

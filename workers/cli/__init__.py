@@ -1,9 +1,13 @@
 """The command line: it parses, loads what is named, and hands over to the modules that do the work.
 
-app         the command ``tiercel``: run, spout, driver, prepare, demo
-options     what the commands share
+app         the command ``tiercel``: which commands there are, and in which file
+run         run
+spout       spout
+driver      driver, prepare
+demo        demo
 queues      publish, dead-letters
 topologies  errors, activate, deactivate, rebalance, kill
 monitors    depths, top, monitor
+options     what they share
 errors      errors in one line, and exit code 2
 """

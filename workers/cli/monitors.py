@@ -12,30 +12,29 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
-from tiercel.workers.cli.options import Amqp, Management, Redis, load_settings
+from tiercel.workers.cli.options import Amqp, Management, Redis, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.page.hosts import AllowedHosts
+from tiercel.workers.monitoring.screen import survey_view
+from tiercel.workers.monitoring.survey import Survey, take_survey
+from tiercel.workers.monitoring.top import run_top, window_named
+from tiercel.workers.monitoring.watcher import Addresses, notes
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
-if TYPE_CHECKING:
-    from tiercel.workers.monitoring.survey import Survey
-    from tiercel.workers.monitoring.watcher import Addresses
-
+commands = typer.Typer()
 _WATCH_S = 1.0
 _FAILED = 1
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (depths, top, monitor):
-        app.command()(command)
-
-
+@commands.command()
 def depths(  # noqa: PLR0913 - one parameter an option
     queues: Annotated[
         list[str] | None, typer.Argument(help="by default those of the topologies that ran here")
@@ -61,7 +60,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
     And how long tiercel's own queues are.
     """
     limits = dict(_limit(each) for each in fail_above or ())
-    settings = _found(amqp=amqp, redis=redis, management=management).required("amqp")
+    settings = found_settings(amqp=amqp, redis=redis, management=management).required("amqp")
     named = _named(queues or (), limits)
     with _shown(as_json=as_json, watch=watch) as show:
         for survey in _surveys(settings, named, watch=watch):
@@ -69,6 +68,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
             _fail_above(survey, limits)
 
 
+@commands.command()
 def top(
     topology: Annotated[
         str | None, typer.Argument(help="a topology's name; needed if several ran here")
@@ -83,9 +83,7 @@ def top(
 
     In a pipe it shows them once.
     """
-    settings = _found(amqp=amqp, redis=redis, management=management).required("redis")
-    from tiercel.workers.monitoring.top import run_top, window_named  # noqa: PLC0415 - `--help` should not wait for it
-    from tiercel.workers.monitoring.watcher import notes  # noqa: PLC0415
+    settings = found_settings(amqp=amqp, redis=redis, management=management).required("redis")
 
     chosen = window_named(window)
     known = notes(settings.redis_urls[0], topology)
@@ -98,6 +96,7 @@ def top(
     run_top(_addresses(settings), next(iter(known)), chosen, stopped)
 
 
+@commands.command()
 def monitor(  # noqa: PLR0913 - one parameter an option
     *,
     host: Annotated[
@@ -123,15 +122,15 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is
     drawn and said here.
     """
-    settings = _found(amqp=amqp, redis=redis, management=management).required()
+    settings = found_settings(amqp=amqp, redis=redis, management=management).required()
     try:
-        from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - an extra, and slow
-        from tiercel.workers.monitoring.page.token import Lock  # noqa: PLC0415
+        # NiceGUI is an extra, and takes a second.
+        from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - may be missing
+        from tiercel.workers.monitoring.page.token import Lock  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
         ) from error
-    from tiercel.workers.monitoring.page.hosts import AllowedHosts  # noqa: PLC0415 - next to its only use
 
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
@@ -147,8 +146,6 @@ def _drawn_token() -> str:
 
 def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:
     """Look at the queues once, or with ``watch`` each second until a signal comes."""
-    from tiercel.workers.monitoring.survey import take_survey  # noqa: PLC0415 - `--help` should not wait for it
-
     stopped = threading.Event()
     if watch:
         on_signals(stopped.set)
@@ -161,11 +158,6 @@ def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[S
 @contextmanager
 def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
     """Shows each survey that it is given."""
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.live import Live  # noqa: PLC0415
-
-    from tiercel.workers.monitoring.tables import survey_view  # noqa: PLC0415
-
     console = Console()
     if as_json:
         yield lambda survey: say(
@@ -184,8 +176,9 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
 
 
 def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
-    """Raises typer.Exit if there is more somewhere than there may be, and UsageError for a queue
-    that was not looked at.
+    """Raises typer.Exit if there is more somewhere than there may be.
+
+    Raises UsageError for a queue that was not looked at.
     """
     depth = {each.name: each.ready for each in survey.queues}
     depth |= {f"{each.name}.dead": each.dead_lettered or 0 for each in survey.queues}
@@ -221,14 +214,6 @@ def _limit(given: str) -> tuple[str, int]:
 
 
 def _addresses(settings: Settings) -> Addresses:
-    from tiercel.workers.monitoring.watcher import Addresses  # noqa: PLC0415 - `--help` should not wait for it
-
     return Addresses(
         redis_urls=settings.redis_urls, amqp_url=settings.amqp, management_url=settings.management
     )
-
-
-def _found(**given: str | None) -> Settings:
-    from tiercel.workers.local.addresses import with_announced  # noqa: PLC0415 - next to its only use
-
-    return with_announced(load_settings("tiercel", **given))

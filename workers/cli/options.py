@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from tiercel.workers.config import LogFormat, LogLevel, Settings
+from tiercel.workers.local.addresses import with_announced
+from tiercel.workers.logs import set_up_logging
 
 TopologyName = Annotated[
     str,
@@ -40,8 +42,11 @@ Level = Annotated[LogLevel | None, typer.Option("--log-level", help="[TIERCEL_LO
 
 def load_settings(component: str, **given: Any) -> Settings:
     """The settings of one command, with logging set up as they say."""
-    from tiercel.workers.logs import set_up_logging  # noqa: PLC0415 - with rich; `--help` should not wait for it
-
     settings = Settings.load(**given)
     set_up_logging(settings.log, settings.log_level, component)
     return settings
+
+
+def found_settings(**given: str | None) -> Settings:
+    """As ``load_settings``; if no server is named, those of a ``tiercel run`` on this machine."""
+    return with_announced(load_settings("tiercel", **given))

@@ -12,28 +12,31 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
 
-from tiercel.workers.cli.options import Amqp, load_settings
-from tiercel.workers.config import Settings
+from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.publishing import dead_letters as letters
+from tiercel.queues.publishing.publisher import Publisher
+from tiercel.workers.cli.options import Amqp, found_settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.errors import UsageError
-from tiercel.workers.terminal import cell, say
+from tiercel.workers.monitoring.screen import letter_table
+from tiercel.workers.monitoring.wording import body_text
+from tiercel.workers.terminal import say
 
 QueueName = Annotated[
     str, typer.Argument(help="the queue whose dead letters they are, without .dead")
 ]
 
+commands = typer.Typer()
 dead_letters = typer.Typer(
     help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True
 )
+commands.add_typer(dead_letters, name="dead-letters")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    app.command()(publish)
-    app.add_typer(dead_letters, name="dead-letters")
-
-
+@commands.command()
 def publish(
     queue: Annotated[str, typer.Argument(help="declared if there is none")],
     files: Annotated[
@@ -44,12 +47,7 @@ def publish(
     amqp: Amqp = None,
 ) -> None:
     """Publish files into a queue; each message is confirmed by the broker."""
-    settings = _with_broker(amqp)
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.progress import Progress  # noqa: PLC0415
-
-    from tiercel.queues.broker.declare import WorkQueue, declare_queue  # noqa: PLC0415
-    from tiercel.queues.publishing.publisher import Publisher  # noqa: PLC0415
+    settings = found_settings(amqp=amqp).required("amqp")
 
     total = sum(_size(file) for file in files)
     url = settings.amqp or ""
@@ -77,21 +75,13 @@ def show(
     amqp: Amqp = None,
 ) -> None:
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
-    settings = _with_broker(amqp)
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.table import Table  # noqa: PLC0415
+    settings = found_settings(amqp=amqp).required("amqp")
 
-    from tiercel.queues.publishing.dead_letters import show as look  # noqa: PLC0415
-
-    letters = look(settings.amqp or "", queue, limit)
-    if not letters:
+    found = letters.show(settings.amqp or "", queue, limit)
+    if not found:
         say(f"{queue} has no dead letters")
         return
-    table = Table("reason", "bytes", "body")
-    table.add_column("id", no_wrap=True)
-    for letter in letters:
-        table.add_row(cell(letter.reason), f"{letter.size:,}", cell(letter.preview), letter.id)
-    Console().print(table)
+    Console().print(letter_table(found))
 
 
 @dead_letters.command()
@@ -101,15 +91,13 @@ def read(
     amqp: Amqp = None,
 ) -> None:
     """Show the body of one dead letter, at most 64 KiB of it; what is not text in hexadecimal."""
-    settings = _with_broker(amqp)
-    from tiercel.queues.publishing.dead_letters import SEARCHED, look_for  # noqa: PLC0415 - `--help` should not wait for it
-    from tiercel.workers.monitoring.wording import body_text  # noqa: PLC0415
+    settings = found_settings(amqp=amqp).required("amqp")
 
-    found = look_for(settings.amqp or "", queue, letter)
+    found = letters.look_for(settings.amqp or "", queue, letter)
     if found is None:
         raise UsageError(
-            f"{letter} is not among the oldest {SEARCHED:,} dead letters of {queue}; tiercel "
-            f"dead-letters show {queue}"
+            f"{letter} is not among the oldest {letters.SEARCHED:,} dead letters of {queue}; "
+            f"tiercel dead-letters show {queue}"
         )
     say(body_text(found.body, found.size)[1])
 
@@ -127,8 +115,7 @@ def requeue(
     amqp: Amqp = None,
 ) -> None:
     """Put dead letters back into their queue as if they were new."""
-    settings = _with_broker(amqp)
-    from tiercel.queues.publishing import dead_letters as letters  # noqa: PLC0415 - `--help` should not wait for it
+    settings = found_settings(amqp=amqp).required("amqp")
 
     url = settings.amqp or ""
     moved = (
@@ -146,20 +133,13 @@ def purge(
     amqp: Amqp = None,
 ) -> None:
     """Delete the dead letters of a queue for good."""
-    settings = _with_broker(amqp)
-    from tiercel.queues.publishing.dead_letters import purge as delete  # noqa: PLC0415 - `--help` should not wait for it
+    settings = found_settings(amqp=amqp).required("amqp")
 
     if not yes:
         typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
-    deleted = delete(settings.amqp or "", queue)
+    deleted = letters.purge(settings.amqp or "", queue)
     log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
     say(f"deleted {deleted} dead letters of {queue}")
-
-
-def _with_broker(amqp: str | None, **given: str | None) -> Settings:
-    from tiercel.workers.local.addresses import with_announced  # noqa: PLC0415 - next to its only use
-
-    return with_announced(load_settings("tiercel", amqp=amqp, **given)).required("amqp")
 
 
 def _size(file: Path) -> int:

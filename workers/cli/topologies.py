@@ -9,33 +9,34 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from tiercel.workers.cli.options import Redis, load_settings
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.workers.cli.options import Redis, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.parallelism import parse_change
+from tiercel.workers.control.registry import topologies_that_ran, topology_named
+from tiercel.workers.control.steering import Steering
+from tiercel.workers.monitoring.screen import error_table
 from tiercel.workers.redaction import redact
 from tiercel.workers.signals import on_signals
-from tiercel.workers.terminal import cell, say
+from tiercel.workers.terminal import say
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tiercel.acker.metrics.contract import ErrorReport
-    from tiercel.workers.control.steering import Steering
+commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
-_Found = list[tuple[str, "ErrorReport"]]
+_Found = list[tuple[str, ErrorReport]]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (errors, activate, deactivate, rebalance, kill):
-        app.command()(command)
-
-
+@commands.command()
 def errors(
     topology: Annotated[
         str | None, typer.Argument(help="a topology's name; by default all that ran here")
@@ -45,32 +46,29 @@ def errors(
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for it
-
-    settings = _settings(redis).required("redis")
+    settings = found_settings(redis=redis).required("redis")
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
         say("no errors")
         return
-    Console().print(_table(found))
+    Console().print(error_table(found))
 
 
+@commands.command()
 def activate(topology: Name, *, redis: Redis = None) -> None:
     """Let the spouts of a deactivated topology emit again."""
-    from tiercel.workers.control.contract import State  # noqa: PLC0415 - `--help` should not wait for it
-
-    _steering(topology, _settings(redis), threading.Event()).turn(State.ACTIVE)
+    _steering(topology, found_settings(redis=redis), threading.Event()).turn(State.ACTIVE)
     log_action("activate", topology, "ordered", this_user())
 
 
+@commands.command()
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
     """Stop the spouts of a topology from emitting; what is in flight goes on."""
-    from tiercel.workers.control.contract import State  # noqa: PLC0415 - `--help` should not wait for it
-
-    _steering(topology, _settings(redis), threading.Event()).turn(State.DEACTIVATED)
+    _steering(topology, found_settings(redis=redis), threading.Event()).turn(State.DEACTIVATED)
     log_action("deactivate", topology, "ordered", this_user())
 
 
+@commands.command()
 def rebalance(
     topology: Name,
     *,
@@ -93,17 +91,16 @@ def rebalance(
 
     Tasks of spouts are processes: start more of them.
     """
-    from tiercel.workers.control.parallelism import parse_change  # noqa: PLC0415 - next to its only use
-
     change = parse_change(parallelism or [])
     stopped = threading.Event()
-    steering = _steering(topology, _settings(redis), stopped)
+    steering = _steering(topology, found_settings(redis=redis), stopped)
     steering.check(change)
     on_signals(stopped.set)
     log_action("rebalance", topology, ", ".join(["ordered", *(parallelism or [])]), this_user())
     raise typer.Exit(0 if steering.rebalance(change) else 1)
 
 
+@commands.command()
 def kill(
     topology: Name,
     *,
@@ -121,9 +118,7 @@ def kill(
 
     Deactivates it, waits, and gives the rest back to the broker.
     """
-    from tiercel.acker.errors import RedisUnavailableError  # noqa: PLC0415 - `--help` should not wait for it
-
-    settings = _settings(redis)
+    settings = found_settings(redis=redis)
     stopped = threading.Event()
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
@@ -132,30 +127,19 @@ def kill(
         ended = steering.kill(wait)
     except RedisUnavailableError:
         # The private servers of a tiercel run end with its topology.
-        if not settings.redis or _settings(redis).redis == settings.redis:
+        if not settings.redis or found_settings(redis=redis).redis == settings.redis:
             raise
         say(f"{topology} has ended, and its servers with it")
     else:
         raise typer.Exit(0 if ended else 1)
 
 
-def _settings(redis: str | None) -> Settings:
-    from tiercel.workers.local.addresses import with_announced  # noqa: PLC0415 - next to its only use
-
-    return with_announced(load_settings("tiercel", redis=redis))
-
-
 def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:
-    from tiercel.workers.control.steering import Steering  # noqa: PLC0415 - `--help` should not wait for it
-
     return Steering.open(settings.required("redis").redis_urls[0], name, say, stopped)
 
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """(topology, error), newest first."""
-    from tiercel.acker.metrics.redis_counters import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
-    from tiercel.workers.control.registry import topologies_that_ran, topology_named  # noqa: PLC0415
-
     names = (
         [topology_named(redis_url, topology).name]
         if topology
@@ -164,22 +148,8 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     found: _Found = []
     for name in names:
         with closing(RedisMetrics(redis_url, name)) as metrics:
-            found += [(name, error) for error in metrics.errors(limit)]
+            found += [
+                (name, replace(error, message=redact(error.message)))
+                for error in metrics.errors(limit)
+            ]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
-
-
-def _table(found: _Found) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - `--help` should not wait for it
-
-    several = len({name for name, _ in found}) > 1
-    table = Table()
-    table.add_column("time", no_wrap=True)
-    for column in ["topology", "component"] if several else ["component"]:
-        table.add_column(column, overflow="fold")
-    table.add_column("task", justify="right")
-    table.add_column("reason", overflow="fold")
-    for name, error in found:
-        place = [name, error.component] if several else [error.component]
-        when = error.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(when, *map(cell, place), str(error.task), cell(redact(error.message)))
-    return table

@@ -1,5 +1,6 @@
-"""Records what operators do: each command and each button that changes something,
-or shows bodies.
+"""Records what operators do.
+
+Each command and each button that changes something, or shows bodies.
 """
 
 from __future__ import annotations

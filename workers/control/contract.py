@@ -1,5 +1,4 @@
-"""The contract of control: what people want of a running topology, and which of its spout tasks
-are there to do it.
+"""The contract of control: what people want of a running topology.
 
 ``RedisControl`` keeps it for all processes; ``MemoryControl`` is its twin.
 """
@@ -16,8 +15,6 @@ from typing import Protocol
 
 from tiercel.workers.control.parallelism import Change
 
-# A task that said nothing for so long is not there.
-PRESENCE = timedelta(seconds=10)
 # An order to end lapses: a topology that is started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
 
@@ -30,17 +27,6 @@ class State(enum.Enum):
     DEACTIVATED = "deactivated"
     # Every process ends, with exit code 0.
     KILLED = "killed"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Presence:
-    """Report of a spout task about itself."""
-
-    active: bool
-    # Tuples in flight, tracked ones.
-    pending: int
-    # Age of the oldest of them; 0 if there is none.
-    oldest_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +60,18 @@ class Control(Protocol):
         """Return the last order; None if there was none, or if it is lost."""
         ...
 
+    def ask(self, known: State) -> State | None:
+        """Return what ``state`` does.
+
+        If that is None, ``known`` is the state from now on: a Redis that was emptied learns
+        it from the spout tasks.
+        """
+        ...
+
     def rebalance(self, change: Change) -> None:
-        """Have the driver begin a new run, on what Spark has now, and with these numbers of
-        tasks from now on.
+        """Have the driver begin a new run, with these numbers of tasks from now on.
+
+        The run is spread over what Spark has now.
 
         Bolts that are not named keep the number that was ordered before; None takes it back. A
         bolt may be one that the topology does not have, or not yet. Atomic; a repeat is another
@@ -92,24 +87,6 @@ class Control(Protocol):
         """
         ...
 
-    def report(self, task_id: int, presence: Presence, known: State) -> State | None:
-        """Say that a spout task is there, and return what ``state`` does.
-
-        If that is None, ``known`` is the state from now on: a Redis that was emptied learns
-        it from the tasks.
-        """
-        ...
-
-    def leave(self, task_id: int) -> None:
-        """Say that a spout task has ended. Idempotent."""
-        ...
-
-    def present(self, task_ids: range) -> dict[int, Presence]:
-        """Those of these tasks that are there: they reported within the last ten seconds
-        and have not left.
-        """
-        ...
-
     def close(self) -> None:
         """Release the connection. Idempotent."""
         ...
@@ -122,7 +99,6 @@ class MemoryControl:
         self._clock = clock
         self._lock = threading.Lock()
         self._order: tuple[State, float] | None = None
-        self._present: dict[int, tuple[Presence, float]] = {}
         self._rebalance = NO_REBALANCE
 
     def order(self, state: State) -> None:
@@ -135,6 +111,12 @@ class MemoryControl:
             if self._order is None or self._clock() >= self._order[1]:
                 return None
             return self._order[0]
+
+    def ask(self, known: State) -> State | None:
+        found = self.state()
+        if found is None:
+            self.order(known)
+        return found
 
     def rebalance(self, change: Change) -> None:
         with self._lock:
@@ -149,34 +131,11 @@ class MemoryControl:
                 self._rebalance = known
             return self._rebalance
 
-    def report(self, task_id: int, presence: Presence, known: State) -> State | None:
-        found = self.state()
-        with self._lock:
-            self._present[task_id] = presence, self._clock() + PRESENCE.total_seconds()
-        if found is None:
-            self.order(known)
-        return found
-
-    def leave(self, task_id: int) -> None:
-        with self._lock:
-            self._present.pop(task_id, None)
-
-    def present(self, task_ids: range) -> dict[int, Presence]:
-        with self._lock:
-            now = self._clock()
-            there = {
-                task_id: presence
-                for task_id, (presence, until) in self._present.items()
-                if now < until
-            }
-        return {task_id: there[task_id] for task_id in task_ids if task_id in there}
-
     def lose(self) -> None:
         """Forget everything, as a Redis that restarts empty does."""
         with self._lock:
             self._order = None
             self._rebalance = NO_REBALANCE
-            self._present.clear()
 
     def close(self) -> None:
         pass

@@ -90,8 +90,9 @@ def pack_graph(graph: Graph) -> dict[str, Any]:
 
 
 def unpack_graph(packed: object) -> Graph:
-    """The graph that ``pack_graph`` packed; ValueError or TypeError for anything else: a
-    newer version's.
+    """Return the graph that ``pack_graph`` packed.
+
+    ValueError or TypeError for anything else: a newer version's.
     """
     whole = _members(packed, Graph, "the graph")
     graph = Graph(

@@ -1,25 +1,25 @@
-"""The contract of the lease: which driver runs a topology, and which run the spout workers send to.
-
-``RedisLease`` keeps it for all processes; ``MemoryLease`` is its twin.
-"""
+"""The lease: the driver's seat in a topology, which says which run spout workers send to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
 
-# A lease that is not renewed for so long lapses, and a driver in reserve takes over. So does one
-# that is started again after it was killed: it may wait for its own predecessor's.
-LASTS = timedelta(seconds=3)
+from tiercel.workers.control.parallelism import pack, unpack
+from tiercel.workers.control.presence import Attendant, Presences, Seat
+
+# A driver in reserve takes over when it has lapsed. So does one that is started again after it was
+# killed: it may wait for its own predecessor's.
+DRIVER = Seat("driver", timedelta(seconds=3))
+_NOTHING = "-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
     """Self-description of the driver that holds the lease."""
 
-    # Drawn by each driver process.
+    # Drawn by each driver process. Each text is one word.
     driver: str
     # The run that spout workers send to; empty while none is ready.
     run: str = ""
@@ -29,35 +29,50 @@ class Holder:
     parallelism: Mapping[str, int] = field(default_factory=dict)
 
 
-class Lease(Protocol):
-    """One topology's. Each call is one round trip, atomic, and safe to repeat.
+class Lease:
+    """One topology's. Calls are as ``Presences`` says.
 
     A lease is lost when it was not renewed in time, or when Redis lost its memory. What the driver
     that lost it still does is harmless: inboxes, ledger and states belong to the run with the
-    highest number. Raises RedisUnavailableError, RedisRefusedError.
+    highest number.
     """
+
+    def __init__(self, presences: Presences) -> None:
+        self._presences = presences
 
     def take(self, holder: Holder) -> bool:
         """Take the lease, or renew it; False if another driver holds it."""
-        ...
+        return self._presences.take(DRIVER, Attendant(holder.driver, _note(holder)))
 
     def draw(self, driver: str) -> int | None:
         """Draw the number of a new run; None if the driver does not hold the lease.
 
-        It is higher than that of every run before, so that a run that a driver began after it lost
-        the lease has a lower number than its successor's, and is refused wherever runs have
-        numbers. Below 2**53. A repeat draws another number.
+        A run that a driver began after it lost the lease has a lower number than its successor's,
+        and is refused wherever runs have numbers. A repeat draws another number.
         """
-        ...
+        return self._presences.draw_run(DRIVER, driver)
 
     def leave(self, driver: str) -> None:
         """Give the lease up. Does nothing to another driver's."""
-        ...
+        self._presences.leave(DRIVER, driver)
 
     def holder(self) -> Holder | None:
-        """The driver that holds the lease now; None if there is none."""
-        ...
+        """Return the driver that holds the lease now; None if there is none."""
+        [found] = self._presences.look([DRIVER])
+        return None if found is None else _holder(found)
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        ...
+        self._presences.close()
+
+
+def _note(holder: Holder) -> str:
+    words = (holder.run, holder.shape, pack(holder.parallelism))
+    return " ".join(word or _NOTHING for word in words)
+
+
+def _holder(found: Attendant) -> Holder:
+    # Fewer words are an older version's, and more a newer one's.
+    words = [*found.note.split(), *[_NOTHING] * 3][:3]
+    run, shape, numbers = ("" if word == _NOTHING else word for word in words)
+    return Holder(driver=found.name, run=run, shape=shape, parallelism=unpack(numbers))

@@ -1,23 +1,18 @@
-"""Control in Redis: one key per topology for the state, one per spout task for its presence.
-
-They expire by themselves.
-"""
+"""Control in Redis: one key for the state, and two for orders to rebalance."""
 
 from __future__ import annotations
 
-import json
-import math
-from importlib import resources
 from typing import Any
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
+from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.layout import topology_prefix
-from tiercel.workers.control.contract import KILL_LASTS, PRESENCE, Presence, Rebalance, State
+from tiercel.workers.control.contract import KILL_LASTS, Rebalance, State
 from tiercel.workers.control.parallelism import Change, number_of
 from tiercel.workers.control.unreadable import Unreadable
 
-_STRANGE = (ValueError, TypeError, RecursionError)
+_PACKAGE = "tiercel.workers.control"
 
 
 class RedisControl:
@@ -28,8 +23,8 @@ class RedisControl:
         self._key = topology_prefix(topology) + "control"
         self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
         self._client = connect_topology(redis_url, topology)
-        self._rebalance = self._client.register_script(_source("rebalance"))
-        self._rebalanced = self._client.register_script(_source("rebalanced"))
+        self._rebalance = self._client.register_script(script_source("rebalance", _PACKAGE))
+        self._rebalanced = self._client.register_script(script_source("rebalanced", _PACKAGE))
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
@@ -41,6 +36,12 @@ class RedisControl:
     def state(self) -> State | None:
         with translated("read the topology's state"):
             found: Any = self._client.get(self._key)
+        return self._state(found)
+
+    def ask(self, known: State) -> State | None:
+        with translated("read the topology's state"):
+            # NX: what an operator orders at this moment is not overwritten.
+            found: Any = self._client.set(self._key, known.value, nx=True, get=True)
         return self._state(found)
 
     def rebalance(self, change: Change) -> None:
@@ -63,38 +64,6 @@ class RedisControl:
         # An entry that another version wrote is no order.
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
-    def report(self, task_id: int, presence: Presence, known: State) -> State | None:
-        said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
-        with (
-            translated("read the topology's state"),
-            self._client.pipeline(transaction=False) as pipeline,
-        ):
-            pipeline.set(self._task(task_id), said, px=PRESENCE)
-            # NX: what an operator orders at this moment is not overwritten.
-            pipeline.set(self._key, known.value, nx=True, get=True)
-            _, found = pipeline.execute()
-        return self._state(found)
-
-    def leave(self, task_id: int) -> None:
-        with translated("leave the topology"):
-            self._client.delete(self._task(task_id))
-
-    def present(self, task_ids: range) -> dict[int, Presence]:
-        if not task_ids:
-            return {}
-        with translated("look for the topology's spouts"):
-            found: Any = self._client.mget([self._task(task_id) for task_id in task_ids])
-        there = {}
-        for task_id, said in zip(task_ids, found, strict=True):
-            try:
-                if said is not None:
-                    there[task_id] = _presence(said)
-            except _STRANGE as error:
-                self._unreadable.pass_over(
-                    f"the presence of spout task {task_id} ({self._task(task_id)})", said, error
-                )
-        return there
-
     def close(self) -> None:
         self._client.close()
 
@@ -106,20 +75,3 @@ class RedisControl:
         except ValueError as error:
             self._unreadable.pass_over(f"the order {self._key}", found, error)
             return None
-
-    def _task(self, task_id: int) -> str:
-        return f"{self._key}:{task_id}"
-
-
-def _source(name: str) -> str:
-    return resources.files("tiercel.workers.control").joinpath("lua", f"{name}.lua").read_text()
-
-
-def _presence(said: bytes) -> Presence:
-    """Raises what is in ``_STRANGE`` for anything that ``report`` of this version
-    has not written.
-    """
-    active, pending, oldest_s = json.loads(said)
-    if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
-        raise TypeError("not what a spout task says of itself")
-    return Presence(active=active, pending=pending, oldest_s=oldest_s)

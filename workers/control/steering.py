@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Control, Presence, State
+from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Control, State
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.parallelism import Change
+from tiercel.workers.control.presence import Presences
 from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.errors import UsageError
 
 _LOOK_S = 0.25
@@ -37,14 +39,15 @@ class Steering:
         self,
         note: TopologyNote,
         control: Control,
-        lease: Lease,
+        presences: Presences,
         say: Callable[[str], None],
         stopped: threading.Event,
     ) -> None:
         self._name = note.name
         self._note = note
         self._control = control
-        self._lease = lease
+        self._lease = Lease(presences)
+        self._spout_seats = SpoutSeats(presences)
         self._say = say
         self._stopped = stopped
 
@@ -57,7 +60,8 @@ class Steering:
         Raises UsageError if none has run there, RedisUnavailableError.
         """
         note = topology_named(redis_url, name)
-        return cls(note, RedisControl(redis_url, name), RedisLease(redis_url, name), say, stopped)
+        presences = RedisPresences(redis_url, name)
+        return cls(note, RedisControl(redis_url, name), presences, say, stopped)
 
     def turn(self, state: State) -> None:
         """Activate or deactivate, and wait a few seconds for the spout workers to do it."""
@@ -194,7 +198,7 @@ class Steering:
         return False
 
     def _present(self) -> dict[int, Presence]:
-        return self._control.present(range(1, self._note.spout_tasks + 1))
+        return self._spout_seats.present(range(1, self._note.spout_tasks + 1))
 
     def _others(self, *, active: bool) -> list[int]:
         """The spout tasks that are not what they should be."""

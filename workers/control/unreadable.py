@@ -10,8 +10,9 @@ _MOST = 1_000
 
 
 class Unreadable:
-    """Remembers what it has said: a look every two seconds says the same thing once, until
-    the thing changes.
+    """Remembers what it has said.
+
+    A look every two seconds says the same thing once, until the thing changes.
     """
 
     def __init__(self, advice: str) -> None:

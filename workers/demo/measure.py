@@ -91,8 +91,9 @@ class Observer:
         )
 
     def all_counted(self, text: Text) -> bool:
-        """Return True if the queue is empty and every word of every line that is not dead
-        has been counted.
+        """Return True if the queue is empty and every word has been counted.
+
+        Those of dead lines are not waited for.
         """
         depth = self._depth()
         return (

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tiercel.queues.broker.depths import QueueDepth
-from tiercel.workers.terminal import cell
+from tiercel.workers.cells import cell
 
 
 @dataclass(frozen=True, kw_only=True)

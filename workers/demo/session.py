@@ -32,8 +32,9 @@ _TOP = 10
 def run_demo(
     settings: Settings, path: Path | None, repeat: int, stopped: threading.Event, *, calm: bool
 ) -> int:
-    """Run the demo and print what came of it; returns the exit code: 0 if nothing is lost, 1
-    if something is.
+    """Run the demo and print what came of it.
+
+    Returns the exit code: 0 if nothing is lost, 1 if something is.
 
     ``stopped`` ends it early (exit code 130).
     """
@@ -72,9 +73,7 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
     *,
     kill: bool,
 ) -> list[DemoProgress]:
-    """Show the progress until all is done; kills a spout worker half way if it is
-    to ``kill`` one.
-    """
+    """Show the progress until all is done; ``kill`` a spout worker half way."""
     total = text.words
     samples: list[DemoProgress] = []
     to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
@@ -150,8 +149,9 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[DemoProgre
 
 
 def _rate(samples: list[DemoProgress], text: Text) -> float:
-    """Sentences per second from the first counted word to 99 % of them: what comes after
-    waits for retries.
+    """Sentences per second from the first counted word to 99 % of them.
+
+    The rest waits for retries.
     """
     mark = samples[-1].words * 0.99
     end = next(sample for sample in samples if sample.words >= mark)

@@ -23,8 +23,9 @@ POISON = "\N{SKULL AND CROSSBONES} poison"
 
 @dataclass(frozen=True)
 class Text:
-    """Lines without the blank ones, and where the words of each begin if all words of the text are
-    numbered through.
+    """Lines without the blank ones.
+
+    It knows where the words of each begin if all words of the text are numbered through.
     """
 
     lines: Sequence[str]
@@ -67,8 +68,9 @@ class Text:
         )
 
     def unseen_lines(self, seen: bytes, without: set[int]) -> list[int]:
-        """The lines of which at least one word is not marked in ``seen`` (bit n, most significant
-        first, is word n).
+        """Return the lines of which at least one word is not marked in ``seen``.
+
+        Bit n, most significant first, is word n.
         """
         missing = []
         for i, (line, first) in enumerate(zip(self.lines, self.first_word, strict=True)):
@@ -80,8 +82,9 @@ class Text:
 
 
 def load(path: Path | None, repeat: int) -> list[str]:
-    """The non-blank lines of a file, or of the Python language reference that CPython carries,
-    ``repeat`` times over.
+    """Return the non-blank lines of a file, ``repeat`` times over.
+
+    Without a file those of the Python language reference, which CPython carries.
     """
     if path is None:
         from pydoc_data.topics import topics  # noqa: PLC0415 - 700 kB of text, wanted by the demo only

@@ -1,5 +1,6 @@
-"""The demo's topologies: word count that also marks each word it has counted, with and without
-injected faults.
+"""The demo's topologies: word count, with and without injected faults.
+
+It also marks each word that it has counted.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class FlakySplit(SplitNumbered):
 
 
 class CountNumbered(BasicBolt):
-    """Counts words and marks which ones, so that a word counted twice cannot hide one
-    that never came.
+    """Counts words, and marks which ones.
+
+    A word that is counted twice cannot hide one that never came.
     """
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - there is one demo

@@ -37,8 +37,9 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
 
 
 def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
-    """Fail the tuples that killed processes of the earlier run, before they could be
-    released without blame.
+    """Fail the tuples that killed processes of the earlier run.
+
+    They must not be released without blame first.
     """
     failures = [failure for case in book.cases() for failure in case.after_death().failures]
     if failures:

@@ -1,5 +1,6 @@
-"""The place where a run has its tasks, as the driver's loop sees it, and how much of
-it the run uses.
+"""The place where a run has its tasks, and how much of it the run uses.
+
+As the driver's loop sees it.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Hosts(Protocol):
 
 
 class Width:
-    """Over how many hosts the runs of one driver spread their tasks: fewer while an executor is
-    away, and as many again.
+    """Number of hosts over which the runs of one driver spread their tasks.
+
+    Fewer while an executor is away, and as many again.
     """
 
     def __init__(self) -> None:

@@ -10,11 +10,11 @@ from contextlib import suppress
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.shape import shape_of
-from tiercel.workers.control.lease import LASTS, Holder, Lease
+from tiercel.workers.control.lease import DRIVER, Holder, Lease
 
 log = logging.getLogger(__name__)
 
-_RENEW_S = LASTS.total_seconds() / 4
+_RENEW_S = DRIVER.lasts.total_seconds() / 4
 
 
 class Keeper:

@@ -21,8 +21,9 @@ from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, check_has_bolts, spread
 from tiercel.workers.control.contract import State
+from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.driver.around import DriverAround
 from tiercel.workers.driver.entering import enter
@@ -62,7 +63,7 @@ class Driver:
         self._control = RedisControl(self._redis_url, topology.name)
         self._ground = Ground(
             topology=topology,
-            lease=RedisLease(self._redis_url, topology.name),
+            lease=Lease(RedisPresences(self._redis_url, topology.name)),
             control=self._control,
             inboxes=open_inboxes(self._spec),
             make=self._make,

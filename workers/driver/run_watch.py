@@ -37,8 +37,9 @@ class RunWatch:
         stop: threading.Event,
         is_over: Callable[[], bool],
     ) -> None:
-        """``stop`` is set when a signal ended everything; ``is_over`` asks Redis as well whether
-        an operator did.
+        """``stop`` is set when a signal ended everything.
+
+        ``is_over`` asks Redis as well whether an operator did.
         """
         self._ground = ground
         self._name = ground.topology.name
@@ -96,8 +97,9 @@ class RunWatch:
         return None
 
     def _drain(self, run: Run, tasks: Tasks) -> None:
-        """Have spout workers send nothing, and wait for what is on its way: it need not be
-        executed again then.
+        """Have spout workers send nothing, and wait for what is on its way.
+
+        It need not be executed again then.
         """
         self._keeper.attend_none()
         deadline = time.monotonic() + _DRAIN_S

@@ -1,5 +1,6 @@
-"""Judgements on one run: which bolt tasks lack a process, how it ended, how long to wait
-for the next. Pure.
+"""Judgements on one run. Pure.
+
+Which bolt tasks lack a process, how it ended, how long to wait for the next.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tiercel.queues.inbox.records import InboxFigures
+from tiercel.workers.control.presence import UNATTENDED_S
 
 # For the Spark tasks of a run, until each bolt task has been seen.
 START_S = 60.0
-# For a bolt task that was seen: Spark starts its process again in two seconds.
-UNATTENDED_S = 10.0
 # Looks in a row. When Redis stood still, or its clock jumped, one look finds each process gone for
 # long, until it says again that it lives: within a second or two.
 SURE_LOOKS = 4

@@ -41,8 +41,9 @@ class Progress:
 
 
 def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | None:
-    """``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``; None if
-    nothing was done.
+    """``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``.
+
+    None if nothing was done.
 
     In flight is what was emitted and has no outcome; tuples of a worker that was killed stay in it.
     """

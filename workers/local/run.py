@@ -1,5 +1,6 @@
-"""A whole topology on one machine: private servers where none are named, one process per spout
-task, and the driver.
+"""A whole topology on one machine: a process per spout task, and the driver.
+
+With private servers where none are named.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _EXTRA_GRACE = timedelta(seconds=5)
 
 @contextmanager
 def servers(settings: Settings) -> Iterator[Settings]:
-    """The settings with the addresses of both servers: those that are given, or private ones that
-    end with the block.
+    """Yield the settings with the addresses of both servers.
+
+    Those that are given, or private ones that end with the block.
     """
     if settings.amqp and settings.redis:
         yield settings
@@ -100,8 +102,9 @@ class LocalRun:
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event) -> None:
-        """Return when ``stopped`` is set, the topology was killed, or a process has
-        refused to work.
+        """Return when the topology is over.
+
+        ``stopped`` is set, the topology was killed, or a process has refused to work.
 
         Says now and then how far the topology is.
         """

@@ -7,7 +7,8 @@ overview    what every view shows, worked out of the counters
 bolts       the same of bolts and their tasks
 survey      all queues: ``tiercel depths``
 top         ``tiercel top``
-tables      what terminals show
+tables      the columns of every table, once each
+screen      tables as terminals show them
 station     looks every two seconds, for any number of pages
 history     what it remembers of the depths
 page        the page of ``tiercel monitor``

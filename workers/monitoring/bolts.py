@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.inbox.records import InboxFigures
 from tiercel.workers.control.graph import Component
-from tiercel.workers.driver.watch import UNATTENDED_S
+from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.monitoring.raw import Raw
 
 # Counts per thousand seconds, and nanoseconds.

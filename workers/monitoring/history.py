@@ -1,5 +1,6 @@
-"""History of all depths: the last ten minutes look by look, and three hours in steps of
-half a minute. Pure.
+"""History of all depths. Pure.
+
+The last ten minutes look by look, and three hours in steps of half a minute.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.windows import Counted, Counts
 from tiercel.queues.inbox.records import InboxFigures
-from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Graph
+from tiercel.workers.control.spout_seats import Presence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

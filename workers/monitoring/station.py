@@ -1,5 +1,6 @@
-"""Looks at all topologies every two seconds, watched or not, and remembers the depths
-of their queues.
+"""Looks at all topologies every two seconds, watched or not.
+
+Remembers the depths of their queues.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Tables of the terminal, the same for ``tiercel depths`` and ``tiercel top``."""
+"""The tables of every view: their columns, once each, and the text of each cell. Pure.
+
+Terminals and the page show them; each says which columns it leaves out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
-from rich.table import Table
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
-from tiercel.workers.monitoring.bolts import BoltRow
-from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
-from tiercel.workers.monitoring.survey import Survey
+from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
+from tiercel.workers.monitoring.overview import AckerRow, Own, SpoutRow
 from tiercel.workers.monitoring.wording import (
     count,
     milliseconds,
@@ -21,186 +22,175 @@ from tiercel.workers.monitoring.wording import (
     seconds,
     share,
     size,
-    span,
     tasks_named,
     when,
 )
-from tiercel.workers.terminal import cell
 
-_LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-
-
-def depth_table(found: Sequence[QueueDepth]) -> Table:
-    """Every queue; what is unknown is a question mark."""
-    table = _table(
-        "queue", "ready", "unacked", "delayed", "consumers", "in/s", "out/s", "dead letters"
-    )
-    for depth in found:
-        numbers = [
-            count(depth.ready),
-            count(depth.unacked),
-            count(depth.delayed),
-            count(depth.consumers),
-        ]
-        rates = [per_second(depth.in_rate), per_second(depth.out_rate)]
-        dead = cell(count(depth.dead_lettered), "bold red" if depth.dead_lettered else "")
-        table.add_row(cell(depth.name), *numbers, *rates, dead)
-    return table
+R = TypeVar("R")
 
 
-def own_table(found: Sequence[Own]) -> Table:
-    """The queues of our own, one row per topology."""
-    table = _table(
-        "topology",
-        "waiting",
-        "oldest waiting",
-        "pending roots",
-        "oldest pending",
-        "feed entries",
-        "feed lag",
-    )
-    for own in found:
-        waiting = [count(own.waiting), seconds(own.oldest_waiting_s)]
-        pending = [count(own.pending), seconds(own.oldest_pending_s)]
-        table.add_row(
-            cell(own.topology), *waiting, *pending, count(own.feed_entries), seconds(own.feed_lag_s)
-        )
-    return table
+class Kind(enum.Enum):
+    """Content of a column."""
+
+    NUMBER = "number"
+    # Never broken over two lines: a time, or a name that the operator will type.
+    NAME = "name"
+    # A short text.
+    TEXT = "text"
+    # A text of any length.
+    LONG = "long"
 
 
-def survey_view(survey: Survey) -> RenderableType:
-    """Content of ``tiercel depths``."""
-    return Group(depth_table(survey.queues), *([own_table(survey.own)] if survey.own else []))
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """One column of a table."""
+
+    name: str
+    text: Callable[[R], str]
+    kind: Kind = Kind.NUMBER
 
 
-def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
-    """Everything about a topology, from top to bottom."""
-    heading = cell(overview.name, "bold")
-    heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
-    if overview.state != "not running" and not overview.driver:
-        heading.append("  no driver", "bold red")
-    warnings = [cell(problem, "bold red") for problem in problems]
-    tables = [
-        _spouts(overview.spouts),
-        _bolts(overview.bolts),
-        _tasks(overview),
-        _acker(overview.acker),
-    ]
-    tables += [depth_table(overview.queues)] if overview.queues else []
-    return Group(
-        heading, *warnings, *tables, own_table([overview.own]), _errors(overview.errors[:5])
-    )
+@dataclass(frozen=True)
+class TableKind(Generic[R]):
+    """A table; each of its rows shows one ``R``."""
+
+    title: str
+    columns: tuple[Column[R], ...]
+
+    def only(self, *names: str) -> TableKind[R]:
+        """Return the table with these columns alone, in this order."""
+        known = {column.name: column for column in self.columns}
+        return TableKind(self.title, tuple(known[name] for name in names))
+
+    def without(self, *names: str) -> TableKind[R]:
+        """Return the table without these columns."""
+        return self.only(*(each.name for each in self.columns if each.name not in names))
 
 
-def _spouts(rows: Sequence[SpoutRow]) -> Table:
-    table = _table(
-        "spout",
-        "tasks",
-        "emitted",
-        "transferred",
-        "complete ms",
-        "p99 ms",
-        "acked",
-        "failed",
-        "timeouts",
-        "pending",
-    )
-    for row in rows:
-        numbers = [
-            count(row.emitted),
-            count(row.transferred),
-            milliseconds(row.complete_ms),
-            milliseconds(row.complete_p99_ms),
-        ]
-        ends = [count(row.acked), count(row.failed), count(row.timeouts), count(row.pending)]
-        table.add_row(cell(row.name), f"{row.running}/{row.tasks}", *numbers, *ends)
-    return table
+def _seen(row: TaskRow) -> str:
+    """Seconds only where it is not attended: else they change with each look and say nothing."""
+    if row.attended:
+        return "now"
+    return "never" if row.seen_s is None else f"{seconds(row.seen_s)} ago"
 
 
-def _bolts(rows: Sequence[BoltRow]) -> Table:
-    table = _table(
-        "bolt",
-        "tasks",
-        "emitted",
-        "transferred",
-        "capacity",
-        "execute ms",
-        "executed",
-        "process ms",
-        "acked",
-        "failed",
-    )
-    for row in rows:
-        times = [
-            share(row.capacity),
-            milliseconds(row.execute_ms),
-            count(row.executed),
-            milliseconds(row.process_ms),
-        ]
-        ends = [count(row.acked), count(row.failed)]
-        sent = [count(row.emitted), count(row.transferred)]
-        table.add_row(cell(row.name), count(row.tasks), *sent, *times, *ends)
-    return table
+def _message(error: ErrorReport | None) -> str:
+    return error.message if error else ""
 
 
-def _tasks(overview: Overview) -> Table:
-    """The inboxes and steps of each bolt's tasks."""
-    table = _table(
-        "bolt",
-        "waiting",
-        "oldest",
-        "busy now",
-        "steps/s",
-        "step ms",
-        "restarts",
-        "without a process",
-    )
-    for row in overview.bolts:
-        waiting = [count(row.waiting), seconds(row.oldest_s), share(row.busy)]
-        steps = [per_second(row.steps_a_second), milliseconds(row.step_ms), count(row.restarts)]
-        style = "bold red" if row.unattended and overview.driver else ""
-        table.add_row(cell(row.name), *waiting, *steps, cell(tasks_named(row.unattended), style))
-    return table
-
-
-def _acker(row: AckerRow) -> Table:
-    names = (
-        "__acker",
-        "pending trees",
-        "memory",
-        "updates/s",
-        "updates",
-        "completed",
-        "failed",
-        "timeouts",
-        "late",
-    )
-    table = _table(*names)
-    now = [
-        count(row.pending),
-        size(row.memory_bytes),
-        per_second(row.updates_a_second),
-        count(row.updates),
-    ]
-    table.add_row(
-        "", *now, count(row.completed), count(row.failed), count(row.timeouts), count(row.late)
-    )
-    return table
-
-
-def _errors(errors: Sequence[ErrorReport]) -> RenderableType:
-    if not errors:
-        return cell("no errors", "dim")
-    table = Table("time", "component", "task", "reason", **_LOOK)
-    for error in errors:
-        table.add_row(when(error.at), cell(error.component), str(error.task), cell(error.message))
-    return table
-
-
-def _table(first: str, *others: str) -> Table:
-    """Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100."""
-    table = Table(**_LOOK)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
-    return table
+SPOUTS = TableKind[SpoutRow](
+    "Spouts",
+    (
+        Column("spout", lambda row: row.name, Kind.NAME),
+        Column("tasks", lambda row: f"{row.running}/{row.tasks}"),
+        Column("emitted", lambda row: count(row.emitted)),
+        Column("transferred", lambda row: count(row.transferred)),
+        Column("complete ms", lambda row: milliseconds(row.complete_ms)),
+        Column("p99 ms", lambda row: milliseconds(row.complete_p99_ms)),
+        Column("acked", lambda row: count(row.acked)),
+        Column("failed", lambda row: count(row.failed)),
+        Column("timeouts", lambda row: count(row.timeouts)),
+        Column("released", lambda row: count(row.released)),
+        Column("pending", lambda row: count(row.pending)),
+        Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("last error", lambda row: _message(row.last_error), Kind.LONG),
+    ),
+)
+BOLTS = TableKind[BoltRow](
+    "Bolts",
+    (
+        Column("bolt", lambda row: row.name, Kind.NAME),
+        Column("tasks", lambda row: count(row.tasks)),
+        Column("emitted", lambda row: count(row.emitted)),
+        Column("transferred", lambda row: count(row.transferred)),
+        Column("capacity", lambda row: share(row.capacity)),
+        Column("busy now", lambda row: share(row.busy)),
+        Column("execute ms", lambda row: milliseconds(row.execute_ms)),
+        Column("executed", lambda row: count(row.executed)),
+        Column("process ms", lambda row: milliseconds(row.process_ms)),
+        Column("acked", lambda row: count(row.acked)),
+        Column("failed", lambda row: count(row.failed)),
+        Column("waiting", lambda row: count(row.waiting)),
+        Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("steps/s", lambda row: per_second(row.steps_a_second)),
+        Column("step ms", lambda row: milliseconds(row.step_ms)),
+        Column("restarts", lambda row: count(row.restarts)),
+        Column("without a process", lambda row: tasks_named(row.unattended)),
+        Column("last error", lambda row: _message(row.last_error), Kind.LONG),
+    ),
+)
+TASKS = TableKind[TaskRow](
+    "Bolt tasks",
+    (
+        Column("bolt", lambda row: row.component, Kind.NAME),
+        Column("task", lambda row: str(row.task)),
+        Column("waiting", lambda row: count(row.waiting)),
+        Column("bytes", lambda row: size(row.waiting_bytes)),
+        Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("executed", lambda row: count(row.executed)),
+        Column("capacity", lambda row: share(row.capacity)),
+        Column("busy now", lambda row: share(row.busy)),
+        Column("steps/s", lambda row: per_second(row.steps_a_second)),
+        Column("step ms", lambda row: milliseconds(row.step_ms)),
+        Column("in one call for", lambda row: "" if row.doing_s is None else seconds(row.doing_s)),
+        Column("restarts", lambda row: count(row.restarts)),
+        Column("process seen", _seen),
+    ),
+)
+ACKER = TableKind[AckerRow](
+    "__acker",
+    (
+        Column("pending trees", lambda row: count(row.pending)),
+        Column("memory", lambda row: size(row.memory_bytes)),
+        Column("updates/s", lambda row: per_second(row.updates_a_second)),
+        Column("updates", lambda row: count(row.updates)),
+        Column("update ms", lambda row: milliseconds(row.update_ms)),
+        Column("completed", lambda row: count(row.completed)),
+        Column("failed by bolts", lambda row: count(row.failed)),
+        Column("timeouts", lambda row: count(row.timeouts)),
+        Column("late", lambda row: count(row.late)),
+    ),
+)
+QUEUES = TableKind[QueueDepth](
+    "Queues",
+    (
+        Column("queue", lambda row: row.name, Kind.NAME),
+        Column("ready", lambda row: count(row.ready)),
+        Column("unacked", lambda row: count(row.unacked)),
+        Column("delayed", lambda row: count(row.delayed)),
+        Column("consumers", lambda row: count(row.consumers)),
+        Column("in/s", lambda row: per_second(row.in_rate)),
+        Column("out/s", lambda row: per_second(row.out_rate)),
+        Column("dead letters", lambda row: count(row.dead_lettered)),
+    ),
+)
+OWN = TableKind[Own](
+    "tiercel's own queues",
+    (
+        Column("topology", lambda row: row.topology, Kind.NAME),
+        Column("waiting", lambda row: count(row.waiting)),
+        Column("oldest waiting", lambda row: seconds(row.oldest_waiting_s)),
+        Column("pending roots", lambda row: count(row.pending)),
+        Column("oldest pending", lambda row: seconds(row.oldest_pending_s)),
+        Column("feed entries", lambda row: count(row.feed_entries)),
+        Column("feed lag", lambda row: seconds(row.feed_lag_s)),
+    ),
+)
+ERRORS = TableKind[ErrorReport](
+    "Last errors",
+    (
+        Column("time", lambda row: when(row.at), Kind.NAME),
+        Column("component", lambda row: row.component, Kind.TEXT),
+        Column("task", lambda row: str(row.task)),
+        Column("reason", lambda row: row.message, Kind.LONG),
+    ),
+)
+DEAD = TableKind[DeadLetter](
+    "Dead letters",
+    (
+        Column("reason", lambda row: row.reason, Kind.LONG),
+        Column("bytes", lambda row: count(row.size)),
+        Column("body", lambda row: row.preview, Kind.LONG),
+        Column("id", lambda row: row.id, Kind.NAME),
+    ),
+)

@@ -9,10 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from tiercel.acker.metrics.windows import Window
+from tiercel.workers.cells import cell
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.tables import top_view
+from tiercel.workers.monitoring.screen import top_view
 from tiercel.workers.monitoring.watcher import Addresses, Look, Watcher
-from tiercel.workers.terminal import cell
 
 _LOOK_S = 1.0
 

@@ -21,14 +21,16 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import QueueDepth, survey
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import (
     Registry,
     TopologyNote,
     known_topologies,
     topology_named,
 )
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.monitoring.overview import Overview, overview_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
@@ -75,7 +77,9 @@ class TopologyReader:
         self.note = note
         self.metrics = RedisMetrics(redis_urls[0], note.name)
         self._control = RedisControl(redis_urls[0], note.name)
-        self._lease = RedisLease(redis_urls[0], note.name)
+        presences = RedisPresences(redis_urls[0], note.name)
+        self._lease = Lease(presences)
+        self._spout_seats = SpoutSeats(presences)
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = _ledger_of(redis_urls, note)
         self._meter = RateMeter()
@@ -90,7 +94,7 @@ class TopologyReader:
         raw = Raw(
             graph=note.graph,
             counted=counted,
-            present=self._control.present(range(1, note.spout_tasks + 1)),
+            present=self._spout_seats.present(range(1, note.spout_tasks + 1)),
             state=self._control.state(),
             driver=self._lease.holder() is not None,
             inboxes=self._inboxes.figures(note.graph.bolt_tasks),

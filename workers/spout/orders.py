@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.spout import Spout
-from tiercel.workers.control.contract import Control, Presence, State
+from tiercel.workers.control.contract import Control, State
+from tiercel.workers.control.spout_seats import Presence
 
 log = logging.getLogger(__name__)
 
@@ -22,18 +22,16 @@ class Orders:
     def __init__(
         self,
         control: Control,
-        task_id: int,
         on_no_order: Callable[[], None] = lambda: None,
-        attend: Callable[[], bool] = lambda: True,
+        attend: Callable[[Presence], bool] = lambda _presence: True,
     ) -> None:
         """``on_no_order`` is called when there was no order: the topology is new to Redis, or
         Redis was emptied.
 
-        It may raise RedisUnavailableError. ``attend`` is called once a second and says whether
-        this worker still has the task.
+        ``attend`` is called once a second: it says that the task is there, and tells whether this
+        worker still has it. Both may raise RedisUnavailableError.
         """
         self._control = control
-        self._task_id = task_id
         self._on_no_order = on_no_order
         self._attend = attend
         self._dismissed = False
@@ -58,13 +56,18 @@ class Orders:
 
         Raises RedisRefusedError.
         """
-        if not self._attend() and not self._dismissed:
-            log.warning(
-                "another worker has this task now: leaving it", extra={"event": "task_lost"}
-            )
-            self._dismissed = True
-            stop()
-        self._ask(pending, oldest_s)
+        try:
+            presence = Presence(active=self._active, pending=pending, oldest_s=oldest_s)
+            if not self._attend(presence) and not self._dismissed:
+                log.warning(
+                    "another worker has this task now: leaving it", extra={"event": "task_lost"}
+                )
+                self._dismissed = True
+                stop()
+            self._ask()
+        except RedisUnavailableError as error:
+            # No other worker can take the task now either.
+            log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
         if self._over or self._state is None:
             return
         if self._state is State.KILLED:
@@ -85,21 +88,15 @@ class Orders:
 
     def leave(self) -> None:
         """The task has ended."""
-        with suppress(RedisUnavailableError):
-            self._control.leave(self._task_id)
         self._control.close()
 
-    def _ask(self, pending: int, oldest_s: float) -> None:
+    def _ask(self) -> None:
         # An order to end is for those who hear it, not to be passed on.
         known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
-        try:
-            presence = Presence(active=self._active, pending=pending, oldest_s=oldest_s)
-            found = self._control.report(self._task_id, presence, known)
-            self._state = found or known
-            if found is None:
-                self._on_no_order()
-        except RedisUnavailableError as error:
-            log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
+        found = self._control.ask(known)
+        self._state = found or known
+        if found is None:
+            self._on_no_order()
 
     def _switch(self, spout: Spout) -> None:
         self._active = not self._active

@@ -18,9 +18,11 @@ from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
+from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import TaskCollector
@@ -46,9 +48,9 @@ class SpoutProcess:
         amqp_url: str,
         redis_urls: tuple[str, ...],
         management_url: str | None = None,
-        attend: Callable[[], bool] = lambda: True,
+        attend: Callable[[Presence], bool] = lambda _presence: True,
     ) -> None:
-        """``attend`` is called once a second and says whether this worker still has the task.
+        """``attend`` is for ``Orders``.
 
         Raises UsageError if the topology has no such spout task.
         """
@@ -58,9 +60,7 @@ class SpoutProcess:
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = Registry(redis_urls[0])
-        self._orders = Orders(
-            RedisControl(redis_urls[0], topology.name), self._task_id, self._announce, attend
-        )
+        self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._announce, attend)
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
         # The spout's own settings lie over the addresses too, as a bolt's do: it may have a
@@ -114,7 +114,7 @@ class SpoutProcess:
             outbox=Outbox(
                 ledger=ledger,
                 inboxes=open_inboxes(ledger_spec),
-                lease=RedisLease(redis_urls[0], topology.name),
+                lease=Lease(RedisPresences(redis_urls[0], topology.name)),
                 owner=self._task_id,
                 topology=topology,
             ),

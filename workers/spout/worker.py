@@ -7,21 +7,23 @@ waits in reserve.
 from __future__ import annotations
 
 import logging
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, python_path
-from tiercel.workers.control.claims import Claims
 from tiercel.workers.control.contract import Control, State
-from tiercel.workers.control.redis_claims import RedisClaims
 from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.heartbeat import Heartbeat
 from tiercel.workers.patience import patiently
 from tiercel.workers.processes import Child, Supervisor
@@ -44,7 +46,10 @@ class SpoutWorker:
         self._topology = topology
         self._component = component
         self._settings = settings
-        self._claims: Claims = RedisClaims(settings.redis_urls[0], topology.name)
+        # Of this process and no other, not even of the one that it replaces: that one may be
+        # stopped, and go on later.
+        self._name = secrets.token_hex(12)
+        self._seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name))
         self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)
         self._stopped = threading.Event()
@@ -71,7 +76,7 @@ class SpoutWorker:
                 amqp_url=self._settings.amqp or "",
                 redis_urls=self._settings.redis_urls,
                 management_url=self._settings.management,
-                attend=lambda: self._attend(task_id),
+                attend=partial(self._attend, task_id),
             )
             if self._stopped.is_set():  # it came before there was a process to stop
                 process.task.stop()
@@ -79,7 +84,7 @@ class SpoutWorker:
                 process.run()
             finally:
                 with suppress(RedisUnavailableError):
-                    self._claims.leave(task_id)
+                    self._seats.leave(self._name, task_id)
             if not process.dismissed:
                 return
 
@@ -92,7 +97,7 @@ class SpoutWorker:
             if patiently(self._stopped, self._control.state) is State.KILLED:
                 log.info("killed: ending", extra={"event": "killed"})
                 return None
-            task_id = patiently(self._stopped, self._claims.take, task_ids)
+            task_id = patiently(self._stopped, self._seats.take, self._name, task_ids)
             if task_id is not None:
                 name = f"{self._component}-{task_ids.index(task_id)}"
                 log.info(
@@ -109,12 +114,9 @@ class SpoutWorker:
             self._stopped.wait(_LOOK_S)
         return None
 
-    def _attend(self, task_id: int) -> bool:
+    def _attend(self, task_id: int, presence: Presence) -> bool:
         self._heartbeat.beat()
-        try:
-            return self._claims.keep(task_id)
-        except RedisUnavailableError:
-            return True  # no other worker can take it now either
+        return self._seats.report(self._name, task_id, presence)
 
 
 def run_spouts(
@@ -147,11 +149,15 @@ def run_spouts(
 
 def _run_task(topology: Topology, component: str, task_index: int, settings: Settings) -> None:
     """Run this very task, which no other worker is to have, until a signal comes."""
+    spout_spec(topology, component, task_index)
     heartbeat = Heartbeat(settings.heartbeat)
+    seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name))
+    name = secrets.token_hex(12)
+    task_id = topology.task_ids(component)[task_index]
 
-    def attend() -> bool:
+    def attend(presence: Presence) -> bool:
         heartbeat.beat()
-        return True
+        return seats.report(name, task_id, presence, by_force=True)
 
     process = SpoutProcess(
         topology,
@@ -163,7 +169,11 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
         attend=attend,
     )
     on_signals(process.task.stop)
-    process.run()
+    try:
+        process.run()
+    finally:
+        with suppress(RedisUnavailableError):
+            seats.leave(name, task_id)
 
 
 def run_each(

@@ -17,8 +17,8 @@ from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
 from tiercel.workers.control.contract import MemoryControl, State
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.memory_presence import MemoryPresences
 from tiercel.workers.testing.capture import Seen, watched
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.engine import Engine
@@ -249,7 +249,7 @@ class LocalCluster:
         engine.start()
         running.callback(self._keep_states, engine)
         # Nothing of what a driver and an operator say lapses here.
-        lease = MemoryLease(lambda: 0.0)
+        lease = Lease(MemoryPresences(lambda: 0.0))
         lease.take(Holder(driver="local-cluster", run=engine.run_id))
         shared = Surroundings(
             topology=self._watched, engine=engine, clock=self._clock, control=self._control,

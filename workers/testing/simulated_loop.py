@@ -7,9 +7,10 @@ import heapq
 import itertools
 import selectors
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from tiercel.spark_jobs.running.calls.caller import UnderWay
@@ -23,6 +24,7 @@ _RESOLUTION_S = 1e-6
 # Real time for a socket to give a sign, before its call counts as one that waits.
 _PATIENCE_S = 1.0
 T = TypeVar("T")
+_Ts = TypeVarTuple("_Ts")
 
 
 class SimulatedLoop:
@@ -145,15 +147,17 @@ class _Steered(asyncio.SelectorEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
         heapq.heappush(self._handles, (when, next(self._numbers), handle))
         return handle
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*_Ts], T], *args: *_Ts
+    ) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
         self.outside += 1
         future.add_done_callback(self._returned)

@@ -97,7 +97,7 @@ def _parts(shared: Surroundings, component: str, task_id: int, telling: Telling)
             topology=topology,
         ),
         outcomes=OutcomesInOrder(engine.ledger, task_id),
-        orders=Orders(shared.control, task_id),
+        orders=Orders(shared.control),
         tally=tally,
         # Time stands still: a batch that waited for company would never leave.
         pace=Pace(between_s=0.0),

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from tiercel.spark_jobs.reasons import reason_of
@@ -153,7 +153,8 @@ def prepare_loop(
         owners[task] = COMPONENT.get() if context is None else context.get(COMPONENT)
         return task
 
-    loop.set_task_factory(factory)
+    # The type of task factories knows no options.
+    loop.set_task_factory(cast("Any", factory))
     loop.set_exception_handler(_say_exception)
 
 

@@ -30,12 +30,6 @@ def key():
 
 
 @pytest.fixture
-def client(redis_url):
-    with closing(connect(redis_url)) as made:
-        yield made
-
-
-@pytest.fixture
 def trips(monkeypatch):
     """Sizes of the pipelines that were sent."""
     sent = []

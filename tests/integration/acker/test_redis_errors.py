@@ -44,11 +44,11 @@ from tiercel.spark_jobs.state.store import Writes
 from tiercel.spark_jobs.suspects.case import Case, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.control.contract import Presence, State
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.redis_claims import RedisClaims
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.lease import DRIVER
+from tiercel.workers.control.presence import Attendant
 from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
 
 NAME = "errors"
@@ -134,24 +134,12 @@ def book_calls(url: str) -> tuple[Any, Calls]:
     }
 
 
-def claim_calls(url: str) -> tuple[Any, Calls]:
-    claims = RedisClaims(url, NAME)
-    return claims._client, {
-        "take": lambda: claims.take(range(1, 2)),
-        "keep": lambda: claims.keep(1),
-        "leave": lambda: claims.leave(1),
-    }
-
-
 def control_calls(url: str) -> tuple[Any, Calls]:
     control = RedisControl(url, NAME)
-    presence = Presence(active=True, pending=0, oldest_s=0.0)
     return control, {
         "order": lambda: control.order(State.ACTIVE),
         "state": control.state,
-        "report": lambda: control.report(1, presence, State.ACTIVE),
-        "leave": lambda: control.leave(1),
-        "present": lambda: control.present(range(1, 2)),
+        "ask": lambda: control.ask(State.ACTIVE),
     }
 
 
@@ -165,13 +153,13 @@ def registry_calls(url: str) -> tuple[Any, Calls]:
     }
 
 
-def lease_calls(url: str) -> tuple[Any, Calls]:
-    lease = RedisLease(url, NAME)
-    return lease, {
-        "take": lambda: lease.take(Holder(driver="d")),
-        "draw": lambda: lease.draw("d"),
-        "leave": lambda: lease.leave("d"),
-        "holder": lease.holder,
+def presence_calls(url: str) -> tuple[Any, Calls]:
+    presences = RedisPresences(url, NAME)
+    return presences, {
+        "take": lambda: presences.take(DRIVER, Attendant("d", "")),
+        "draw_run": lambda: presences.draw_run(DRIVER, "d"),
+        "leave": lambda: presences.leave(DRIVER, "d"),
+        "look": lambda: presences.look([DRIVER]),
     }
 
 
@@ -202,10 +190,9 @@ STORES: dict[str, Callable[[str], tuple[Any, Calls]]] = {
     "metrics": metrics_calls,
     "state": state_calls,
     "case book": book_calls,
-    "claims": claim_calls,
     "control": control_calls,
     "registry": registry_calls,
-    "lease": lease_calls,
+    "presences": presence_calls,
     "inboxes": inbox_calls,
 }
 
@@ -364,8 +351,7 @@ WRITING = {
     "metrics": ("add", "report"),
     "state": ("begin",),
     "case book": ("begin", "note"),
-    "claims": ("take",),
-    "control": ("order", "report"),
+    "control": ("order", "ask"),
     "registry": ("announce",),
     "inboxes": ("append",),
 }
@@ -404,10 +390,10 @@ def test_a_replica_that_may_not_show_old_data_makes_every_store_wait(redis):
     with closing(connect(server.url)) as client:
         client.config_set("replica-serve-stale-data", "no")
         client.replicaof("127.0.0.1", 1)
-        for store in ("metrics", "registry", "lease", "inboxes"):
+        for store in ("metrics", "registry", "presences", "inboxes"):
             kept, calls = STORES[store](server.url)
             with closing(kept):
-                for name in calls.keys() & {"totals", "topologies", "holder", "figures"}:
+                for name in calls.keys() & {"totals", "topologies", "look", "figures"}:
                     check({name: calls[name]}, Expected("MASTERDOWN", RETRY, "primary runs"))
 
 
@@ -526,7 +512,7 @@ def test_a_server_that_is_loading_makes_every_store_wait(redis):
         for store, name in (
             ("ledger", "release"),
             ("metrics", "totals"),
-            ("lease", "holder"),
+            ("presences", "look"),
             ("inboxes", "snapshots"),
         ):
             kept, calls = STORES[store](server.url)

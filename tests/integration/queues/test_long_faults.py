@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from tests.integration.queues.test_queue_spout import Stage
 from tests.support.broker import Desk, put, ready, unique, version, wait_ready
 from tests.support.proxy import Proxy
+from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout
 from tiercel.queues.broker.declare import WorkQueue, declare_queue

@@ -10,9 +10,9 @@ from collections import Counter
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
-from tests.integration.queues.test_queue_spout import Stage
 from tests.support.broker import Desk, plain_channel, put, ready, take_raw, unique, wait_ready
 from tests.support.raw import ODD, Raw, properties
+from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout
 from tiercel.queues.broker.declare import WorkQueue, declare_queue

@@ -6,11 +6,8 @@ import pytest
 
 from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
-from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Presence, Rebalance, State
+from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Rebalance, State
 from tiercel.workers.control.redis_control import RedisControl
-
-WORKING = Presence(active=True, pending=7, oldest_s=1.25)
-RESTING = Presence(active=False, pending=0)
 
 
 @pytest.fixture
@@ -51,42 +48,22 @@ def test_the_last_order_counts(control):
     for state in (State.DEACTIVATED, State.ACTIVE, State.KILLED, State.DEACTIVATED):
         control.order(state)
         assert control.state() is state
-        assert control.report(1, WORKING, State.ACTIVE) is state
+        assert control.ask(State.ACTIVE) is state
 
 
-def test_a_task_that_reports_first_says_what_the_state_is(control):
-    assert control.report(1, RESTING, State.DEACTIVATED) is None
+def test_a_task_that_asks_first_says_what_the_state_is(control):
+    assert control.ask(State.DEACTIVATED) is None
     assert control.state() is State.DEACTIVATED
-    assert control.report(2, WORKING, State.ACTIVE) is State.DEACTIVATED
+    assert control.ask(State.ACTIVE) is State.DEACTIVATED
 
 
 def test_after_a_loss_it_is_what_the_tasks_know(control):
     control.order(State.DEACTIVATED)
-    control.report(1, RESTING, State.DEACTIVATED)
+    control.ask(State.DEACTIVATED)
     control.lose()
     assert control.state() is None
-    assert control.present(range(1, 3)) == {}
-    assert control.report(1, RESTING, State.DEACTIVATED) is None
+    assert control.ask(State.DEACTIVATED) is None
     assert control.state() is State.DEACTIVATED
-
-
-def test_tasks_are_there_from_their_report_until_they_leave(control):
-    control.report(1, WORKING, State.ACTIVE)
-    control.report(2, RESTING, State.ACTIVE)
-    control.report(5, WORKING, State.ACTIVE)
-    assert control.present(range(1, 4)) == {1: WORKING, 2: RESTING}
-    control.leave(1)
-    control.leave(1)
-    assert control.present(range(1, 4)) == {2: RESTING}
-    assert control.present(range(0)) == {}
-
-
-def test_a_task_that_falls_silent_is_not_there_after_ten_seconds(control):
-    control.report(1, WORKING, State.ACTIVE)
-    control.expire(5)
-    control.report(2, WORKING, State.ACTIVE)
-    control.expire(5)
-    assert control.present(range(1, 3)) == {2: WORKING}
 
 
 def test_an_order_to_end_lapses_after_a_minute_and_the_others_do_not(control):
@@ -107,7 +84,7 @@ def test_a_redis_that_is_away_is_an_error_that_passes(redis):
     server.kill()
     for call in (
         control.state,
-        lambda: control.report(1, WORKING, State.ACTIVE),
+        lambda: control.ask(State.ACTIVE),
         lambda: control.order(State.ACTIVE),
     ):
         with pytest.raises(RedisUnavailableError):
@@ -119,7 +96,6 @@ def test_orders_to_rebalance_are_counted(control):
     control.rebalance({})
     control.rebalance({})
     assert control.rebalanced(NO_REBALANCE) == Rebalance(number=2)
-    assert control.present(range(1, 3)) == {}
 
 
 def test_a_number_of_tasks_that_was_ordered_stays_until_it_is_ordered_otherwise(control):

@@ -19,9 +19,9 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import QueueDepth, survey
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.cli.app import app
-from tiercel.workers.control.contract import Presence, State
-from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 
 @pytest.fixture
@@ -127,9 +127,9 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
     feed = ledger.feed(1)
     ledger.register(1, list(range(1, 101)), [7] * 100)
     ledger.release([1, 2, 3])
-    control = RedisControl(redis_url, name)
-    control.report(1, Presence(active=True, pending=97, oldest_s=12.5), State.ACTIVE)
-    control.report(2, Presence(active=True, pending=0, oldest_s=0), State.ACTIVE)
+    spouts = SpoutSeats(RedisPresences(redis_url, name))
+    spouts.report("one", 1, Presence(active=True, pending=97, oldest_s=12.5))
+    spouts.report("other", 2, Presence(active=True, pending=0, oldest_s=0))
     wait_until(lambda: looked(tiercel, name)[1][0]["feed_lag_s"] > 0)
     [own] = looked(tiercel, name)[1]
     assert (own["topology"], own["waiting"], own["pending"], own["oldest_pending_s"]) == (
@@ -143,7 +143,7 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
     feed.read(timedelta(0))
     feed.read(timedelta(0))
     assert looked(tiercel, name)[1][0]["feed_entries"] == 0
-    for each in (inboxes, ledger, control):
+    for each in (inboxes, ledger, spouts):
         each.close()
 
 

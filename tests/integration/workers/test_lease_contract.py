@@ -1,54 +1,21 @@
-"""The contract of the driver's lease, on its memory twin and on Redis."""
+"""The driver's lease, on the memory twin of presence and on Redis."""
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
-from tiercel.acker.connection.client import connect
-from tiercel.workers.control.lease import LASTS, Holder
-from tiercel.workers.control.memory_lease import MemoryLease
-from tiercel.workers.control.redis_lease import RedisLease
+from tests.support.presences import InRedis
+from tiercel.workers.control.lease import DRIVER, Holder, Lease
 
 A = Holder(driver="a", run="17", shape="abc", parallelism={"count": 4, "split words, all=": 2})
 B = Holder(driver="b")
 
 
-class Memory:
-    def __init__(self):
-        self.now = 0.0
-        self.lease = MemoryLease(lambda: self.now)
-
-    def expire(self, seconds):
-        self.now += seconds
-
-
-class Redis:
-    def __init__(self, url):
-        self.client, self.topology = connect(url), f"lease-{uuid.uuid4().hex}"
-        self.lease = RedisLease(url, self.topology)
-
-    @property
-    def key(self):
-        return f"tiercel:{{{self.topology}}}:lease"
-
-    def expire(self, seconds):
-        """As if this time had gone by."""
-        left = self.client.pttl(self.key) - seconds * 1000
-        self.client.pexpire(self.key, int(left)) if left > 0 else self.client.delete(self.key)
-
-
-@pytest.fixture(params=["memory", "redis"])
-def place(request):
-    made = Memory() if request.param == "memory" else Redis(request.getfixturevalue("redis_url"))
-    yield made
-    made.lease.close()
-
-
 @pytest.fixture
-def lease(place):
-    return place.lease
+def lease(seats):
+    made = Lease(seats.presences())
+    yield made
+    made.close()
 
 
 def test_one_driver_has_it_and_what_it_says_of_itself_is_found(lease):
@@ -69,53 +36,42 @@ def test_the_holder_says_something_else_of_itself_by_taking_it_again(lease):
         assert lease.holder() == holder
 
 
-def test_it_lapses_unless_it_is_renewed(place, lease):
+def test_it_lapses_unless_it_is_renewed(seats, lease):
     assert lease.take(A)
-    place.expire(LASTS.total_seconds() - 1)
+    seats.expire(DRIVER.lasts.total_seconds() - 1)
     assert lease.take(A)
-    place.expire(LASTS.total_seconds() - 1)
+    seats.expire(DRIVER.lasts.total_seconds() - 1)
     assert not lease.take(B)
-    place.expire(1)
+    seats.expire(1)
     assert lease.holder() is None
     assert lease.take(B)
     assert not lease.take(A)
 
 
-def test_who_gives_it_up_gives_up_its_own_only(lease):
-    lease.leave("a")
-    assert lease.take(B)
-    lease.leave("a")
-    assert lease.holder() == B
-    for _ in range(2):
-        lease.leave("b")
-        assert lease.holder() is None
-    assert lease.take(A)
-
-
-def test_only_the_holder_draws_runs_and_each_has_a_higher_number_whoever_drew_it(place, lease):
+def test_only_the_holder_draws_runs_and_each_has_a_higher_number_whoever_drew_it(seats, lease):
     assert lease.draw("a") is None
     lease.take(A)
-    drawn = [lease.draw("a") for _ in range(20)]
+    drawn = [lease.draw("a"), lease.draw("a")]
     assert lease.draw("b") is None
     lease.leave("a")
     lease.take(B)
     assert lease.draw("a") is None
-    drawn += [lease.draw("b") for _ in range(20)]
+    drawn += [lease.draw("b"), lease.draw("b")]
     assert drawn == sorted(set(drawn))
-    place.expire(LASTS.total_seconds())
+    seats.expire(DRIVER.lasts.total_seconds())
     assert lease.draw("b") is None
-    assert 0 < drawn[0] < drawn[-1] < 2**53
 
 
 def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
-    place = Redis(redis_url)
-    place.lease.take(A)
-    drawn = place.lease.draw("a")
-    seconds, _ = place.client.time()
+    seats = InRedis(redis_url)
+    lease = Lease(seats.presences())
+    lease.take(A)
+    drawn = lease.draw("a")
+    seconds, _ = seats.client.time()
     assert abs(drawn / 1e6 - seconds) < 60
     ahead = drawn + 10**12
-    place.client.set(f"tiercel:{{{place.topology}}}:run", ahead)
-    assert [place.lease.draw("a"), place.lease.draw("a")] == [ahead + 1, ahead + 2]
+    seats.client.set(f"tiercel:{{{seats.topology}}}:run", ahead)
+    assert [lease.draw("a"), lease.draw("a")] == [ahead + 1, ahead + 2]
 
 
 @pytest.mark.parametrize(
@@ -129,21 +85,12 @@ def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
             b"a 17 abc count=4,split=many,=,%ff=1,sum=0 more",
             Holder(driver="a", run="17", shape="abc", parallelism={"count": 4}),
         ),
-        (b"", Holder(driver="-")),
+        (b"", Holder(driver="")),
         (b"\xff\n1 2", Holder(driver="\ufffd", run="1", shape="2")),
     ],
 )
 def test_what_another_version_wrote_is_a_driver_all_the_same(redis_url, written, found):
-    place = Redis(redis_url)
-    place.client.set(place.key, written)
-    assert place.lease.holder() == found
-
-
-def test_a_server_out_of_memory_takes_no_driver_its_lease(redis):
-    place = Redis(redis().url)
-    place.lease.take(A)
-    place.client.config_set("maxmemory", 1)
-    assert place.lease.take(A)
-    assert place.lease.draw("a")
-    place.lease.leave("a")
-    assert place.lease.take(B)
+    seats = InRedis(redis_url)
+    presences = seats.presences()
+    seats.client.set(presences.key(DRIVER), written)
+    assert Lease(presences).holder() == found

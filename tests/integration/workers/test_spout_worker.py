@@ -18,6 +18,8 @@ from tests.support.broker import unique
 from tests.support.waiting import wait_until
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering
 
 pytestmark = pytest.mark.timeout(180)
@@ -143,6 +145,20 @@ def test_a_worker_that_was_away_for_too_long_leaves_its_task_to_the_other(start)
     assert second.end() == 0
     assert first.task(times=2) == "lines-0"
     assert first.end() == 0
+
+
+def test_a_worker_that_is_told_its_task_takes_it_from_one_that_found_it_free(start, redis_url):
+    seats = SpoutSeats(RedisPresences(redis_url, start.topology))
+    first = start("first", tasks=1)
+    assert first.task() == "lines-0"
+    told = start("told", "lines", "--task-index", "0", tasks=1)
+    first.says("task_lost")
+    first.says("in_reserve")
+    wait_until(lambda: seats.present(range(1, 2)), 60, "the presence of the worker that was told")
+    assert told.end() == 0
+    assert first.task(times=2) == "lines-0"
+    assert first.end() == 0
+    assert seats.present(range(1, 2)) == {}, "a worker that ends leaves no presence"
 
 
 def test_a_worker_of_all_spouts_has_a_task_of_each_and_ends_when_the_topology_is_killed(

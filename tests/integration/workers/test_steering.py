@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.workers.cli.app import app
-from tiercel.workers.control.contract import NO_REBALANCE, Presence, State
-from tiercel.workers.control.lease import Holder
+from tiercel.workers.control.contract import NO_REBALANCE, State
+from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_lease import RedisLease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 
 @pytest.fixture
@@ -48,7 +49,9 @@ class Workers:
         self.control = RedisControl(redis_url, name)
         self.pending = pending
         self.states = []
-        self.lease = RedisLease(redis_url, name)
+        presences = RedisPresences(redis_url, name)
+        self.lease = Lease(presences)
+        self.spout_seats = SpoutSeats(presences)
         self.stopped = threading.Event()
         self.stubborn = False
         self.run = "17"
@@ -60,16 +63,16 @@ class Workers:
             self.lease.take(Holder(driver="driver", run=self.run, parallelism=self.numbers))
             active = self._state is State.ACTIVE
             for task in (1, 2):
-                self._state = self.control.report(
-                    task, Presence(active=active, pending=self.pending), State.ACTIVE
-                )
+                presence = Presence(active=active, pending=self.pending)
+                self.spout_seats.report("worker", task, presence)
+                self._state = self.control.ask(State.ACTIVE)
             if self._state not in self.states:
                 self.states.append(self._state)
             if self._state is State.KILLED and not self.stubborn:
                 break
         self.lease.leave("driver")
         for task in (1, 2):
-            self.control.leave(task)
+            self.spout_seats.leave("worker", task)
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def workers(redis_url, name):
         thread = threading.Thread(target=made.work)
         thread.start()
         try:
-            wait_until(lambda: made.control.present(range(1, 3)).keys() == {1, 2})
+            wait_until(lambda: made.spout_seats.present(range(1, 3)).keys() == {1, 2})
             yield made
         finally:
             made.stopped.set()
@@ -141,7 +144,8 @@ def test_kill_waits_for_a_bolt_as_long_as_it_may_take(tiercel, name, workers, re
         assert running.pending == 0, "it was in flight for longer than the message timeout"
     assert code == 0
     first, *_, last = said.splitlines()
-    assert first.startswith(f"{name}: 6 messages in flight, waiting for 35")
+    waiting = f"{name}: 6 messages in flight, waiting for"
+    assert first.startswith((f"{waiting} 3600 s", f"{waiting} 35"))
     assert last == f"{name} has ended"
 
 

@@ -34,12 +34,6 @@ SIGNATURE = b"\0" * 32
 
 
 @pytest.fixture
-def client(redis_url):
-    with closing(connect(redis_url)) as made:
-        yield made
-
-
-@pytest.fixture
 def name():
     return f"unreadable-{uuid.uuid4().hex}"
 
@@ -70,11 +64,6 @@ def entered(run, name, inboxes, ledger, book=None):
     builder.set_spout("source", Source())
     builder.set_bolt("bolt", BasicBolt(), parallelism=2).shuffle_grouping("source")
     return enter(run, builder.build(), inboxes, ledger, book or MemoryCaseBook())
-
-
-@pytest.fixture
-def lines(caplog):
-    return lambda: [record.getMessage() for record in caplog.records]
 
 
 def frames(*parts: bytes) -> bytes:

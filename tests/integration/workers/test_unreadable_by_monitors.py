@@ -14,28 +14,19 @@ from prometheus_client import generate_latest
 from tiercel.acker.connection.client import connect
 from tiercel.acker.layout import topology_prefix
 from tiercel.examples.word_count import topology as word_count
-from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry, topology_named
+from tiercel.workers.control.spout_seats import NEW, SpoutSeats
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
 @pytest.fixture
-def client(redis_url):
-    with closing(connect(redis_url)) as made:
-        yield made
-
-
-@pytest.fixture
 def name():
     return f"unreadable-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def lines(caplog):
-    return lambda: [record.getMessage() for record in caplog.records]
 
 
 GRAPH = {
@@ -161,10 +152,8 @@ def test_a_queue_whose_note_is_no_text_is_passed_over(own_client, announced, lin
 def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines):
     with closing(RedisControl(redis_url, name)) as control:
         client.set(topology_prefix(name) + "control", b"hibernate\xff")
-        presence = Presence(active=True, pending=1)
         assert control.state() is None
-        assert control.report(1, presence, State.ACTIVE) is None
-        assert control.present(range(1, 2)) == {1: presence}
+        assert control.ask(State.ACTIVE) is None
     assert len(lines()) == 1
     assert "passing over the order tiercel:{" in lines()[0]
 
@@ -173,11 +162,11 @@ def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines)
     "said", [b"\xff", b"7", b"[1, 2]", b'[true, "x", 0]', b"[true, 1, NaN]", b"[" * 100_000]
 )
 def test_a_presence_that_cannot_be_read_hides_no_other(client, redis_url, name, lines, said):
-    with closing(RedisControl(redis_url, name)) as control:
-        control.report(2, Presence(active=True, pending=1), State.ACTIVE)
-        client.set(topology_prefix(name) + "control:1", said)
+    with closing(SpoutSeats(RedisPresences(redis_url, name))) as spouts:
+        spouts.report("worker", 2, NEW)
+        client.set(topology_prefix(name) + "present:spout-task-1", b"worker " + said)
         for _ in range(2):
-            assert list(control.present(range(1, 3))) == [2]
+            assert list(spouts.present(range(1, 3))) == [2]
     assert len(lines()) == 1
     assert "spout task 1" in lines()[0]
 

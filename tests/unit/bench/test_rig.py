@@ -15,8 +15,9 @@ from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Parcel, Sender
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.memory_presence import MemoryPresences
+from tiercel.workers.control.spout_seats import NEW, SpoutSeats
 
 
 class Parts:
@@ -26,9 +27,10 @@ class Parts:
         self.topology = basic()
         self.tasks = bolt_tasks(self.topology)
         self.inboxes = MemoryInboxes()
-        self.lease = MemoryLease()
+        self.presences = MemoryPresences()
+        self.lease = Lease(self.presences)
+        self.spout_seats = SpoutSeats(self.presences)
         self.metrics = MemoryMetrics()
-        self.spouts = {}
         self.returned = 0
         self.local = SimpleNamespace(refused=[], driver=SimpleNamespace(restarts=0))
 
@@ -46,11 +48,9 @@ def parts(monkeypatch):
     note = SimpleNamespace(spout_tasks=1)
     closing = {"close": lambda: None}
     registry = SimpleNamespace(topologies=lambda: {made.topology.name: note}, **closing)
-    control = SimpleNamespace(present=lambda _tasks: made.spouts, **closing)
     monkeypatch.setattr(rig, "RedisMetrics", lambda *_: made.metrics)
     monkeypatch.setattr(rig, "Registry", lambda _: registry)
-    monkeypatch.setattr(rig, "RedisControl", lambda *_: control)
-    monkeypatch.setattr(rig, "RedisLease", lambda *_: made.lease)
+    monkeypatch.setattr(rig, "RedisPresences", lambda *_: made.presences)
     monkeypatch.setattr(rig, "open_inboxes", lambda _: made.inboxes)
     return made
 
@@ -66,7 +66,7 @@ def test_a_topology_is_ready_when_its_spouts_answer_and_each_bolt_task_has_a_pro
     parts, running
 ):
     assert not running._ready()
-    parts.spouts[1] = "present"
+    parts.spout_seats.report("worker", 1, NEW)
     assert not running._ready(), "no driver"
     parts.begin()
     assert not running._ready(), "no process"

@@ -13,11 +13,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from typer.main import get_command
 
 from tiercel.compose.credentials import draw_credentials
 from tiercel.examples.word_count import topology
-from tiercel.workers.cli.app import app
+from tiercel.workers.cli.app import loaded
 from tiercel.workers.config import Settings
 from tiercel.workers.loading import load_topology, spark_options_of
 
@@ -82,7 +81,7 @@ def test_a_manifest_is_valid(file: Path, version: str) -> None:
     ("name", "command"), [pair for pair in commands() if pair[1][0] == "tiercel"]
 )
 def test_a_command_is_one_that_tiercel_takes(name: str, command: list[str]) -> None:
-    with get_command(app).commands[command[1]].make_context(name, command[2:]) as context:
+    with loaded(command[1]).make_context(name, command[2:]) as context:
         given = context.params
     if "topology" in given:
         load_topology(given["topology"])

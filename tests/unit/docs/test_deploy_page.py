@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from tiercel.workers.cli.app import app
+from tiercel.workers.cli.app import loaded
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "deploy.md").read_text()
@@ -44,7 +43,7 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_the_page_is_one_that_tiercel_takes(command: str) -> None:
     name, *arguments = shlex.split(command)
-    get_command(app).commands[name].make_context(name, arguments)
+    loaded(name).make_context(name, arguments)
 
 
 def test_the_table_is_what_the_model_says() -> None:

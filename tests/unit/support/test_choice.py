@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.choice import BY_FOLDER, LONGEST_FIRST, QUICK, REST, chosen
+from tests.support.choice import BY_FOLDER, LONGEST_FIRST, QUICK, REST, SLOW, chosen
 
 ROOT = Path(__file__).parents[3]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -40,6 +40,13 @@ def test_what_is_both_or_of_no_known_folder_is_refused():
         chosen("unit", [QUICK, REST])
     with pytest.raises(ValueError, match="tests/strange"):
         chosen("strange", [QUICK])
+
+
+def test_a_slow_test_is_where_the_target_that_takes_slow_ones_looks():
+    with pytest.raises(ValueError, match="no target runs slow tests of tests/acceptance"):
+        chosen("acceptance", ["slow"])
+    assert chosen("faults", ["slow"]) == BY_FOLDER["faults"]
+    assert all(f"tests/{folder}" in recipe("test-matrix") for folder in SLOW)
 
 
 def test_every_test_that_is_collected_is_one_of_the_two():

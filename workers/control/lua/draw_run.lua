@@ -2,9 +2,9 @@
 -- Draw the number of a new run: the time in microseconds, and more than the number before if a
 -- clock was set back.
 --
--- KEYS   1 the lease, a string: "DRIVER RUN SHAPE NUMBERS"   2 the number of the newest run
+-- KEYS   1 the driver's seat, a string: "DRIVER NOTE"   2 the number of the newest run
 -- ARGV   1 the driver
--- Reply  the number, or false if another driver holds the lease, or none
+-- Reply  the number, or false if another driver has the seat, or none
 --
 -- Numbers are below 2^53 until the year 2255.
 

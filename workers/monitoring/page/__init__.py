@@ -8,7 +8,7 @@ limits     how much of it strangers can use up
 allowance  a few at once, then one now and again
 token      asks for the token, and limits guesses
 view       the page
-tables     its tables
+tables     its tables, as NiceGUI takes them
 charts     its graph and chart
 letters    its dead letters
 actions    what it can do with the token

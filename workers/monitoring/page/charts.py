@@ -189,8 +189,9 @@ def _edge_label(stream: str, a_second: float) -> str:
 
 
 def _bends(overview: Overview, rows: Rows) -> list[float]:
-    """The curve of each edge: round the layers that it passes by, back up a cycle, away from others
-    between the same two.
+    """Return the curve of each edge.
+
+    Round the layers that it passes by, back up a cycle, away from others between the same two.
     """
     layer = {name: row for row, names in enumerate(rows) for name in names}
     seen: dict[tuple[str, str], int] = {}

@@ -1,5 +1,6 @@
-"""Gate for requests: only for us, only from our own page, only for pages that
-exist, only so many.
+"""Gate for requests: only for us, only from our own page.
+
+Only for pages that exist, only so many.
 """
 
 from __future__ import annotations

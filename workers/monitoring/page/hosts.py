@@ -21,8 +21,9 @@ _ORIGIN = re.compile(rf"https?://(({_NAME})(?::\d{{1,5}})?)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedHosts:
-    """Loopback names, those that the operator gave, and the address that a
-    connection was made to.
+    """Names under which the page answers.
+
+    Loopback names, those that the operator gave, and the address that a connection was made to.
     """
 
     given: frozenset[str] = frozenset()
@@ -43,8 +44,9 @@ class AllowedHosts:
         }
 
     def admit_origin(self, origin: str, host: str) -> bool:
-        """Return whether a page of ``origin`` may talk to us as ``host``: our own
-        page, and no other.
+        """Return True if a page of ``origin`` may talk to us as ``host``.
+
+        Our own page, and no other.
 
         Behind a proxy that changes the host, our own page has one of the given names.
         """

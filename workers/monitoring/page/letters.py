@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from nicegui import ui
 
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring.page.actions import Actions
-from tiercel.workers.monitoring.page.tables import DEAD, TableKind, dead_rows
+from tiercel.workers.monitoring.page.tables import DEAD, definitions, rows_of
+from tiercel.workers.monitoring.tables import TableKind
 from tiercel.workers.monitoring.wording import body_text, size
 from tiercel.workers.printable import printable
 
@@ -25,11 +26,11 @@ _BODY_CELL = """
 """
 
 
-def table_of(kind: TableKind, selection: Literal["multiple"] | None = None) -> ui.table:
+def table_of(kind: TableKind[Any], selection: Literal["multiple"] | None = None) -> ui.table:
     """A table of the page, without rows yet."""
-    table = ui.table(columns=kind.definitions, rows=[], row_key="key", selection=selection).classes(
-        "w-full"
-    )
+    table = ui.table(
+        columns=definitions(kind), rows=[], row_key="key", selection=selection
+    ).classes("w-full")
     table.props(
         'dense flat bordered hide-pagination :rows-per-page-options="[0]" no-data-label="none"'
     )
@@ -82,7 +83,7 @@ class Letters:
     def _show(self, letters: Sequence[DeadLetter]) -> None:
         self._letters = letters
         self._table.selected = []
-        self._table.rows = dead_rows(letters)
+        self._table.rows = rows_of(DEAD, letters)
 
     async def _look(self) -> None:
         if self._queue.value:

@@ -16,8 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class Lock:
-    """Compares what is given with the token; bounds the wrong ones of all pages
-    and peers together.
+    """Compares what is given with the token.
+
+    Bounds the wrong ones of all pages and peers together.
     """
 
     def __init__(self, token: str, allowance: Allowance | None = None) -> None:

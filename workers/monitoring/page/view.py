@@ -13,20 +13,18 @@ from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.charts import depth_options, graph_options, graph_size
 from tiercel.workers.monitoring.page.letters import Letters, table_of
-from tiercel.workers.monitoring.page.tables import (
+from tiercel.workers.monitoring.page.tables import DEAD, OWN, tables_of
+from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
+from tiercel.workers.monitoring.station import LOOK_S, Station
+from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
-    DEAD,
     ERRORS,
-    OWN,
     QUEUES,
     SPOUTS,
     TASKS,
     TableKind,
-    tables_of,
 )
-from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
-from tiercel.workers.monitoring.station import LOOK_S, Station
 from tiercel.workers.monitoring.watcher import Addresses, Look
 from tiercel.workers.monitoring.wording import count, per_second, seconds, span, when
 
@@ -71,7 +69,7 @@ class Page:
         self._topology = topology
         self._window = Window.TEN_MINUTES
         self._actions = Actions(addresses, TokenPrompt(lock))
-        self._tables: dict[TableKind, ui.table] = {}
+        self._tables: dict[TableKind[Any], ui.table] = {}
         self._tiles: dict[str, ui.label] = {}
         self._shape: object = None
         ui.add_head_html(STYLE)
@@ -147,7 +145,7 @@ class Page:
             )
             ui.label(name).classes("text-xs")
 
-    def _table(self, kind: TableKind) -> None:
+    def _table(self, kind: TableKind[Any]) -> None:
         with _section(kind.title):
             self._tables[kind] = table_of(kind)
 

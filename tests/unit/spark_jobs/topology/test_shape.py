@@ -12,8 +12,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.shape import shape_of
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.memory_presence import MemoryPresences
 from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
@@ -63,7 +63,7 @@ def attended_by(driver):
     """Return True if a spout worker of ``topology()`` takes messages, beside a driver
     of this topology.
     """
-    lease = MemoryLease()
+    lease = Lease(MemoryPresences())
     lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
     outbox = Outbox(
         ledger=MemoryLedger(SPEC),
@@ -86,7 +86,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right
     one never see it.
     """
-    lease = MemoryLease()
+    lease = Lease(MemoryPresences())
     inboxes = MemoryInboxes()
     ledger = MemoryLedger(SPEC)
     inboxes.adopt("1", [2])
@@ -110,7 +110,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
 
 def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():
     """Its task 2 is another one's there, though the worker understands both."""
-    lease = MemoryLease()
+    lease = Lease(MemoryPresences())
     inboxes = MemoryInboxes()
     ledger = MemoryLedger(SPEC)
     mine = topology()

@@ -22,10 +22,10 @@ from tiercel.spark_jobs.errors import StateLayoutError
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.shape import shape_of
-from tiercel.workers.control import lease, memory_lease
+from tiercel.workers.control import lease
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.control.lease import DRIVER, Holder, Lease
+from tiercel.workers.control.memory_presence import MemoryPresences
 from tiercel.workers.driver import keeper, run_watch, runs, watch
 from tiercel.workers.driver.entering import enter
 from tiercel.workers.driver.ground import Ground
@@ -46,8 +46,7 @@ def topology():
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Everything is the tenth of what it is."""
-    monkeypatch.setattr(lease, "LASTS", timedelta(seconds=0.5))
-    monkeypatch.setattr(memory_lease, "LASTS", timedelta(seconds=0.5))
+    monkeypatch.setattr(lease, "DRIVER", replace(DRIVER, lasts=timedelta(seconds=0.5)))
     monkeypatch.setattr(keeper, "_RENEW_S", 0.1)
     for name in ("_LOOK_S", "_FIGURES_S"):
         monkeypatch.setattr(run_watch, name, 0.02)
@@ -115,7 +114,8 @@ class World:
     free = 0
 
     def __init__(self):
-        self.lease, self.control = MemoryLease(), MemoryControl()
+        self.presences, self.control = MemoryPresences(), MemoryControl()
+        self.lease = Lease(self.presences)
         self.inboxes, self.ledger = MemoryInboxes(), MemoryLedger(SPEC)
         self.jobs = []
         self.entered = []
@@ -328,7 +328,7 @@ def test_a_redis_that_restarts_empty_has_a_new_run(world, drive, caplog):
     drive()
     run = running(world)
     world.inboxes._boxes.clear()
-    world.lease.lose()
+    world.presences.lose()
     second = running(world, after=run)
     assert sends(world, second)
 
@@ -474,7 +474,7 @@ def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied
     run = running(world, after=run)
     assert numbers(world) == {"bolt": 4}, "the driver in reserve obeys it too"
     world.control.lose()
-    world.lease.lose()
+    world.presences.lose()
     world.inboxes._boxes.clear()
     running(world, after=run)
     assert numbers(world) == {"bolt": 4}

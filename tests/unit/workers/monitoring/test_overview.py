@@ -11,13 +11,15 @@ from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.inbox.records import InboxFigures
 from tiercel.spark_jobs.running.counts import ACKER, edge_counter
-from tiercel.workers.control.contract import Presence, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge, Graph
-from tiercel.workers.driver.watch import UNATTENDED_S
+from tiercel.workers.control.presence import UNATTENDED_S
+from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.page.tables import BOLTS, TASKS, tables_of
+from tiercel.workers.monitoring.page.tables import tables_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.tables import BOLTS, TASKS
 from tiercel.workers.monitoring.wording import (
     body_text,
     milliseconds,

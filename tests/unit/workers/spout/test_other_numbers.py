@@ -21,8 +21,8 @@ from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.shape import shape_of
-from tiercel.workers.control.lease import Holder
-from tiercel.workers.control.memory_lease import MemoryLease
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.memory_presence import MemoryPresences
 from tiercel.workers.driver.entering import enter
 from tiercel.workers.spout import outbox as outbox_module
 from tiercel.workers.spout.admission import Admission
@@ -89,7 +89,7 @@ class Drivers:
         self.inboxes = inboxes
         self.ledger = MemoryLedger(SPEC)
         # Time stands still for it: it is the driver's business to renew it.
-        self.lease = MemoryLease(lambda: 0.0)
+        self.lease = Lease(MemoryPresences(lambda: 0.0))
         self.number = 0
         self.topology = topology()
         # Message to the bolts that executed it, per run.

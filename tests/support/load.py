@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from tiercel import Publisher
@@ -36,12 +35,7 @@ class Load:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

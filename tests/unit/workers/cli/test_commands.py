@@ -1,0 +1,47 @@
+"""The commands are known without their files, which are imported when they are called."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tiercel.workers.cli.app import COMMANDS, app, loaded
+
+NAMES = {name: line for lines in COMMANDS.values() for name, line in lines.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_of_commands_says_of_each_what_its_own_help_says(name):
+    command = loaded(name)
+    assert command.name == name
+    first = (command.help or "").partition("\n\n")[0]
+    assert " ".join(first.split()) == NAMES[name]
+
+
+def test_every_command_of_each_file_is_in_the_list():
+    for file, lines in COMMANDS.items():
+        module = sys.modules[f"tiercel.workers.cli.{file}"] if loaded(next(iter(lines))) else None
+        own = [*module.commands.registered_commands, *module.commands.registered_groups]
+        assert len(own) == len(lines)
+
+
+def test_the_help_of_tiercel_waits_for_no_library_of_a_command():
+    program = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from tiercel.workers.cli.app import app\n"
+        "assert 'depths' in CliRunner().invoke(app, ['--help']).output\n"
+        "slow = {'numpy', 'pyarrow', 'pyspark', 'nicegui', 'pika', 'redis', 'pydantic'}\n"
+        "print(slow & set(sys.modules))\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "set()\n"
+
+
+def test_a_command_that_there_is_not_is_named_with_one_that_is_alike():
+    result = CliRunner().invoke(app, ["kil"])
+    assert result.exit_code == 2
+    assert "Did you mean 'kill'?" in result.output

@@ -1,0 +1,37 @@
+"""The command ``demo``."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiercel.workers.cli.options import Level
+from tiercel.workers.config import Settings
+from tiercel.workers.demo.session import run_demo
+from tiercel.workers.signals import on_signals
+
+commands = typer.Typer()
+
+
+@commands.command()
+def demo(
+    *,
+    calm: Annotated[bool, typer.Option("--calm", help="without the injected faults")] = False,
+    text: Annotated[
+        Path | None, typer.Option(help="a text file; by default Python's language reference")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="how many times over")] = 3,
+    log_level: Level = "warning",
+) -> None:
+    """Count a real text while things fail, and show that nothing is lost."""
+    stopped = threading.Event()
+    on_signals(stopped.set)
+    # On servers of its own, whatever the environment names: it publishes, counts and kills.
+    settings = Settings.load(log_level=log_level).model_copy(
+        update={"amqp": None, "redis": None, "management": None}
+    )
+    sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))

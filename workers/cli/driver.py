@@ -1,0 +1,78 @@
+"""The commands that start Spark: ``driver``, ``prepare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tiercel.spark_jobs.spark.class_archive import make_class_archive
+from tiercel.workers.cli.options import (
+    Amqp,
+    Conf,
+    Level,
+    Log,
+    Master,
+    Redis,
+    TopologyName,
+    load_settings,
+)
+from tiercel.workers.config import use_this_python_for_spark
+from tiercel.workers.driver.around import DriverAround
+from tiercel.workers.driver.jvm_output import as_log_records
+from tiercel.workers.driver.process import Driver
+from tiercel.workers.heartbeat import Heartbeat
+from tiercel.workers.loading import (
+    load_topology,
+    module_of,
+    spark_options_of,
+    with_spark_options,
+)
+from tiercel.workers.signals import on_signals
+from tiercel.workers.terminal import say
+
+commands = typer.Typer()
+
+
+@commands.command()
+def driver(  # noqa: PLR0913 - one parameter an option
+    topology: TopologyName,
+    *,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    master: Master = None,
+    conf: Conf = None,
+    log: Log = None,
+    log_level: Level = None,
+) -> None:
+    """Run the bolts of a topology on Spark.
+
+    It needs RabbitMQ's address only if a bolt publishes.
+    """
+    with as_log_records():
+        settings = load_settings(
+            "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
+        )
+        settings = settings.required("redis")
+        use_this_python_for_spark(Path.cwd())
+
+        loaded = with_spark_options(
+            load_topology(topology, settings.spout_tasks), spark_options_of(conf or ())
+        )
+        around = DriverAround(module=module_of(topology), heartbeat=Heartbeat(settings.heartbeat))
+        process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
+        on_signals(process.stop)
+        process.run()
+
+
+@commands.command()
+def prepare() -> None:
+    """Make Spark's JVM start in half the CPU time from now on.
+
+    Starts it once, and keeps its classes in a file beside Spark.
+    """
+    use_this_python_for_spark(Path.cwd())
+
+    with as_log_records():
+        path = make_class_archive()
+    say(f"wrote {path} ({path.stat().st_size / 1e6:.0f} MB)")

@@ -1,0 +1,83 @@
+"""The contract of presence: which process has a seat in a topology, and what it says of itself.
+
+A process takes its seat, says again and again that it is there, and leaves. One that falls silent
+is not there any more:
+
+    seat         who has it                 says so                             lapses after
+    the driver   a driver (``Keeper``)      every 0.75 s                        3 s
+    spout task   a spout worker             each second (``Orders``)            10 s
+    bolt task    an attempt at the task     each second, in the task's inbox    10 s
+
+The third one is no seat of this contract but a field of the inbox (``Inboxes.beat``): attempts and
+runs are fenced there, so that one call says that a process lives and tells whether it still may.
+
+``RedisPresences`` keeps seats for all processes; ``MemoryPresences`` is its twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+# A bolt task whose process was not seen for so long has none. Spark starts one again in two
+# seconds.
+UNATTENDED_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A seat in a topology, which at most one process has."""
+
+    # One word.
+    name: str
+    # Time after which a process that says nothing more is not there.
+    lasts: timedelta
+
+
+class Attendant(NamedTuple):
+    """The process that has a seat."""
+
+    # One word, drawn by each process.
+    name: str
+    # What it says of itself: one line.
+    note: str
+
+
+class Presences(Protocol):
+    """The seats of one topology. Thread-safe.
+
+    Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
+    RedisRefusedError.
+
+    A seat is lost when it was not taken again in time, or when Redis lost its memory. So two
+    processes may believe for a moment that they have the same one; what either contract of a seat
+    promises must bear that (see ``Lease`` and ``SpoutSeats``).
+    """
+
+    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
+        """Take the seat, or say again that its attendant is there; False if another one has it.
+
+        ``by_force`` takes it from that one. Also done on a server that is out of memory.
+        """
+        ...
+
+    def leave(self, seat: Seat, name: str) -> None:
+        """Give the seat up. Does nothing where it is another attendant's. Idempotent."""
+        ...
+
+    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
+        """Return who has each of these seats; None where nothing has it."""
+        ...
+
+    def draw_run(self, seat: Seat, name: str) -> int | None:
+        """Draw the number of a new run; None unless ``name`` has the seat.
+
+        It is higher than every number before, and below 2**53. A repeat draws another number.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        ...

@@ -1,0 +1,95 @@
+"""The seats of spout tasks: which worker runs each, and what it says of the task."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tiercel.workers.control.presence import Attendant, Presences, Seat
+from tiercel.workers.control.unreadable import Unreadable
+
+LASTS = timedelta(seconds=10)
+_STRANGE = (ValueError, TypeError, RecursionError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    """Report of a spout task about itself."""
+
+    active: bool
+    # Tuples in flight, tracked ones.
+    pending: int
+    # Age of the oldest of them; 0 if there is none.
+    oldest_s: float = 0.0
+
+
+NEW = Presence(active=False, pending=0)
+
+
+class SpoutSeats:
+    """One topology's. Calls are as ``Presences`` says; workers are named by words that they draw.
+
+    While Redis is away or has lost its memory two workers may believe for a moment that they have
+    the same task. The one that opened the outcome feed later hears of all of its messages. The
+    earlier one may miss outcomes, which the later one has read and deleted: those messages time out
+    and are delivered again. None is acked for it: roots are unique.
+    """
+
+    def __init__(self, presences: Presences) -> None:
+        self._presences = presences
+        self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
+
+    def take(self, worker: str, task_ids: Iterable[int]) -> int | None:
+        """Take the first free task and return it; None if each has a worker.
+
+        One round trip per task.
+        """
+        return next((task for task in task_ids if self.report(worker, task, NEW)), None)
+
+    def report(
+        self, worker: str, task_id: int, presence: Presence, *, by_force: bool = False
+    ) -> bool:
+        """Say that a task is there; False if another worker has it.
+
+        Call it each second. ``by_force``: the operator has given the task to this worker.
+        """
+        said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
+        return self._presences.take(_seat(task_id), Attendant(worker, said), by_force=by_force)
+
+    def leave(self, worker: str, task_id: int) -> None:
+        """Say that the worker has the task no more. Idempotent; leaves another worker's alone."""
+        self._presences.leave(_seat(task_id), worker)
+
+    def present(self, task_ids: range) -> dict[int, Presence]:
+        """Return what those of these tasks say that are there."""
+        there = {}
+        seats = [_seat(task_id) for task_id in task_ids]
+        for task_id, found in zip(task_ids, self._presences.look(seats), strict=True):
+            if found is None:
+                continue
+            try:
+                there[task_id] = _presence(found.note)
+            except _STRANGE as error:
+                self._unreadable.pass_over(
+                    f"the presence of spout task {task_id}", found.note.encode(), error
+                )
+        return there
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        self._presences.close()
+
+
+def _seat(task_id: int) -> Seat:
+    return Seat(f"spout-task-{task_id}", LASTS)
+
+
+def _presence(said: str) -> Presence:
+    """Raises what is in ``_STRANGE`` for what ``report`` of this version has not written."""
+    active, pending, oldest_s = json.loads(said)
+    if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
+        raise TypeError("not what a spout task says of itself")
+    return Presence(active=active, pending=pending, oldest_s=oldest_s)

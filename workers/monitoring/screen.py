@@ -1,0 +1,131 @@
+"""The tables as terminals show them: ``tiercel depths``, ``tiercel top``, ``tiercel errors``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.workers.cells import cell
+from tiercel.workers.monitoring.overview import AckerRow, Overview, Own
+from tiercel.workers.monitoring.survey import Survey
+from tiercel.workers.monitoring.tables import (
+    ACKER,
+    BOLTS,
+    DEAD,
+    ERRORS,
+    OWN,
+    QUEUES,
+    SPOUTS,
+    Column,
+    Kind,
+    TableKind,
+)
+from tiercel.workers.monitoring.wording import span
+
+# Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100.
+_NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+# Rows of several lines.
+_BOXED: Mapping[str, Any] = {}
+_ALARM = "bold red"
+R = TypeVar("R")
+_Found = tuple[str, ErrorReport]
+
+_SPOUTS = SPOUTS.without("released", "oldest", "last error")
+# What its tasks did, and what they are about: two tables, side by side they are too wide.
+_STEPS = ("waiting", "oldest", "busy now", "steps/s", "step ms", "restarts", "without a process")
+_BOLTS = BOLTS.without("last error", *_STEPS)
+_INBOXES = BOLTS.only("bolt", *_STEPS)
+_HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
+_ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
+
+
+def depth_table(found: Iterable[QueueDepth]) -> Table:
+    """Every queue; what is unknown is a question mark."""
+    return _table(
+        QUEUES, found, lambda column, row: column == "dead letters" and bool(row.dead_lettered)
+    )
+
+
+def own_table(found: Iterable[Own]) -> Table:
+    """The queues of our own, one row per topology."""
+    return _table(OWN, found)
+
+
+def survey_view(survey: Survey) -> RenderableType:
+    """Content of ``tiercel depths``."""
+    return Group(depth_table(survey.queues), *([own_table(survey.own)] if survey.own else []))
+
+
+def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
+    """Everything about a topology, from top to bottom."""
+    heading = cell(overview.name, "bold")
+    heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
+    if overview.state != "not running" and not overview.driver:
+        heading.append("  no driver", _ALARM)
+    parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
+    parts += [_table(_SPOUTS, overview.spouts), _table(_BOLTS, overview.bolts), _inboxes(overview)]
+    parts.append(_table(_ACKER, [overview.acker]))
+    if overview.queues:
+        parts.append(depth_table(overview.queues))
+    parts.append(own_table([overview.own]))
+    errors = overview.errors[:5]
+    parts.append(_table(ERRORS, errors) if errors else cell("no errors", "dim"))
+    return Group(*parts)
+
+
+def error_table(found: Sequence[_Found]) -> Table:
+    """Content of ``tiercel errors``: (topology, error); says the topology if there are several."""
+    several = len({topology for topology, _ in found}) > 1
+    time, *others = map(_of_error, ERRORS.columns)
+    topology = [Column[_Found]("topology", lambda row: row[0], Kind.TEXT)] if several else []
+    return _table(TableKind(ERRORS.title, (time, *topology, *others)), found, look=_BOXED)
+
+
+def letter_table(found: Iterable[DeadLetter]) -> Table:
+    """Content of ``tiercel dead-letters show``."""
+    return _table(DEAD, found, look=_BOXED)
+
+
+def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
+    return Column(column.name, lambda row: column.text(row[1]), column.kind)
+
+
+def _inboxes(overview: Overview) -> Table:
+    """The inboxes and steps of each bolt's tasks."""
+    return _table(
+        _INBOXES,
+        overview.bolts,
+        lambda column, row: (
+            column == "without a process" and bool(row.unattended) and overview.driver
+        ),
+    )
+
+
+def _table(
+    kind: TableKind[R],
+    rows: Iterable[R],
+    alarms: Callable[[str, R], bool] = lambda _column, _row: False,
+    look: Mapping[str, Any] = _NARROW,
+) -> Table:
+    """``alarms`` tells of a column's name and a row whether that cell is bad news."""
+    table = Table(**look)
+    for column in kind.columns:
+        if column.kind is Kind.NUMBER:
+            table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
+        else:
+            table.add_column(column.name, overflow="fold", no_wrap=column.kind is Kind.NAME)
+    for row in rows:
+        table.add_row(
+            *(
+                cell(column.text(row), _ALARM if alarms(column.name, row) else "")
+                for column in kind.columns
+            )
+        )
+    return table
