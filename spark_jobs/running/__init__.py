@@ -12,6 +12,7 @@ calls            those calls
 hanging_call     one of them that lasts too long, for the watchdog
 limited          the line before the rate limit of a bolt
 renewals         timeouts of what waits for long calls
+order            tuples of one key one after the other
 arrivals         what it may take, and what it passes over
 backlog          what it has taken and not committed
 slices           how much one step takes

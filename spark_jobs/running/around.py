@@ -47,6 +47,8 @@ class Around:
     # The bolt tasks of each process of the run; none where they are all in this one, by turns.
     hosts: Sequence[Sequence[int]] = ()
     clock: Callable[[], float] = field(default=time.monotonic)
+    # For times that outlive the process.
+    wall: Callable[[], float] = field(default=time.time)
     # For bolts with calls under way: the loop of the coroutines, and what runs others in threads.
     loop: Loop = field(default_factory=ProcessLoop)
     threads: Callable[[str, Outputs, int], Caller] = ThreadCalls

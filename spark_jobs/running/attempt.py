@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.chunk import Chunk
+from tiercel.queues.inbox.contract import Inbox
 from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival
@@ -56,20 +57,16 @@ class Attempt:
         around.inboxes.fence(run, self.sender, sorted(behind(topology, task)))
         if around.ledger is not None and not around.ledger.fence(run, task, self.sender.attempt):
             raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
-        self._inbox = around.inboxes.open(run, task, self.sender.attempt)
+        self._inbox = self._opened_inbox()
         opened = self._inbox.opened
         copy = self._working_copy(opened.snapshot)
         self._setup = StepSetup(topology, task, copy, cycle_of(topology, task), around.beside(task))
         self._committer = Committer(
-            run=run,
-            sender=self.sender,
-            inbox=self._inbox,
-            inboxes=around.inboxes,
-            ledger=around.ledger,
-            wait=self._wait_for_room,
-        )
+            run=run, sender=self.sender, inbox=self._inbox, inboxes=around.inboxes,
+            ledger=around.ledger, wait=self._wait_for_room,
+        )  # fmt: skip
         self._resets = TimeoutResets(around.ledger)
-        self._backlog = Backlog(opened.done)
+        self._backlog = self._new_backlog(opened.done)
         self._step = opened.step
         self._slices = Slices(around.clock, arrow=self._setup.arrow)
         # Most bolts have none of these three: no ticks, no input that ended a process, no state.
@@ -82,7 +79,7 @@ class Attempt:
 
     @property
     def next_at(self) -> float | None:
-        """Time on the clock of calls at which a tuple begins that waits; None: none does."""
+        """Time on the loop's clock at which it goes on although nothing comes."""
         return None
 
     def wake(self) -> None:
@@ -267,6 +264,13 @@ class Attempt:
         self._around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
         )
+
+    def _opened_inbox(self) -> Inbox:
+        around = self._around
+        return around.inboxes.open(around.run, self.task, self.sender.attempt)
+
+    def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
+        return Backlog(done)
 
     def _working_copy(self, snapshot: bytes | None) -> WorkingCopy:
         around = self._around

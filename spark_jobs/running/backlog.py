@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tiercel.queues.inbox.chunk import Chunk, Rows
 from tiercel.queues.inbox.records import Covered, Entry
@@ -28,6 +29,8 @@ class OpenEntry:
     size: int
     # Ascending; never empty.
     rows: Rows
+    # Of all rows of the chunk, where the bolt has an order.
+    keys: Sequence[bytes | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class Share:
         """The chunk of just these rows."""
         return part_of(self.entry.chunk, self.rows)
 
+    def only(self, mask: NDArray[np.bool_]) -> list[Share]:
+        """Return the share of the rows where the mask is true; none if it is nowhere."""
+        return [Share(self.entry, self.rows[mask])] if mask.any() else []
+
 
 class Backlog:
     """Entries in the order of the inbox. One thread only."""
@@ -53,6 +60,8 @@ class Backlog:
         # By position, in the order of the inbox; those without rows are gone.
         self._open: dict[str, OpenEntry] = {}
         self._passed_over: list[Entry] = []
+        # Entries with tuples that were given up, by position.
+        self._given_up: dict[str, OpenEntry] = {}
         # Number of tuples that wait.
         self.tuples = 0
 
@@ -124,12 +133,21 @@ class Backlog:
         """
         covered = self._covering(shares, step, ticks)
         self._passed_over.clear()
+        self._given_up.clear()
+        self._remove(shares)
+        return covered
+
+    def give_up(self, shares: Sequence[Share]) -> None:
+        """Forget these tuples, which are not executed: the next step covers them."""
+        self._remove(shares)
+        self._given_up |= {share.entry.position: share.entry for share in shares}
+
+    def _remove(self, shares: Sequence[Share]) -> None:
         for share in shares:
             share.entry.rows = _without(share.entry.rows, share.rows)
             self.tuples -= len(share.rows)
             if not share.entry.rows.size:
                 del self._open[share.entry.position]
-        return covered
 
     def _covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         """Return what a step covers that has worked on these shares."""
@@ -137,15 +155,17 @@ class Backlog:
         part: dict[str, bytes] = {}
         tuples = sum(entry.tuples for entry in self._passed_over)
         size = sum(len(entry.payload) for entry in self._passed_over)
-        for share in shares:
-            open_entry = share.entry
-            total = share.entry.chunk.values.num_rows
-            if len(share.rows) == len(open_entry.rows):
-                whole.append(open_entry.position)
-                tuples += total
-                size += open_entry.size
+        left = {position: entry.rows for position, entry in self._given_up.items()}
+        left |= {share.entry.position: _without(share.entry.rows, share.rows) for share in shares}
+        entries = self._given_up | {share.entry.position: share.entry for share in shares}
+        for position, rows in left.items():
+            total = entries[position].chunk.values.num_rows
+            if rows.size:
+                part[position] = _bitmap(total, rows)
             else:
-                part[open_entry.position] = _bitmap(total, _without(open_entry.rows, share.rows))
+                whole.append(position)
+                tuples += total
+                size += entries[position].size
         return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def cover(self, sealed: Covered) -> None:
@@ -155,7 +175,16 @@ class Backlog:
         self._done.update(sealed.part)
 
     def __bool__(self) -> bool:
-        return self.tuples > 0 or bool(self._passed_over)
+        return self.tuples > 0 or self.must_leave
+
+    def __iter__(self) -> Iterator[OpenEntry]:
+        """The entries with tuples that wait, in order."""
+        return iter(self._open.values())
+
+    @property
+    def must_leave(self) -> bool:
+        """True if the next step covers something that is not executed."""
+        return bool(self._passed_over or self._given_up)
 
     @property
     def entries(self) -> int:

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.records import Covered
 from tiercel.spark_jobs.bolts.tuples import tuples_of
-from tiercel.spark_jobs.emitting.fold import row_seeds
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import LONGEST_WAIT_S, Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.calling_copy import CallingCopy
-from tiercel.spark_jobs.running.calls.call import Call, rows_of
+from tiercel.spark_jobs.running.calls.call import Call, calls_of, rows_of
 from tiercel.spark_jobs.running.calls.flight import Flight
 from tiercel.spark_jobs.running.calls.gates import FlightGate
 from tiercel.spark_jobs.running.calls.playback import Playback
@@ -38,12 +37,9 @@ _LOOK_S = 0.01
 class CallingAttempt(Attempt):
     """``Attempt`` with calls under way. One thread only, but ``wake`` and ``executing``."""
 
-    def __init__(
-        self, around: Around, task: int, stop: threading.Event, gates: Sequence[FlightGate] = ()
-    ) -> None:
-        """``gates`` decide which tuples may begin."""
+    def __init__(self, around: Around, task: int, stop: threading.Event) -> None:
         super().__init__(around, task, stop)
-        self._flight = Flight(self._caller, self._places, gates)
+        self._flight = Flight(self._caller, self._places, self._gates())
         self._line = line_of(around, task)
         self._renewals = Renewals(around, task)
         # Entries whose tuples the flight does not have yet.
@@ -61,12 +57,10 @@ class CallingAttempt(Attempt):
         call = self._caller.hanging()
         if call is None:
             return super().executing()
-        known = self._hanging
-        if known is None or known.call is not call:
-            known = self._hanging = HangingCall(
-                call, self._setup.component, self._outputs, self.doing
-            )
-        return known
+        if self._hanging is None or self._hanging.call is not call:
+            component = self._setup.component
+            self._hanging = HangingCall(call, component, self._outputs, self.doing)
+        return self._hanging
 
     def turn(self, wait_s: float = 0.0) -> bool:
         """Take what is there, begin what may begin, and do a step over what has ended; wait
@@ -103,12 +97,10 @@ class CallingAttempt(Attempt):
 
     def _receive(self, wait_s: float) -> None:
         """Take more where few wait for their place, and wait for it where nothing is under way."""
-        flight = self._flight
-        waiting = flight.waiting + self._line.crowd + sum(one.rows.size for one in self._new)
-        if 2 * waiting > self._places or self._line.full:
+        if not self._takes_more():
             return
         before = self._backlog.entries
-        wanted = 2 * self._places - waiting
+        wanted = 2 * self._places - self._crowd
         if self._waits_for_more:
             if wait_s:
                 self._stop.wait(self._until(self._slices.rest_s()))
@@ -118,21 +110,34 @@ class CallingAttempt(Attempt):
             self._look_at = self._caller.time() + _LOOK_S
         self._new += self._backlog.latest(self._backlog.entries - before)
 
+    def _takes_more(self) -> bool:
+        """Return True if few wait for nothing but a place, and not too many for anything else."""
+        full = self._line.full or self._flight.full
+        return not full and 2 * self._crowd <= self._places
+
+    @property
+    def _crowd(self) -> int:
+        """Number of tuples for which a place may be all that is missing."""
+        return self._flight.queued + self._line.crowd + sum(one.rows.size for one in self._new)
+
     @property
     def _waits_for_more(self) -> bool:
         """True if nothing is to be done before more tuples come, or a permit."""
-        if not self._flight.idle or self._new or self._line.full:
+        flight = self._flight
+        if self._new or self._line.full or flight.full:
             return False
-        return self._line.held > 0 or not self._backlog
+        idle = flight.idle and (self._line.held > 0 or not self._backlog)
+        return idle or flight.stands_still
 
     def _until(self, wait_s: float) -> float:
-        """Return so long, or until there is something to do in the line."""
+        """Return so long, or until there is something to do in the line or at a gate."""
         at = self.next_at
         return wait_s if at is None else min(wait_s, max(0.0, at - self._around.loop.time()))
 
     @property
     def next_at(self) -> float | None:
-        return self._line.next_at
+        moments = (self._line.next_at, self._flight.next_at)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _makes_calls(self) -> bool:
         """Return True if the next step makes its calls itself, or has none to make.
@@ -142,7 +147,7 @@ class CallingAttempt(Attempt):
         if not self._flight.idle:
             return False
         backlog = self._backlog
-        without_flight = self._retaken_waits() or (bool(backlog) and not backlog.tuples)
+        without_flight = self._retaken_waits() or backlog.must_leave
         works = without_flight or self._new or self._due()
         # Once per turn: a step then has what came of it.
         return bool(works) and (isinstance(self._copy.begin(), BaseException) or without_flight)
@@ -156,7 +161,7 @@ class CallingAttempt(Attempt):
         if alone is not None:
             shares = [alone]
         elif self._line.limited and self._backlog.tuples and self._copy.works:
-            calls = self._permitted(self._places if together else 1)
+            calls = self._in_turn(self._permitted(self._places if together else 1))
             if not calls:
                 self._pause(wait_s)
             played = self._play_back()
@@ -177,6 +182,10 @@ class CallingAttempt(Attempt):
             self._flight.refuse(call)
         return self._line.leave(most)
 
+    def _in_turn(self, calls: list[Call]) -> list[Call]:
+        """Return those that may be under way at once; the flight has the others."""
+        return calls
+
     def _feed(self) -> None:
         """Give the flight the tuples that have come, and the tick that is due."""
         self._feed_tuples()
@@ -188,16 +197,13 @@ class CallingAttempt(Attempt):
 
     def _feed_tuples(self) -> None:
         for entry in self._new:
-            lineage = entry.chunk.lineage
-            tuples = tuples_of(entry.chunk, 0, row_seeds(lineage).tolist())
-            for row in entry.rows.tolist():
-                call = Call(tup=tuples[row], lineage=lineage, position=entry.position)
+            for call in calls_of(entry.chunk, entry.rows.tolist(), entry.position):
                 self._flight.number(call)
                 (self._flight if call.tup.is_tick else self._line).add(call)
         self._new.clear()
 
     def _start(self) -> None:
-        for call in self._permitted(self._places - self._flight.under_way - self._flight.waiting):
+        for call in self._permitted(self._places - self._flight.under_way - self._flight.queued):
             self._flight.add(call)
         if self._flight.waiting:
             playback = self._copy.begin()
@@ -219,13 +225,11 @@ class CallingAttempt(Attempt):
     def _longest_pause(self, wait_s: float) -> float:
         """Return how long to wait for a call to end: until there may be more to begin."""
         wait_s = self._until(wait_s)
-        if 2 * self._flight.waiting <= self._places and not self._line.full:
+        if self._takes_more():
             wait_s = min(wait_s, _LOOK_S)
         elif self._committer.unfinished is not None:
             # No look into the inbox will finish it soon.
             self._patiently(self._committer.finish)
-        if self._flight.next_at is not None:
-            wait_s = min(wait_s, max(0.0, self._flight.next_at - self._caller.time()))
         return wait_s
 
     # -- after them ------------------------------------------------------------------------------
@@ -252,10 +256,8 @@ class CallingAttempt(Attempt):
     ) -> None:
         """One step; calls that are made ``together`` are not cut by the clock."""
         self._together = together
-        try:
-            self._commit(shares, ticks, None)
-        finally:
-            self._together = False
+        self._commit(shares, ticks, None)
+        self._together = False
 
     def _repeat(self, sealed: Covered) -> None:
         self._copy.load((), together=self._retaken is None or self._retaken.goes_together())
@@ -277,6 +279,10 @@ class CallingAttempt(Attempt):
             self._retaken = None
         return waits
 
+    def _gates(self) -> Sequence[FlightGate]:
+        """Return what decides which tuples may begin."""
+        return ()
+
     def _due(self) -> list[Chunk]:
         return self._ticks.due(self._around.clock()) if self._ticks is not None else []
 
@@ -284,9 +290,7 @@ class CallingAttempt(Attempt):
         """Make what the calls need, too: before the rest of the attempt."""
         around = self._around
         topology = around.topology
-        component = topology.component_of(self.task)
-        spec = topology.bolts[component]
-        self._places = concurrency_of(spec) or 1
+        self._places = concurrency_of(topology.bolts[topology.component_of(self.task)]) or 1
         self._outputs = Outputs(topology, self.task)
         self._caller = around.caller(self.task, self._outputs)
         self._copy = CallingCopy(topology, self.task, around.config, self._caller, self._places)

@@ -35,6 +35,8 @@ from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.workers.testing.clock import SimulatedClock
+from tiercel.workers.testing.simulated_loop import AwaitedThreads, SimulatedLoop
 
 RUN = "run"
 
@@ -114,7 +116,9 @@ class Pump:
         state: StateStore | None = None,
         inboxes: Inboxes | None = None,
         book: MemoryCaseBook | None = None,
+        simulated: SimulatedClock | None = None,
     ) -> None:
+        """On a ``simulated`` clock calls sleep, and what waits waits."""
         self.topology = topology
         spec = LedgerSpec(
             topology=topology.name,
@@ -145,6 +149,10 @@ class Pump:
             suspicion=Suspicion(RUN, self.book, self.ledger if ledger else None),
             clock=lambda: self.now,
         )
+        if simulated is not None:
+            loop = SimulatedLoop(simulated)
+            threads = partial(AwaitedThreads, simulated)
+            self.around = replace(self.around, wall=simulated, loop=loop, threads=threads)
         self.attempts = {
             task: attempt_at(self.around, task, threading.Event()) for task in self.tasks
         }

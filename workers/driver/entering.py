@@ -14,6 +14,7 @@ from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.snapshots.packing import held_roots
+from tiercel.spark_jobs.snapshots.parts import parted
 from tiercel.spark_jobs.snapshots.signing import body_of
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.topology.graph import Topology
@@ -58,9 +59,10 @@ def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
 
 def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
     released = 0
-    for task, signed in inboxes.snapshots(run):
+    for task, snapshot in inboxes.snapshots(run):
+        _, signed = parted(snapshot)
         try:
-            released += ledger.release(held_roots(body_of(signed)))
+            released += ledger.release(held_roots(body_of(signed)) if signed else ())
         except ValueError as error:
             log.warning(
                 "passing over the snapshot of task %d: %s; what it held times out", task, error,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
@@ -49,8 +50,8 @@ class MemoryEngine:
 
     @property
     def next_at(self) -> float | None:
-        """The time at which a call of an ``AsyncBolt`` goes on that sleeps, or one begins that
-        waits for a rate limit.
+        """The time at which a call of an ``AsyncBolt`` goes on that sleeps, or a tuple begins that
+        waits for a rate limit or in its order.
         """
         moments = [self._loop.next_at, *(attempt.next_at for attempt in self._attempts)]
         return min((each for each in moments if each is not None), default=None)
@@ -71,8 +72,9 @@ class MemoryEngine:
             key=b"local-cluster",
             suspicion=Suspicion(self.run_id, None, None),
             clock=lambda: self._now,
+            wall=self._clock,
             loop=self._loop,
-            threads=AwaitedThreads,
+            threads=partial(AwaitedThreads, self._clock),
             limits={
                 component: MemoryLimits(rate, self._clock)
                 for component, rate in rates_of(topology).items()

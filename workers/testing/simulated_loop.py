@@ -13,6 +13,7 @@ from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
+from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.running.calls.caller import UnderWay
 from tiercel.spark_jobs.running.calls.loop import prepare_loop
 from tiercel.spark_jobs.running.calls.threads import ThreadCalls
@@ -24,7 +25,7 @@ _RESOLUTION_S = 1e-6
 # Real time for a socket to give a sign, before its call counts as one that waits.
 _PATIENCE_S = 1.0
 T = TypeVar("T")
-_Ts = TypeVarTuple("_Ts")
+Ts = TypeVarTuple("Ts")
 
 
 class SimulatedLoop:
@@ -99,8 +100,15 @@ class SimulatedLoop:
             loop.run_until_still(lambda: not task.done())
         return task.result()
 
-    def pause(self, calls: UnderWay, seconds: float) -> None:  # noqa: ARG002 - it waits for the outside alone
-        self._running().run_until_still(lambda: calls.under_way > 0)
+    def pause(self, calls: UnderWay, seconds: float) -> None:
+        """Wait for the outside, and for simulated time only where the task can do nothing else."""
+        loop = self._running()
+        loop.run_until_still(lambda: calls.under_way > 0)
+        moment = loop.next_at()
+        if calls.changed.is_set() or moment is None or moment > self._clock() + seconds:
+            return
+        self._clock.move_to(moment)
+        loop.run_until_still(lambda: calls.under_way > 0)
 
     def wake(self) -> None:
         """Run what is due, also for no call: a task of a bolt's own."""
@@ -118,6 +126,14 @@ class SimulatedLoop:
 
 class AwaitedThreads(ThreadCalls):
     """Real threads, all of which are waited for: the same test gives the same run."""
+
+    def __init__(self, clock: SimulatedClock, component: str, outputs: Outputs, most: int) -> None:
+        """What waits at a gate waits on this clock."""
+        super().__init__(component, outputs, most)
+        self._clock = clock
+
+    def time(self) -> float:
+        return self._clock()
 
     def pause(self, calls: UnderWay, seconds: float) -> None:  # noqa: ARG002 - until all have ended
         while calls.under_way:
@@ -147,8 +163,8 @@ class _Steered(asyncio.SelectorEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[[*_Ts], object],
-        *args: *_Ts,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
@@ -156,7 +172,7 @@ class _Steered(asyncio.SelectorEventLoop):
         return handle
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[*_Ts], T], *args: *_Ts
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
         self.outside += 1

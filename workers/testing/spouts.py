@@ -24,6 +24,7 @@ from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.telling import Telling
 from tiercel.workers.testing.capture import CAPTURE
+from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.engine import Engine
 
 _AT_ONCE = timedelta(0)
@@ -52,7 +53,7 @@ class Surroundings:
 
     topology: Topology
     engine: Engine
-    clock: Callable[[], float]
+    clock: SimulatedClock
     # Ascending, and never 0, which stands for no root.
     roots: Iterator[int]
     control: Control

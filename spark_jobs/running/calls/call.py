@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiercel.queues.inbox.chunk import Lineage
-from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.queues.inbox.chunk import Chunk, Lineage
+from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
+from tiercel.spark_jobs.emitting.fold import row_seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,13 @@ class Call:
     error: BaseException | None = None
     took_ns: int = 0
     ended: bool = False
+
+
+def calls_of(chunk: Chunk, rows: Sequence[int], position: str) -> list[Call]:
+    """Return a call for each of these rows of a chunk."""
+    lineage = chunk.lineage
+    tuples = tuples_of(chunk, 0, row_seeds(lineage).tolist())
+    return [Call(tup=tuples[row], lineage=lineage, position=position) for row in rows]
 
 
 def rows_of(calls: Sequence[Call]) -> dict[str, list[int]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.caller import Caller, Execute
 from tiercel.spark_jobs.running.calls.gates import FlightGate
 
+# Each is asked about whenever a call has ended.
+MOST_HELD_BACK = 2_000
 _IMPATIENT_S = 1.0
 
 
@@ -32,12 +34,29 @@ class Flight:
         # Calls that have begun and were not handed out.
         self._begun = 0
         self._numbers = 0
+        # Tuples that gates have refused.
+        self.held_back = 0
         self.changed = threading.Event()
 
     @property
     def waiting(self) -> int:
         """Number of tuples that have not begun."""
         return len(self._waiting)
+
+    @property
+    def queued(self) -> int:
+        """Number of tuples that wait for nothing but a place, as far as is known."""
+        return len(self._waiting) - self.held_back
+
+    @property
+    def full(self) -> bool:
+        """True if gates hold back as many as there may be."""
+        return self.held_back >= MOST_HELD_BACK
+
+    @property
+    def stands_still(self) -> bool:
+        """True if gates hold back all that there is."""
+        return not self._begun and 0 < self.held_back == len(self._waiting)
 
     @property
     def under_way(self) -> int:
@@ -117,6 +136,11 @@ class Flight:
             calls += self.take_ended()
         return sorted(calls, key=lambda call: call.number)
 
+    def withdraw(self, which: Callable[[Call], bool]) -> None:
+        """Take tuples out that wait."""
+        self._waiting = deque(call for call in self._waiting if not which(call))
+        self.held_back = min(self.held_back, len(self._waiting))
+
     def close(self) -> None:
         """Let go of what waits and what is under way."""
         for gate in self._gates:
@@ -135,6 +159,7 @@ class Flight:
                 (gate.began if may else gate.passed_over)(call)
             (beginning if may else passed_over).append(call)
         self._waiting.extendleft(reversed(passed_over))
+        self.held_back = len(passed_over)
         return beginning
 
     def _gates_of(self, call: Call) -> Sequence[FlightGate]:

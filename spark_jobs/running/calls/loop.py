@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -146,7 +146,9 @@ def prepare_loop(
     """Have the loop note for which component each task works, and log in one line."""
 
     def factory(
-        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **options)
         context = options.get("context")

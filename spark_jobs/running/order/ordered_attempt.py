@@ -1,0 +1,94 @@
+"""Attempts at the task of a bolt with an order that executes one tuple after the other: a step
+takes of each key what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tiercel.queues.inbox.chunk import Chunk
+from tiercel.queues.inbox.contract import Inbox
+from tiercel.queues.inbox.records import Covered
+from tiercel.spark_jobs.emitting.fold import roots_of
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.backlog import Backlog, Share
+from tiercel.spark_jobs.running.batch_attempt import BatchAttempt
+from tiercel.spark_jobs.running.calls.flight import MOST_HELD_BACK
+from tiercel.spark_jobs.running.order.ordered_backlog import OrderedBacklog, ReadyBacklog
+from tiercel.spark_jobs.running.order.parts import OrderedInbox
+from tiercel.spark_jobs.running.order.task_order import TaskOrder
+from tiercel.spark_jobs.running.step import Done, May, Step
+
+
+class Ordered(Attempt):
+    """Base of these attempts, and of those with calls under way: steps are of different keys."""
+
+    def _opened_inbox(self) -> Inbox:
+        self._order = TaskOrder(self._around, self.task)
+        return OrderedInbox(super()._opened_inbox(), self._order)
+
+    def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
+        return OrderedBacklog(done, self._order)
+
+    def _commit(
+        self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None
+    ) -> None:
+        if sealed is not None:
+            # Of what it covers it had given some back, which is not to be executed now.
+            shares, given_back = self._order.parted(shares)
+            self._release(given_back)
+        super()._commit(shares, ticks, sealed)
+
+    def _execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
+        done = super()._execute(shares, step, may)
+        self._order.settle(shares, done)
+        return done
+
+    def _give_up(self, shares: Sequence[Share]) -> None:
+        """Give these tuples back to their spout, without blame; the next step covers them."""
+        self._release(shares)
+        self._backlog.give_up(shares)
+
+    def _release(self, shares: Sequence[Share]) -> None:
+        ledger = self._around.ledger
+        roots = [
+            root
+            for share in shares
+            for row in share.rows.tolist()
+            for root in roots_of(share.entry.chunk.lineage, row)
+        ]
+        if ledger is not None and roots:
+            self._patiently(lambda: ledger.release(roots))
+
+
+class OrderedAttempt(Ordered):
+    """``Attempt`` whose steps take of each key what comes next."""
+
+    @property
+    def next_at(self) -> float | None:
+        return self._order.next_at
+
+    def turn(self, wait_s: float = 0.0) -> bool:
+        if self._order.lapse():
+            self._waiting.refresh()
+        shares = self._order.too_long_in(self._waiting)
+        if shares:
+            self._give_up(shares)
+            self._commit((), (), None)
+        if wait_s and self.next_at is not None:
+            wait_s = min(wait_s, max(0.0, self.next_at - self._around.loop.time()))
+        return super().turn(wait_s) or bool(shares)
+
+    def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
+        self._waiting = ReadyBacklog(done, self._order)
+        return self._waiting
+
+    def _take(self, wait_s: float) -> None:
+        if self._waiting.held_back < MOST_HELD_BACK:
+            super()._take(wait_s)
+        elif wait_s and not self._waiting:
+            self._stop.wait(wait_s)
+
+
+class OrderedBatchAttempt(OrderedAttempt, BatchAttempt):
+    """``BatchAttempt`` whose batches have one tuple of each key."""

@@ -1,0 +1,49 @@
+"""Attempts at the task of a bolt with calls under way and an order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiercel.queues.inbox.chunk import Chunk
+from tiercel.spark_jobs.running.backlog import Share
+from tiercel.spark_jobs.running.calling import CallingAttempt
+from tiercel.spark_jobs.running.calls.call import Call
+from tiercel.spark_jobs.running.calls.gates import FlightGate
+from tiercel.spark_jobs.running.order.gate import OrderGate
+from tiercel.spark_jobs.running.order.ordered_attempt import Ordered
+
+
+class OrderedCallingAttempt(Ordered, CallingAttempt):
+    """``CallingAttempt`` whose calls wait for the steps of their predecessors."""
+
+    def turn(self, wait_s: float = 0.0) -> bool:
+        shares = self._order.too_long_in(self._backlog, self._gate.busy)
+        if shares:
+            gone = {(one.entry.position, row) for one in shares for row in one.rows.tolist()}
+            self._flight.withdraw(lambda call: (call.position, call.tup.row) in gone)
+            self._give_up(shares)
+            self._copy.load((), together=False)
+            self._commit_calls((), (), together=True)
+        return super().turn(wait_s) or bool(shares)
+
+    def _in_turn(self, calls: list[Call]) -> list[Call]:
+        keys: set[bytes] = set()
+        chosen = []
+        for call in calls:
+            key = self._order.key(call.tup)
+            if key is None or (key not in keys and self._order.comes_next(key, call.tup)):
+                chosen.append(call)
+            else:
+                self._flight.add(call)
+            keys |= set() if key is None else {key}
+        return chosen
+
+    def _gates(self) -> Sequence[FlightGate]:
+        self._gate = OrderGate(self._order)
+        return (self._gate,)
+
+    def _commit_calls(
+        self, shares: Sequence[Share], ticks: Sequence[Chunk], *, together: bool
+    ) -> None:
+        super()._commit_calls(shares, ticks, together=together)
+        self._gate.left()

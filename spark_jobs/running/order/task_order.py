@@ -1,0 +1,237 @@
+"""The order of the tuples of one bolt task: which may begin, and what a step did to it.
+
+A step never has two tuples of one key, and none of a key begins before the step of the one before
+it has left. So what became of that one is known, and kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from tiercel.queues.queue_spout import QueueSpout
+from tiercel.queues.spout import Spout
+from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Share
+from tiercel.spark_jobs.running.order.awaited import Awaited
+from tiercel.spark_jobs.running.order.keys import TupleKeys
+from tiercel.spark_jobs.running.step import Done
+from tiercel.spark_jobs.topology.graph import Topology
+
+log = logging.getLogger(__name__)
+
+# Successors make room for what they wait for after this time, or this part of their timeout.
+_HOLD_S = 2.0
+_HOLD_PART = 0.25
+# Where a spout of the user's own replays: successors wait for this part of their timeout.
+_PATIENCE_PART = 0.5
+
+
+class TaskOrder:
+    """Of one bolt task. One thread only."""
+
+    def __init__(self, around: Around, task: int) -> None:
+        topology = around.topology
+        self.component = topology.component_of(task)
+        self._task = task
+        self._keys = TupleKeys(topology, self.component)
+        self._awaited = Awaited(around.loop.time, around.wall, *_times(topology))
+        # As the newest step that was sealed has it.
+        self._kept = b""
+        # What the step at work is to keep; None: what the one before kept.
+        self.part: bytes | None = None
+        # Keys of tuples that are held back, by what is awaited.
+        self.held: set[bytes] = set()
+
+    @property
+    def next_at(self) -> float | None:
+        """Time at which something changes although no tuple comes."""
+        return self._awaited.next_at(self.held) if self._awaited else None
+
+    def load(self, kept: bytes) -> None:
+        """Go on from what an earlier attempt kept."""
+        try:
+            self._awaited.load(kept)
+            self._kept = kept
+        except ValueError as error:
+            log.warning(
+                "%s[%d]: %s; what failed before comes again out of order",
+                self.component, self._task, error, extra={"event": "order_unreadable"},
+            )  # fmt: skip
+
+    # -- which tuples may begin ------------------------------------------------------------------
+
+    def key(self, tup: Tuple) -> bytes | None:
+        """Return the key of a tuple; None for a tick."""
+        return self._keys.key(tup)
+
+    def awaits(self, key: bytes) -> bool:
+        """Return True if something of this key was given back and comes before all else."""
+        return key in self._awaited
+
+    def comes_next(self, key: bytes, tup: Tuple) -> bool:
+        """Return True if the tuple is what is awaited of its key, or nothing is."""
+        first = self._awaited.first(key)
+        return first is None or first == self._keys.identity(tup)
+
+    def ready(self, backlog: Backlog) -> list[Share]:
+        """Return what the next step may take: of each key what comes next, if it is there."""
+        self.held.clear()
+        taken: set[bytes] = set()
+        shares = []
+        for entry in backlog:
+            rows = [
+                row
+                for row, key in self._rows_of(Share(entry, entry.rows))
+                if self._may_go(entry, row, key, taken)
+            ]
+            if rows:
+                shares.append(Share(entry, np.array(rows)))
+        self.held -= taken
+        return shares
+
+    def _may_go(self, entry: OpenEntry, row: int, key: bytes | None, taken: set[bytes]) -> bool:
+        if key is None:
+            return True
+        if key in taken:
+            return False
+        first = self._awaited.first(key)
+        if first is not None and first != self._keys.identity_in(entry.chunk, row):
+            self.held.add(key)
+            return False
+        taken.add(key)
+        return True
+
+    # -- while they wait -------------------------------------------------------------------------
+
+    def lapse(self) -> bool:
+        """Wait no longer for what should have come by now; returns whether there was any."""
+        late = self._awaited.lapse() if self._awaited else []
+        for key in late:
+            log.warning(
+                "%s[%d]: a tuple that failed has not come again; the other tuples of its key (%s) "
+                "go on without it",
+                self.component, self._task, key.hex()[:8], extra={"event": "order_given_up"},
+            )  # fmt: skip
+        return bool(late)
+
+    def too_long_in(self, backlog: Backlog, busy: Container[bytes] = ()) -> Sequence[Share]:
+        """Return what is to be given back of what waits there, and note that it is: tuples that
+        have waited for too long for what is awaited of their key, unless that is ``busy``.
+        """
+        if not self._awaited:
+            return ()
+        overdue = {key for key in self._awaited.overdue() if key not in busy}
+        if not overdue:
+            return ()
+        return self._parted([Share(entry, entry.rows) for entry in backlog], overdue)[1]
+
+    def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
+        """Part what a step covers, that is to be repeated, into what it executed and what it gave
+        back: tuples whose turn it was not.
+        """
+        return self._parted(shares, self._awaited.keys) if self._awaited else (shares, ())
+
+    def _parted(
+        self, shares: Sequence[Share], keys: Container[bytes]
+    ) -> tuple[list[Share], list[Share]]:
+        places: dict[bytes, list[tuple[OpenEntry, int]]] = {}
+        for share in shares:
+            for row, key in self._rows_of(share):
+                if key is not None and key in keys:
+                    places.setdefault(key, []).append((share.entry, row))
+        gone: dict[str, list[int]] = {}
+        for key, those in places.items():
+            identities = [self._keys.identity_in(entry.chunk, row) for entry, row in those]
+            if self._awaited.first(key) not in identities:
+                self._awaited.given_back(key, identities)
+                for entry, row in those:
+                    gone.setdefault(entry.position, []).append(row)
+        kept: list[Share] = []
+        given_back: list[Share] = []
+        for share in shares:
+            mask = np.isin(share.rows, gone.get(share.entry.position, ()))
+            kept += share.only(~mask)
+            given_back += share.only(mask)
+        return kept, given_back
+
+    # -- what became of them ---------------------------------------------------------------------
+
+    def settle(self, shares: Sequence[Share], done: Done) -> None:
+        """Note what a step did, before it leaves; ``part`` is then what it must keep."""
+        record = done.record
+        if self._awaited or record.reasons:
+            for tup in _held_and_failed(record):
+                if (key := self._keys.key(tup)) is not None and _comes_again(done, tup.row):
+                    self._awaited.failed(key, self._keys.identity(tup))
+            for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
+                self._settle(entry, row, comes_again=_comes_again(done, record.held + at))
+        dumped = self._awaited.dump() if self._awaited else b""
+        self.part = dumped if dumped != self._kept else None
+        self._kept = dumped
+
+    def _settle(self, entry: OpenEntry, row: int, *, comes_again: bool) -> None:
+        key = self._keys_of(entry)[row]
+        if key is None or not (comes_again or key in self._awaited):
+            return
+        identity = self._keys.identity_in(entry.chunk, row)
+        if comes_again:
+            self._awaited.failed(key, identity)
+        else:
+            self._awaited.done(key, identity)
+
+    def _rows_of(self, share: Share) -> Iterator[tuple[int, bytes | None]]:
+        keys = self._keys_of(share.entry)
+        return ((row, keys[row]) for row in share.rows.tolist())
+
+    def _keys_of(self, entry: OpenEntry) -> Sequence[bytes | None]:
+        if entry.keys is None:
+            entry.keys = self._keys.keys_in(entry.chunk)
+        return entry.keys
+
+
+def _places_of(shares: Sequence[Share]) -> Iterator[tuple[OpenEntry, int]]:
+    return ((share.entry, row) for share in shares for row in share.rows.tolist())
+
+
+def _held_and_failed(record: Record) -> Iterator[Tuple]:
+    """The tuples of earlier steps that failed in this one."""
+    return (tup for tup in record.tuples[: record.held] if tup.row in record.reasons)
+
+
+def _comes_again(done: Done, row: int) -> bool:
+    """Return True if a tuple failed and its message comes again, in its place.
+
+    Who raises ``RetryLater`` has it come later than its successors.
+    """
+    record = done.record
+    return row in record.reasons and row not in record.later and bool(done.lineage.counts[row])
+
+
+def _times(topology: Topology) -> tuple[float, float | None]:
+    """Return for how long a tuple is awaited, and for how long its successors are held.
+
+    A queue has a message again after its back-off. Other spouts may never emit it again, and what
+    they are given back fails: so their tuples are held, and not until they time out.
+    """
+    config = topology.config
+    timeout_s = config.message_timeout_secs
+    spouts = [spec.spout for spec in topology.spouts.values()]
+    hold_s = min(_HOLD_S, _HOLD_PART * timeout_s) if all(map(_is_given_back_to, spouts)) else None
+    if hold_s is None:
+        return _PATIENCE_PART * timeout_s, None
+    back_offs = [
+        spout.queue.retry.longest.total_seconds()
+        for spout in spouts
+        if isinstance(spout, QueueSpout)
+    ]
+    return timeout_s + max(back_offs, default=0.0), hold_s
+
+
+def _is_given_back_to(spout: Spout) -> bool:
+    return type(spout).release is not Spout.release
