@@ -23,29 +23,36 @@ class Delivery(NamedTuple):
 
 
 class HandOut:
-    """Two lines: released messages, and behind them those that came from the broker.
+    """Three lines: messages that the broker delivers once more, behind them those that were
+    released here, and behind these the new ones.
+
+    So a message that failed is not held up by those that were behind it, which may wait for it
+    (``ordered_by``) and fill what may be in flight.
 
     One thread puts messages in and may take them out again; another one takes them. A deque's ends
     are thread-safe, asking it for its length before is not.
     """
 
     def __init__(self) -> None:
-        self._again: deque[Delivery] = deque()
+        self._came_back: deque[Delivery] = deque()
+        self._released: deque[Delivery] = deque()
         self._fresh: deque[Delivery] = deque()
+        self._lines = (self._came_back, self._released, self._fresh)
 
     def add(self, delivery: Delivery) -> bool:
-        """Put it behind all others; True if there was none in that line."""
-        self._fresh.append(delivery)
-        return len(self._fresh) == 1
+        """Put it behind all others of its line; True if there was none."""
+        line = self._came_back if delivery.delivery_count else self._fresh
+        line.append(delivery)
+        return len(line) == 1
 
     def add_again(self, delivery: Delivery) -> None:
         """Before all that were not handed out yet."""
-        self._again.append(delivery)
+        self._released.append(delivery)
 
     def take(self, limit: int) -> list[Delivery]:
         """The next messages, ``limit`` at most."""
         found: list[Delivery] = []
-        for line in (self._again, self._fresh):
+        for line in self._lines:
             try:
                 while len(found) < limit:
                     found.append(line.popleft())
@@ -55,7 +62,7 @@ class HandOut:
 
     def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:
         """Take out those at the beginning of each line, as long as they are meant."""
-        for line in (self._again, self._fresh):
+        for line in self._lines:
             try:
                 while which(line[0]):
                     yield line.popleft()  # or the next one: the first may have been taken meanwhile
@@ -63,5 +70,5 @@ class HandOut:
                 continue
 
     def clear(self) -> None:
-        self._again.clear()
-        self._fresh.clear()
+        for line in self._lines:
+            line.clear()

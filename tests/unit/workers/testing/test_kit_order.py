@@ -1,0 +1,181 @@
+"""Order per key in the test kit: what failed comes before its successors, on simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, ClassVar
+
+import pytest
+
+from tiercel import AsyncBolt, BasicBolt, Config, RetryLater, Spout, TopologyBuilder
+from tiercel.testing import FeederSpout, LocalCluster
+
+
+class Replaying(Spout):
+    """Emits rows; what failed comes again after the others, and what is given back too."""
+
+    output_fields = "key string, number long"
+    rows: ClassVar[list[tuple[str, int]]]
+
+    def open(self, config, context):
+        self.waiting = deque(self.rows)
+        self.released: list[Any] = []
+
+    def next_tuple(self, collector):
+        if self.waiting:
+            row = self.waiting.popleft()
+            collector.emit(list(row), row)
+
+    def fail(self, msg_id, reason=""):
+        self.waiting.append(msg_id)
+
+
+class GivenBack(Replaying):
+    def release(self, msg_id):
+        self.released.append(msg_id)
+        self.waiting.append(msg_id)
+
+
+class Failing(BasicBolt):
+    output_fields = "key string, number long"
+    # Number of times that each row fails.
+    fails: ClassVar[dict[Any, int]]
+
+    def execute(self, tup, collector):
+        fail_some(self.fails, tup)
+        collector.emit(tup.values)
+
+
+class Sleeping(AsyncBolt):
+    """The first numbers take the longest."""
+
+    output_fields = "key string, number long"
+    fails: ClassVar[dict[Any, int]]
+
+    async def execute(self, tup, collector):
+        await asyncio.sleep((10 - tup["number"]) / 10)
+        fail_some(self.fails, tup)
+        collector.emit(tup.values)
+
+
+def fail_some(fails, tup):
+    row = tuple(tup.values)
+    if fails.get(row, 0):
+        fails[row] -= 1
+        raise ValueError("not yet")
+
+
+def topology(spout: Spout, bolt: Any, **config: Any) -> Any:
+    builder = TopologyBuilder("order", Config(message_timeout_secs=60))
+    builder.set_spout("spout", spout)
+    builder.set_bolt("bolt", bolt, config={"ordered_by": "key", **config}).fields_grouping(
+        "spout", "key"
+    )
+    return builder.build()
+
+
+def of(key: str, rows: list[list[Any]]) -> list[int]:
+    return [number for each, number in rows if each == key]
+
+
+@pytest.mark.parametrize(
+    ("bolt", "config"), [(Failing(), {}), (Failing(), {"threads": 4}), (Sleeping(), {})]
+)
+def test_a_tuple_that_fails_comes_before_those_that_are_there_already(bolt, config) -> None:
+    GivenBack.rows = [(key, number) for number in range(5) for key in "ab"]
+    Failing.fails = Sleeping.fails = {("a", 1): 3, ("b", 0): 1, ("b", 4): 1}
+    with LocalCluster(topology(GivenBack(), bolt, **config)) as cluster:
+        cluster.advance_time(50)
+        rows = cluster.read_tuples("bolt")
+        assert (of("a", rows), of("b", rows)) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+        assert sorted(cluster.acked("spout")) == sorted(GivenBack.rows)
+
+
+def test_calls_of_other_keys_go_at_once() -> None:
+    GivenBack.rows = [(key, number) for number in (8, 9) for key in "abcd"]
+    Sleeping.fails = {}
+    with LocalCluster(topology(GivenBack(), Sleeping())) as cluster:
+        cluster.advance_time(0.2)
+        assert len(cluster.acked("spout")) == 4
+        cluster.advance_time(0.1)
+        assert len(cluster.acked("spout")) == 8
+
+
+class Slow(GivenBack):
+    """Has a message that failed again after five seconds."""
+
+    def open(self, config, context):
+        super().open(config, context)
+        self.late: list[Any] = []
+
+    def fail(self, msg_id, reason=""):
+        self.late.append(msg_id)
+
+
+def test_successors_that_wait_for_long_make_room_and_keep_their_order() -> None:
+    Slow.rows = [("a", number) for number in range(6)]
+    Failing.fails = {("a", 1): 1}
+    with LocalCluster(topology(Slow(), Failing())) as cluster:
+        cluster.run_until_idle()
+        spout = cluster.spout("spout")
+        assert cluster.acked("spout") == [("a", 0)]
+        assert spout.released == []
+        cluster.advance_time(2)
+        assert spout.released == [("a", number) for number in range(2, 6)]
+        # They are emitted before it, and in another order.
+        spout.waiting.reverse()
+        cluster.advance_time(1)
+        spout.waiting += spout.late
+        cluster.advance_time(3)
+        assert of("a", cluster.read_tuples("bolt")) == list(range(6))
+        assert cluster.failed("spout").count(("a", 1)) == 1
+
+
+def test_a_tuple_that_does_not_come_again_is_waited_for_and_then_given_up(caplog) -> None:
+    feeder = FeederSpout("key string, number long")
+    for number in range(3):
+        feeder.feed(["a", number], number)
+    Failing.fails = {("a", 0): 1}
+    with LocalCluster(topology(feeder, Failing())) as cluster:
+        cluster.run_until_idle()
+        assert (cluster.failed("spout"), cluster.acked("spout")) == ([0], [])
+        cluster.advance_time(29)
+        assert cluster.pending("spout") == 2
+        cluster.advance_time(1)
+        assert cluster.acked("spout") == [1, 2]
+    assert "has not come again" in caplog.text
+
+
+class Later(BasicBolt):
+    output_fields = "key string, number long"
+
+    def execute(self, tup, collector):
+        if tup["number"] == 0 and not self.asked:
+            self.asked = True
+            raise RetryLater(40)
+        collector.emit(tup.values)
+
+    def prepare(self, config, context):
+        self.asked = False
+
+
+def test_who_asks_for_a_tuple_later_gives_up_its_place() -> None:
+    feeder = FeederSpout("key string, number long")
+    for number in range(3):
+        feeder.feed(["a", number], number)
+    with LocalCluster(topology(feeder, Later())) as cluster:
+        cluster.advance_time(1)
+        assert cluster.acked("spout") == [1, 2]
+        cluster.advance_time(40)
+        assert cluster.acked("spout") == [1, 2, 0]
+
+
+def test_what_is_in_no_tree_is_not_waited_for() -> None:
+    feeder = FeederSpout("key string, number long")
+    for number in range(3):
+        feeder.feed(["a", number])
+    Failing.fails = {("a", 0): 1}
+    with LocalCluster(topology(feeder, Failing())) as cluster:
+        cluster.run_until_idle()
+        assert of("a", cluster.read_tuples("bolt")) == [1, 2]
