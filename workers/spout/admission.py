@@ -149,9 +149,7 @@ class Admission:
             self._judge(now)
 
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
-        """Tuples that were emitted at this time, or before it, timed out, or their
-        outcomes came too late.
-        """
+        """Tuples emitted at this time or before timed out, or their outcomes came too late."""
         if self._fixed or emitted_at < self._changed_at:
             return
         self._slow += count
