@@ -8,6 +8,7 @@ import asyncio
 import random
 import threading
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -139,6 +140,20 @@ class Async(Scripted, AsyncBolt):
         self.script.end(*tup.values)
 
 
+class Misfit(Scripted, AsyncBolt):
+    """Fails when its step ends: what it emits does not fit."""
+
+    output_fields = "number long"
+    concurrency = 4
+
+    async def execute(self, tup, collector):
+        self.script.begin(*tup.values)
+        try:
+            self.script.end(*tup.values)
+        except ValueError:
+            collector.emit(["no number"])
+
+
 def topology(bolt: Any, **config: Any) -> Topology:
     builder = TopologyBuilder("order", Config(message_timeout_secs=30))
     builder.set_spout("spout", GivenBack("key string, number long"))
@@ -163,6 +178,7 @@ KINDS = {
     "arrow": (Arrow(), {}),
     "batches": (Batches(), {}),
     "async": (Async(), {}),
+    "misfit": (Misfit(), {}),
     "threads": (Basic(), {"threads": 3}),
 }
 every_kind = pytest.mark.parametrize(("bolt", "config"), KINDS.values(), ids=KINDS.keys())
@@ -226,6 +242,12 @@ class Broker:
         if isinstance(attempt, CallingAttempt):
             attempt._caller.cancel()
         self.pump.take_over()
+        if isinstance(attempt, CallingAttempt):
+            attempt._caller.close()
+
+    def close(self) -> None:
+        for attempt in self.pump.attempts.values():
+            attempt.close()
 
     def _hear(self) -> None:
         outcomes = self.pump.feeds[0].read(timedelta(0))
@@ -249,6 +271,7 @@ def test_no_tuple_begins_before_its_predecessor_has_succeeded(bolt, config, seed
     keys = data.draw(st.integers(1, 5))
     for number in range(8):
         broker.queue += [Message(f"k{key}", number) for key in range(keys)]
-    broker.run(kills=data.draw(st.sampled_from([0.0, 0.2])))
+    with closing(broker):
+        broker.run(kills=data.draw(st.sampled_from([0.0, 0.2])))
     assert script.inversions == []
     assert len(broker.acked) == 8 * keys
