@@ -28,7 +28,11 @@ log = logging.getLogger(__name__)
 # Successors make room for what they wait for after this time, or this part of their timeout.
 _HOLD_S = 2.0
 _HOLD_PART = 0.25
-# Where a spout of the user's own replays: successors wait for this part of their timeout.
+# A tuple is awaited for so many timeouts and at least for this time: a spout worker that died has
+# begun again by then, and the messages that it had have come once more.
+_TIMEOUTS = 2.0
+_PATIENCE_S = 60.0
+# Where a spout of the user's own replays, it is so many of them: its successors are held.
 _PATIENCE_PART = 0.5
 
 
@@ -230,7 +234,7 @@ def _times(topology: Topology) -> tuple[float, float | None]:
         for spout in spouts
         if isinstance(spout, QueueSpout)
     ]
-    return timeout_s + max(back_offs, default=0.0), hold_s
+    return max(_PATIENCE_S, _TIMEOUTS * timeout_s) + max(back_offs, default=0.0), hold_s
 
 
 def _is_given_back_to(spout: Spout) -> bool:
