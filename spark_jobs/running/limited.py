@@ -12,7 +12,7 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.limit_line import MOST_HELD, LimitLine, LineSettings
-from tiercel.spark_jobs.running.calls.line import Line
+from tiercel.spark_jobs.running.calls.line import OpenLine
 from tiercel.spark_jobs.running.calls.returns import Returns
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
 from tiercel.spark_jobs.topology.grouping import Fields
@@ -24,14 +24,14 @@ from tiercel.spark_jobs.topology.ordering import ordered_by_of
 _HELD_S = 60.0
 
 
-def line_of(around: Around, task: int) -> Line:
+def line_of(around: Around, task: int) -> OpenLine:
     """Return the line of a task."""
     topology = around.topology
     component = topology.component_of(task)
     spec = topology.bolts[component]
     limit = limit_of(spec)
     if limit is None:
-        return Line()
+        return OpenLine()
     config = topology.config
     settings = LineSettings(
         task=task,

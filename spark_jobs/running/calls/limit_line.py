@@ -17,7 +17,7 @@ from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import Grant, RateLimits
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.running.calls.call import Call
-from tiercel.spark_jobs.running.calls.line import Line
+from tiercel.spark_jobs.running.calls.line import OpenLine
 from tiercel.spark_jobs.running.calls.returns import Returns
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ class LineSettings:
     returns: Returns | None = None
 
 
-class LimitLine(Line):
-    """``Line`` before a limit. Times are seconds on ``clock``."""
+class LimitLine(OpenLine):
+    """``OpenLine`` before a limit. Times are seconds on ``clock``."""
 
     limited = True
 

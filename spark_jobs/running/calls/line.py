@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiercel.spark_jobs.running.calls.call import Call
 
 
-class Line:
+class OpenLine:
     """Tuples that come to one bolt task. One thread only, the task's."""
 
     # True if a tuple may have to wait.
