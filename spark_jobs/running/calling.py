@@ -112,8 +112,7 @@ class CallingAttempt(Attempt):
 
     def _takes_more(self) -> bool:
         """Return True if few wait for nothing but a place, and not too many for anything else."""
-        full = self._line.full or self._flight.full
-        return not full and 2 * self._crowd <= self._places
+        return not (self._line.full or self._flight.full or 2 * self._crowd > self._places)
 
     @property
     def _crowd(self) -> int:
@@ -156,7 +155,6 @@ class CallingAttempt(Attempt):
         """Do a step that makes its calls itself; returns whether there was one."""
         retaken = self._retaken
         together = retaken is None or retaken.goes_together()
-        most = self._places if together else self._slices.size
         alone = retaken.suspect(self._backlog) if retaken is not None else None
         if alone is not None:
             shares = [alone]
@@ -169,7 +167,7 @@ class CallingAttempt(Attempt):
                 return played
             shares = self._backlog.of(rows_of(calls))
         else:
-            shares = self._backlog.first(most)
+            shares = self._backlog.first(self._places if together else self._slices.size)
         self._slices.begin()
         self._copy.load((), together=together)
         self._commit_calls(shares, self._due(), together=together)
@@ -181,6 +179,10 @@ class CallingAttempt(Attempt):
         for call in self._line.over():
             self._flight.refuse(call)
         return self._line.leave(most)
+
+    def _comes_first(self, call: Call) -> bool:  # noqa: ARG002 - of those with an order
+        """Return True if other tuples wait for this one."""
+        return False
 
     def _in_turn(self, calls: list[Call]) -> list[Call]:
         """Return those that may be under way at once; the flight has the others."""
@@ -199,7 +201,7 @@ class CallingAttempt(Attempt):
         for entry in self._new:
             for call in calls_of(entry.chunk, entry.rows.tolist(), entry.position):
                 self._flight.number(call)
-                (self._flight if call.tup.is_tick else self._line).add(call)
+                self._line.add(call, first=self._comes_first(call))
         self._new.clear()
 
     def _start(self) -> None:

@@ -95,17 +95,20 @@ class LimitLine(OpenLine):
             soonest = min(soonest, max(asks_at, self._retry_at))
         return soonest if self.held and soonest < float("inf") else None
 
-    def add(self, call: Call) -> None:
+    def add(self, call: Call, *, first: bool = False) -> None:
         """Let a tuple wait for its permit; or not at all, for too many wait already."""
+        if call.tup.is_tick:
+            super().add(call)
+            return
         value = self._settings.value_of(call)
         line = self._lines.get(value)
-        if line is not None and self._goes_back(call, value, len(line)):
+        if line is not None and not first and self._goes_back(call, value, len(line)):
             self._over.append(call)
             return
         if line is None:
             line = self._lines[value] = deque()
             self._due[value] = None
-        line.append(call)
+        (line.appendleft if first else line.append)(call)
         self.held += 1
         if self._ledger is not None:
             now = self._clock()
@@ -121,13 +124,24 @@ class LimitLine(OpenLine):
         self._has_room = len(beginning) < room
         self.crowd = 0 if self._has_room else sum(len(self._lines[one]) for one in self._due)
         self._tell(now)
-        return beginning
+        # Ticks pass.
+        return [*super().leave(room), *beginning]
 
     def over(self) -> list[Call]:
         """Hand out those that come again later."""
         over = self._over
         self._over = []
         return over
+
+    def withdraw(self, which: Callable[[Call], bool]) -> None:
+        super().withdraw(which)
+        for value, line in list(self._lines.items()):
+            kept = deque(call for call in line if not which(call))
+            self.held -= len(line) - len(kept)
+            self._lines[value] = kept
+            if not kept:
+                del self._lines[value]
+                self._due.pop(value, None)
 
     def close(self) -> None:
         """Leave the lines at the limit. What waits stays in the inbox."""

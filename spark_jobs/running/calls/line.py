@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tiercel.spark_jobs.running.calls.call import Call
 
 
@@ -30,8 +32,8 @@ class OpenLine:
         """
         return None
 
-    def add(self, call: Call) -> None:
-        """A tuple comes."""
+    def add(self, call: Call, *, first: bool = False) -> None:  # noqa: ARG002 - for those with a limit
+        """A tuple comes; ``first`` says that others of its value wait for it."""
         self._new.append(call)
 
     def leave(self, room: int) -> list[Call]:  # noqa: ARG002 - for those with a limit
@@ -43,6 +45,10 @@ class OpenLine:
     def over(self) -> list[Call]:
         """Hand out those that end without having begun: their error says why."""
         return []
+
+    def withdraw(self, which: Callable[[Call], bool]) -> None:
+        """Take tuples out that wait."""
+        self._new = [call for call in self._new if not which(call)]
 
     def close(self) -> None:
         """The attempt ends. What waits stays in the inbox."""

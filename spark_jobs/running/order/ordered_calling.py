@@ -20,11 +20,16 @@ class OrderedCallingAttempt(Ordered, CallingAttempt):
         shares = self._order.too_long_in(self._backlog, self._gate.busy)
         if shares:
             gone = {(one.entry.position, row) for one in shares for row in one.rows.tolist()}
-            self._flight.withdraw(lambda call: (call.position, call.tup.row) in gone)
+            for waiting in (self._line, self._flight):
+                waiting.withdraw(lambda call: (call.position, call.tup.row) in gone)
             self._give_up(shares)
             self._copy.load((), together=False)
             self._commit_calls((), (), together=True)
         return super().turn(wait_s) or bool(shares)
+
+    def _comes_first(self, call: Call) -> bool:
+        key = self._order.key(call.tup)
+        return key is not None and self._order.awaits(key) and self._order.comes_next(key, call.tup)
 
     def _in_turn(self, calls: list[Call]) -> list[Call]:
         keys: set[bytes] = set()

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections import deque
 from typing import ClassVar
 
 import pytest
 
-from tiercel import AsyncBolt, BasicBolt, Config, TopologyBuilder
+from tiercel import AsyncBolt, BasicBolt, Config, Spout, TopologyBuilder
 from tiercel.testing import FeederSpout, LocalCluster
 
 
@@ -181,3 +182,58 @@ def test_untracked_tuples_wait_and_are_not_lost():
         assert 198 <= Seen.seen <= 200
         cluster.advance_time(3)
         assert Seen.seen == 200
+
+
+class Again(Spout):
+    """Emits pairs in order; what failed or was given back comes again behind the others."""
+
+    output_fields = "tenant string, x long"
+
+    def open(self, config, context):
+        self.waiting = deque([(tenant, x) for x in range(20) for tenant in "ab"])
+
+    def next_tuple(self, collector):
+        if self.waiting:
+            pair = self.waiting.popleft()
+            collector.emit(list(pair), pair)
+
+    def fail(self, msg_id, reason=""):
+        self.waiting.append(msg_id)
+
+    def release(self, msg_id):
+        self.waiting.append(msg_id)
+
+
+@pytest.mark.parametrize("kind", [AsyncBolt, BasicBolt], ids=["async", "plain"])
+@pytest.mark.parametrize("by", [{}, {"rate_limit_by": "tenant"}], ids=["all", "tenant"])
+def test_an_order_holds_behind_a_limit_also_over_failures(kind, by):
+    done: list[tuple[str, int]] = []
+    failures = {("a", 3): 2, ("b", 0): 1, ("a", 10): 1}
+
+    def execute(tup):
+        pair = tuple(tup.values)
+        if failures.get(pair):
+            failures[pair] -= 1
+            raise ValueError("not yet")
+        done.append(pair)
+
+    class Ordered(kind):
+        if kind is AsyncBolt:
+
+            async def execute(self, tup, collector):
+                execute(tup)
+        else:
+
+            def execute(self, tup, collector):
+                execute(tup)
+
+    builder = TopologyBuilder("t")
+    builder.set_spout("jobs", Again())
+    config = {"ordered_by": "tenant", "rate_limit": "2/s", **by}
+    builder.set_bolt("bolt", Ordered(), config=config).fields_grouping("jobs", "tenant")
+    with LocalCluster(builder.build()) as cluster:
+        cluster.advance_time(120)
+        assert len(cluster.acked("jobs")) == 40
+    for tenant in "ab":
+        assert [x for one, x in done if one == tenant] == list(range(20))
+    assert not any(failures.values())
