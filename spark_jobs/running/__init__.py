@@ -12,7 +12,13 @@ calls            those calls
 hanging_call     one of them that lasts too long, for the watchdog
 limited          the line before the rate limit of a bolt
 renewals         timeouts of what waits for long calls
-order            tuples of one key one after the other
+order            what is known of tuples of one key, for those in order
+task_order       the order of one bolt task: what may begin, what a step did
+ordered_inbox    what it keeps outlives the process
+ordered_backlog  what waits, of which steps take what may begin
+order_gate       makes calls wait for their predecessors
+ordered_attempt  one attempt that executes one tuple after the other, in order
+ordered_calling  one with calls under way, in order
 arrivals         what it may take, and what it passes over
 backlog          what it has taken and not committed
 slices           how much one step takes

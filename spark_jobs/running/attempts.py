@@ -8,11 +8,11 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.batch_attempt import BatchAttempt
 from tiercel.spark_jobs.running.calling import CallingAttempt
-from tiercel.spark_jobs.running.order.ordered_attempt import (
+from tiercel.spark_jobs.running.ordered_attempt import (
     OrderedAttempt,
     OrderedBatchAttempt,
 )
-from tiercel.spark_jobs.running.order.ordered_calling import OrderedCallingAttempt
+from tiercel.spark_jobs.running.ordered_calling import OrderedCallingAttempt
 from tiercel.spark_jobs.topology.batching import batching_of
 from tiercel.spark_jobs.topology.concurrency import concurrency_of
 from tiercel.spark_jobs.topology.ordering import ordered_by_of

@@ -128,7 +128,7 @@ class AwaitedThreads(ThreadCalls):
     """Real threads, all of which are waited for: the same test gives the same run."""
 
     def __init__(self, clock: SimulatedClock, component: str, outputs: Outputs, most: int) -> None:
-        """What waits at a gate waits on this clock."""
+        """Gates and limits go by this clock."""
         super().__init__(component, outputs, most)
         self._clock = clock
 

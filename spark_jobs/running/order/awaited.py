@@ -21,8 +21,8 @@ _HEAD = struct.Struct(f">{KEY_BYTES}sdI")
 
 
 @dataclass(slots=True)
-class Line:
-    """What is awaited of one key; never empty."""
+class AwaitedLine:
+    """Tuples that are awaited of one key; never empty."""
 
     # The first one comes next. Two tuples may have the same values.
     identities: deque[bytes] = field(default_factory=deque)
@@ -54,7 +54,7 @@ class Awaited:
         self._wall = wall
         self._patience_s = patience_s
         self._hold_s = hold_s
-        self._lines: dict[bytes, Line] = {}
+        self._lines: dict[bytes, AwaitedLine] = {}
 
     def __len__(self) -> int:
         """Number of keys of which something is awaited."""
@@ -75,7 +75,7 @@ class Awaited:
 
     def failed(self, key: bytes, identity: bytes) -> None:
         """A tuple was executed and failed: it keeps its place, or has one before all others."""
-        line = self._lines.setdefault(key, Line())
+        line = self._lines.setdefault(key, AwaitedLine())
         if identity not in line.identities:
             line.identities.appendleft(identity)
         self._begin(line)
@@ -153,14 +153,14 @@ class Awaited:
             )
             now = self._clock()
             since = now - max(0.0, self._wall() - since_wall)
-            self._lines[key] = Line(identities, since, since_wall, now)
+            self._lines[key] = AwaitedLine(identities, since, since_wall, now)
             at = end
 
-    def _next(self, key: bytes, line: Line) -> None:
+    def _next(self, key: bytes, line: AwaitedLine) -> None:
         if not line.identities:
             del self._lines[key]
         self._begin(line)
 
-    def _begin(self, line: Line) -> None:
+    def _begin(self, line: AwaitedLine) -> None:
         line.since = line.cleared = self._clock()
         line.since_wall = self._wall()

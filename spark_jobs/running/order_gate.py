@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiercel.spark_jobs.running.calls.call import Call
-from tiercel.spark_jobs.running.order.task_order import TaskOrder
+from tiercel.spark_jobs.running.task_order import TaskOrder
 
 
 class OrderGate:

@@ -14,10 +14,10 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.batch_attempt import BatchAttempt
 from tiercel.spark_jobs.running.calls.flight import MOST_HELD_BACK
-from tiercel.spark_jobs.running.order.ordered_backlog import OrderedBacklog, ReadyBacklog
-from tiercel.spark_jobs.running.order.parts import OrderedInbox
-from tiercel.spark_jobs.running.order.task_order import TaskOrder
+from tiercel.spark_jobs.running.ordered_backlog import OrderedBacklog, ReadyBacklog
+from tiercel.spark_jobs.running.ordered_inbox import OrderedInbox
 from tiercel.spark_jobs.running.step import Done, May, Step
+from tiercel.spark_jobs.running.task_order import TaskOrder
 
 
 class Ordered(Attempt):
@@ -41,7 +41,7 @@ class Ordered(Attempt):
 
     def _execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
         done = super()._execute(shares, step, may)
-        self._order.settle(shares, done)
+        self._order.note(shares, done)
         return done
 
     def _give_up(self, shares: Sequence[Share]) -> None:

@@ -166,7 +166,7 @@ class TaskOrder:
 
     # -- what became of them ---------------------------------------------------------------------
 
-    def settle(self, shares: Sequence[Share], done: Done) -> None:
+    def note(self, shares: Sequence[Share], done: Done) -> None:
         """Note what a step did, before it leaves; ``part`` is then what it must keep."""
         record = done.record
         if self._awaited or record.reasons:
@@ -174,12 +174,12 @@ class TaskOrder:
                 if (key := self._keys.key(tup)) is not None and _comes_again(done, tup.row):
                     self._awaited.failed(key, self._keys.identity(tup))
             for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
-                self._settle(entry, row, comes_again=_comes_again(done, record.held + at))
+                self._note(entry, row, comes_again=_comes_again(done, record.held + at))
         dumped = self._awaited.dump() if self._awaited else b""
         self.part = dumped if dumped != self._kept else None
         self._kept = dumped
 
-    def _settle(self, entry: OpenEntry, row: int, *, comes_again: bool) -> None:
+    def _note(self, entry: OpenEntry, row: int, *, comes_again: bool) -> None:
         key = self._keys_of(entry)[row]
         if key is None or not (comes_again or key in self._awaited):
             return

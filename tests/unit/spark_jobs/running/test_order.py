@@ -37,7 +37,7 @@ FIRST_OF_A_KEY = 0
 
 
 class Script:
-    """What the bolts of one test do, and did."""
+    """Things that the bolts of one test do, and did."""
 
     def __init__(self, seed: int, fails: float) -> None:
         self.random = random.Random(seed)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from tiercel.queues.inbox.contract import Effect, Inbox
 from tiercel.queues.inbox.records import Covered, Entry, Opened
-from tiercel.spark_jobs.running.order.task_order import TaskOrder
+from tiercel.spark_jobs.running.task_order import TaskOrder
 from tiercel.spark_jobs.snapshots.parts import joined, parted
 
 

@@ -9,8 +9,8 @@ from tiercel.spark_jobs.running.backlog import Share
 from tiercel.spark_jobs.running.calling import CallingAttempt
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.gates import FlightGate
-from tiercel.spark_jobs.running.order.gate import OrderGate
-from tiercel.spark_jobs.running.order.ordered_attempt import Ordered
+from tiercel.spark_jobs.running.order_gate import OrderGate
+from tiercel.spark_jobs.running.ordered_attempt import Ordered
 
 
 class OrderedCallingAttempt(Ordered, CallingAttempt):

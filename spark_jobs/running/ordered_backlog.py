@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from tiercel.queues.inbox.records import Entry
 from tiercel.spark_jobs.running.backlog import Backlog, Reader, Share, first_of
-from tiercel.spark_jobs.running.order.task_order import TaskOrder
+from tiercel.spark_jobs.running.task_order import TaskOrder
 
 
 class OrderedBacklog(Backlog):
