@@ -60,9 +60,11 @@ def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
 def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
     released = 0
     for task, snapshot in inboxes.snapshots(run):
-        _, signed = parted(snapshot)
+        order, signed = parted(snapshot)
         try:
-            released += ledger.release(held_roots(body_of(signed)) if signed else ())
+            # That of an order alone holds nothing.
+            held = held_roots(body_of(signed)) if signed or not order else ()
+            released += ledger.release(held)
         except ValueError as error:
             log.warning(
                 "passing over the snapshot of task %d: %s; what it held times out", task, error,

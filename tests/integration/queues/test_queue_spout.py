@@ -178,9 +178,11 @@ def test_what_is_released_is_emitted_again_from_here_and_not_by_the_broker(amqp_
 
 def test_it_holds_a_small_multiple_of_what_is_expected(amqp_url):
     queue = unique()
-    with Stage(amqp_url, QueueSpout(queue)) as stage:
+    with Stage(amqp_url, QueueSpout(queue), activated=False) as stage:
         wait_until(lambda: stage.counts["channels"])
+        # A consumer that has begun with more holds more, until it is done with them.
         stage.spout.expect(3)
+        stage.spout.activate()
         put(amqp_url, queue, *[b"%d" % number for number in range(50)])
         wait_ready(amqp_url, queue, 44)
         emitted = stage.run(3)
