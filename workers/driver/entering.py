@@ -60,10 +60,10 @@ def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
 def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
     released = 0
     for task, snapshot in inboxes.snapshots(run):
-        order, signed = parted(snapshot)
+        _, signed = parted(snapshot)
         try:
             # That of an order alone holds nothing.
-            held = held_roots(body_of(signed)) if signed or not order else ()
+            held = held_roots(body_of(signed)) if signed or not snapshot else ()
             released += ledger.release(held)
         except ValueError as error:
             log.warning(
