@@ -128,7 +128,13 @@ class Desk:
         self.consumer.stop(timedelta(seconds=10))
 
     def next(self, timeout=30):
-        return wait_until(lambda: self.consumer.get(1), timeout, message="a delivery")[0]
+        return self.some(1, timeout)[0]
+
+    def some(self, limit=1000, timeout=30):
+        """What is there, once something is. Who asks without a pause takes the interpreter from
+        the threads that it waits for.
+        """
+        return wait_until(lambda: self.consumer.get(limit), timeout, message="a delivery")
 
     def take(self, count):
         return [self.next() for _ in range(count)]

@@ -177,12 +177,15 @@ def test_a_message_that_is_released_again_and_again_comes_by_the_broker_behind_t
     """It may wait for one that the broker could not deliver else."""
     queue = filled(amqp_url, b"innocent", delivery_limit=2)
     with Desk(amqp_url, queue.name, delivery_limit=2) as desk:
-        for released in range(30):
+        for _ in range(30):
             delivery = desk.next()
-            assert delivery.delivery_count == max(0, released - RELEASES)
+            assert delivery.releases <= RELEASES
             desk.consumer.release(delivery.epoch, delivery.tag)
         desk.ack(desk.next())
         desk.wait_for("acked_to_broker")
+        # From 4.3 on a return does not count, and each delivery looks like the first.
+        least = 30 // (RELEASES + 1) if version(amqp_url) >= (4, 3) else 30 - RELEASES
+        assert desk.counts["delivered"] > least
     assert ready(amqp_url, queue.name) == 0
 
 
