@@ -164,8 +164,8 @@ def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
         took.sort()
         shown = f"{took[0]:.2f} s to {took[-1]:.2f} s, median {took[COUNT // 2]:.2f} s"
         assert took[0] >= 5, shown
-        # The promise is 6 s on a machine that does nothing else.
-        assert took[COUNT * 99 // 100] < 30, shown
+        # Alone on the machine: 5.00 to 5.11 s.
+        assert took[COUNT * 99 // 100] < 15, shown
 
 
 @pytest.mark.embedded
