@@ -12,5 +12,7 @@ report     the table that is printed at the end
 memory     memory of the processes, for the soak
 deadly     the topology of the messages that kill or hang
 batched    the topology of batches into a database
+waiting    the topologies of work that waits
+ordered    the topology of two bolts with an order per key
 burdens    the topologies of slow work, of odd messages, and of an executor that vanishes
 """
