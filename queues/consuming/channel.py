@@ -175,9 +175,11 @@ class Epoch:
         """Hand it out once more, from here, without blame. It costs the message nothing.
 
         One that is old is given back instead: it shall not be too old for the consumer timeout
-        when it is done.
+        when it is done. So is one that the broker delivers not for the first time: what waits for
+        another message (``ordered_by``), which may come behind it, must not fill the prefetch.
         """
-        if self._taking and not self._is_old(delivery):
+        comes_back = bool(delivery.delivery_count) and self._limit.returns_are_free
+        if self._taking and not comes_back and not self._is_old(delivery):
             self.messages.add(delivery)
             self._hand_out.add_again(delivery)
             self._settings.wake()

@@ -65,6 +65,8 @@ class Committer:
         self.unfinished: int | None = None
         # Time that the stores took with what the last commit sent to the ledger.
         self.took_ns = 0
+        # True if an earlier attempt at the last step did other work: its messages come again.
+        self.conflicted = False
 
     def commit(self, covered: Covered, done: Done, states: TaskStates | None) -> Reply | None:
         """Let everything leave; returns what the ledger did, None if it was not asked.
@@ -72,6 +74,7 @@ class Committer:
         May be repeated as it is when a store could not be reached. Raises StaleAttemptError.
         """
         step = covered.step
+        self.conflicted = False
         first = [*self._finishing(), self._inbox.seal(covered, done.snapshot)]
         appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
         applying = self._applying(step, done)
@@ -153,6 +156,7 @@ class Committer:
         if not replies or self._ledger is None:
             return None
         reply = total(replies)
+        self.conflicted |= reply.applied is Applied.CONFLICTING
         if reply.applied is Applied.STALE:
             raise StaleAttemptError(
                 f"task {self._sender.task}: the ledger knows a newer attempt or run"
@@ -163,6 +167,7 @@ class Committer:
         """An earlier attempt at the step did other work, whose effects stay: its
         messages come again.
         """
+        self.conflicted = True
         if self._ledger is not None:
             roots = canonical(done.updates, done.failures).roots.tolist()
             self._ledger.fail([conflict_of(root) for root in roots])

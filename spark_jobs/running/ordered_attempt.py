@@ -16,6 +16,7 @@ from tiercel.spark_jobs.running.batch_attempt import BatchAttempt
 from tiercel.spark_jobs.running.calls.flight import MOST_HELD_BACK
 from tiercel.spark_jobs.running.ordered_backlog import OrderedBacklog, ReadyBacklog
 from tiercel.spark_jobs.running.ordered_inbox import OrderedInbox
+from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, May, Step
 from tiercel.spark_jobs.running.task_order import TaskOrder
 
@@ -25,6 +26,8 @@ class Ordered(Attempt):
 
     def _opened_inbox(self) -> Inbox:
         self._order = TaskOrder(self._around, self.task)
+        # By the last step.
+        self._executed: Sequence[Share] = ()
         return OrderedInbox(super()._opened_inbox(), self._order)
 
     def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
@@ -42,7 +45,15 @@ class Ordered(Attempt):
     def _execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
         done = super()._execute(shares, step, may)
         self._order.note(shares, done)
+        self._executed = shares
         return done
+
+    def _leave(
+        self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
+    ) -> None:
+        super()._leave(covered, done, states, began_ns)
+        if self._committer.conflicted:
+            self._order.note_conflict(self._executed, done)
 
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Give these tuples back to their spout, without blame; the next step covers them."""

@@ -179,6 +179,14 @@ class TaskOrder:
         self.part = dumped if dumped != self._kept else None
         self._kept = dumped
 
+    def note_conflict(self, shares: Sequence[Share], done: Done) -> None:
+        """An earlier attempt at the step did other work: all messages of the step come again. The
+        next step keeps it.
+        """
+        for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
+            if done.lineage.counts[done.record.held + at]:
+                self._note(entry, row, comes_again=True)
+
     def _note(self, entry: OpenEntry, row: int, *, comes_again: bool) -> None:
         key = self._keys_of(entry)[row]
         if key is None or not (comes_again or key in self._awaited):

@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from tiercel import (
     Topology,
     TopologyBuilder,
 )
+from tiercel.queues.consuming.hand_out import Delivery, HandOut
 from tiercel.spark_jobs.running.calling import CallingAttempt
 from tiercel.workers.testing.clock import SimulatedClock
 
@@ -196,51 +198,83 @@ every_kind = pytest.mark.parametrize(("bolt", "config"), KINDS.values(), ids=KIN
 class Message:
     key: str
     number: int
-    # Seconds at which it may be delivered again.
-    at: float = 0.0
+    # Times that it came back to the queue.
+    count: int = 0
 
 
 class Broker:
-    """A queue, a spout and a process that dies now and then, around one bolt task."""
+    """A queue, a spout worker and the process of a bolt task, both of which die now and then.
+
+    The worker holds twice as many messages as may be in flight.
+    """
 
     def __init__(self, bolt: Any, config: Any, script: Script, *, bound: int) -> None:
         self.clock = SimulatedClock()
         self.pump = Pump(topology(bolt, **config), simulated=self.clock)
         self.script = script
         self.bound = bound
+        # RabbitMQ delivers what came back first.
+        self.returned: deque[Message] = deque()
         self.queue: deque[Message] = deque()
-        self.again: list[Message] = []
-        self.flying: dict[int, Message] = {}
+        self.held: dict[int, Message] = {}
+        self.hand_out = HandOut()
+        # Tags of what is in flight, by root, and of what failed, with the end of its back-off.
+        self.flying: dict[int, int] = {}
+        self.failed: list[tuple[float, int]] = []
         self.acked: list[Message] = []
+        self._tags = count(1)
 
-    def run(self, *, kills: float = 0.0, timeouts: float = 0.0, rounds: int = 4_000) -> None:
-        """Until everything is acked."""
+    def run(
+        self, *, kills: float = 0.0, timeouts: float = 0.0, deaths: float = 0.0, rounds: int = 4_000
+    ) -> None:
+        """Until everything is acked: ``kills`` of the bolt's process, ``deaths`` of the worker."""
         chance = self.script.random
         for _ in range(rounds):
-            if not (self.queue or self.again or self.flying):
+            if not (self.queue or self.returned or self.held):
                 return
             self._deliver()
             if self.flying and chance.random() < timeouts:
                 root = chance.choice(list(self.flying))
                 self.pump.ledger.forget([root])
-                self.again.append(self.flying.pop(root))
+                self._fail(self.flying.pop(root))
+            if chance.random() < deaths:
+                self._lose_worker()
             if chance.random() < kills:
                 self._die(chance.randrange(12))
             self.pump.work()
             self._hear()
             self.clock.move_to(self.clock() + 0.5)
-        pytest.fail(f"it stands: {self.queue}, {self.again}, {self.flying}")
+        pytest.fail(f"it stands: {self.queue}, {self.returned}, {self.held}")
 
     def _deliver(self) -> None:
-        # What came again is handed out first.
-        due = [message for message in self.again if message.at <= self.clock()]
-        while len(self.flying) < self.bound and (due or self.queue):
-            message = due.pop(0) if due else self.queue.popleft()
-            if message in self.again:
-                self.again.remove(message)
+        for end, tag in [one for one in self.failed if one[0] <= self.clock()]:
+            self.failed.remove((end, tag))
+            self._give_back(tag)
+        while len(self.held) < 2 * self.bound and (self.returned or self.queue):
+            message = (self.returned or self.queue).popleft()
+            tag = next(self._tags)
+            self.held[tag] = message
+            self.hand_out.add(Delivery(1, tag, b"", message.count, None))
+        for delivery in self.hand_out.take(self.bound - len(self.flying)):
+            message = self.held[delivery.tag]
             [root] = self.pump.feed([message.key, message.number])
-            self.flying[root] = message
+            self.flying[root] = delivery.tag
         self.pump.send()
+
+    def _give_back(self, tag: int) -> None:
+        message = self.held.pop(tag)
+        message.count += 1
+        self.returned.append(message)
+
+    def _fail(self, tag: int) -> None:
+        self.failed.append((self.clock() + 3 * self.script.random.random(), tag))
+
+    def _lose_worker(self) -> None:
+        self.hand_out.clear()
+        self.flying.clear()
+        self.failed.clear()
+        for tag in sorted(self.held):
+            self._give_back(tag)
 
     def _die(self, effects: int) -> None:
         attempt = self.pump.attempts[self.pump.tasks[0]]
@@ -260,13 +294,17 @@ class Broker:
         outcomes = self.pump.feeds[0].read(timedelta(0))
         for root in outcomes.acked:
             if root in self.flying:
-                self.acked.append(self.flying.pop(root))
-        back_off = self.script.random.random() * 3
-        for root in [*outcomes.released, *(failure.root for failure in outcomes.failed)]:
+                self.acked.append(self.held.pop(self.flying.pop(root)))
+        for failure in outcomes.failed:
+            if failure.root in self.flying:
+                self._fail(self.flying.pop(failure.root))
+        for root in outcomes.released:
             if root in self.flying:
-                message = self.flying.pop(root)
-                message.at = self.clock() + back_off * (root not in outcomes.released)
-                self.again.append(message)
+                tag = self.flying.pop(root)
+                if self.held[tag].count:
+                    self._give_back(tag)
+                else:
+                    self.hand_out.add_again(Delivery(1, tag, b"", 0, None))
 
 
 @every_kind
@@ -279,6 +317,9 @@ def test_no_tuple_begins_before_its_predecessor_has_succeeded(bolt, config, seed
     for number in range(8):
         broker.queue += [Message(f"k{key}", number) for key in range(keys)]
     with closing(broker):
-        broker.run(kills=data.draw(st.sampled_from([0.0, 0.2])))
+        broker.run(
+            kills=data.draw(st.sampled_from([0.0, 0.2])),
+            deaths=data.draw(st.sampled_from([0.0, 0.03])),
+        )
     assert script.inversions == []
     assert len(broker.acked) == 8 * keys
