@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.contract import Inbox
-from tiercel.queues.inbox.records import Covered
+from tiercel.queues.inbox.records import Covered, StaleAttemptError
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import Backlog, Share
@@ -54,6 +54,9 @@ class Ordered(Attempt):
         super()._leave(covered, done, states, began_ns)
         if self._committer.conflicted:
             self._order.note_conflict(self._executed, done)
+            # Before the step is finished: one that is finished is not repeated.
+            if not self._patiently(self._inbox.seal(covered).perform):
+                raise StaleAttemptError("a newer attempt or run has taken the inbox over")
 
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Give these tuples back to their spout, without blame; the next step covers them."""

@@ -22,6 +22,7 @@ from tiercel.spark_jobs.running.order.awaited import Awaited
 from tiercel.spark_jobs.running.order.keys import TupleKeys
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.ordering import ordered_by_of
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class TaskOrder:
         self.component = topology.component_of(task)
         self._task = task
         self._keys = TupleKeys(topology, self.component)
-        self._awaited = Awaited(around.loop.time, around.wall, *_times(topology))
+        self._awaited = Awaited(around.loop.time, around.wall, *_times(topology, self.component))
         # As the newest step that was sealed has it.
         self._kept = b""
         # What the step at work is to keep; None: what the one before kept.
@@ -175,17 +176,21 @@ class TaskOrder:
                     self._awaited.failed(key, self._keys.identity(tup))
             for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
                 self._note(entry, row, comes_again=_comes_again(done, record.held + at))
-        dumped = self._awaited.dump() if self._awaited else b""
-        self.part = dumped if dumped != self._kept else None
-        self._kept = dumped
+        self._keep()
 
     def note_conflict(self, shares: Sequence[Share], done: Done) -> None:
-        """An earlier attempt at the step did other work: all messages of the step come again. The
-        next step keeps it.
+        """An earlier attempt at the step did other work: all messages of the step come again, which
+        must be kept before it is finished.
         """
         for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
             if done.lineage.counts[done.record.held + at]:
                 self._note(entry, row, comes_again=True)
+        self._keep()
+
+    def _keep(self) -> None:
+        dumped = self._awaited.dump() if self._awaited else b""
+        self.part = dumped if dumped != self._kept else None
+        self._kept = dumped
 
     def _note(self, entry: OpenEntry, row: int, *, comes_again: bool) -> None:
         key = self._keys_of(entry)[row]
@@ -225,11 +230,12 @@ def _comes_again(done: Done, row: int) -> bool:
     return row in record.reasons and row not in record.later and bool(done.lineage.counts[row])
 
 
-def _times(topology: Topology) -> tuple[float, float | None]:
+def _times(topology: Topology, component: str) -> tuple[float, float | None]:
     """Return for how long a tuple is awaited, and for how long its successors are held.
 
     A queue has a message again after its back-off. Other spouts may never emit it again, and what
-    they are given back fails: so their tuples are held, and not until they time out.
+    they are given back fails: so their tuples are held, and not until they time out. What a bolt
+    awaits may be held back by an ordered one before it, which gives up first.
     """
     config = topology.config
     timeout_s = config.message_timeout_secs
@@ -242,7 +248,20 @@ def _times(topology: Topology) -> tuple[float, float | None]:
         for spout in spouts
         if isinstance(spout, QueueSpout)
     ]
-    return max(_PATIENCE_S, _TIMEOUTS * timeout_s) + max(back_offs, default=0.0), hold_s
+    patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + max(back_offs, default=0.0)
+    return (1 + _ordered_before(topology, component)) * patience_s, hold_s
+
+
+def _ordered_before(topology: Topology, component: str) -> int:
+    """Number of ordered bolts that a tuple of this one may have passed."""
+    before: set[str] = set()
+    ahead = [component]
+    while ahead:
+        for source in topology.bolts[ahead.pop()].subscriptions:
+            if source.component in topology.bolts and source.component not in before:
+                before.add(source.component)
+                ahead.append(source.component)
+    return sum(bool(ordered_by_of(topology.bolts[bolt])) for bolt in before - {component})
 
 
 def _is_given_back_to(spout: Spout) -> bool:

@@ -164,13 +164,44 @@ def topology(bolt: Any, **config: Any) -> Topology:
     )
     if bolt.output_fields:
         # Values that no bolt receives are not looked at.
-        builder.set_bolt("next", Ignoring()).shuffle_grouping("bolt")
+        next_bolt = builder.set_bolt("next", Second(), config=_order_of(bolt))
+        if _order_of(bolt):
+            next_bolt.fields_grouping("bolt", "key")
+        else:
+            next_bolt.shuffle_grouping("bolt")
     return builder.build()
 
 
-class Ignoring(BasicBolt):
+def _order_of(bolt: Any) -> dict[str, str]:
+    return {"ordered_by": "key"} if "key" in bolt.output_fields else {}
+
+
+class Second(BasicBolt):
+    """Receives what the first bolt emits."""
+
+    script: ClassVar[Script]
+
     def execute(self, tup, collector):
-        pass
+        if tup.fields == ("key", "number"):
+            self.script.do(*tup.values)
+
+
+class Passing(Scripted, BasicBolt):
+    output_fields = "key string, number long"
+
+    def execute(self, tup, collector):
+        self.script.do(*tup.values)
+        collector.emit(tup.values)
+
+
+class PassingLater(Scripted, AsyncBolt):
+    output_fields = "key string, number long"
+
+    async def execute(self, tup, collector):
+        self.script.begin(*tup.values)
+        await asyncio.sleep(self.script.random.random())
+        self.script.end(*tup.values)
+        collector.emit(tup.values)
 
 
 class GivenBack(Source):
@@ -322,4 +353,25 @@ def test_no_tuple_begins_before_its_predecessor_has_succeeded(bolt, config, seed
             deaths=data.draw(st.sampled_from([0.0, 0.03])),
         )
     assert script.inversions == []
+    assert len(broker.acked) == 8 * keys
+
+
+@pytest.mark.parametrize(
+    ("bolt", "config"),
+    [(Passing(), {}), (Passing(), {"threads": 3}), (PassingLater(), {})],
+    ids=["basic", "threads", "async"],
+)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), data=st.data())
+def test_no_tuple_overtakes_another_on_its_way_to_the_next_bolt(bolt, config, seed, data) -> None:
+    """Not even where a repeated step does other work: the effects of the first time stay."""
+    script = Scripted.script = Script(seed, data.draw(st.sampled_from([0.1, 0.3])))
+    second = Second.script = Script(seed + 1, 0.1)
+    broker = Broker(bolt, config, script, bound=data.draw(st.sampled_from([4, 12, 100])))
+    keys = data.draw(st.integers(1, 5))
+    for number in range(8):
+        broker.queue += [Message(f"k{key}", number) for key in range(keys)]
+    with closing(broker):
+        broker.run(kills=0.3)
+    assert (script.inversions, second.inversions) == ([], [])
     assert len(broker.acked) == 8 * keys
