@@ -47,7 +47,8 @@ class QueueSpout(Spout):
     copy and before its ack leaves both: such a message comes twice.
 
     What is released (its driver was restarted, Redis lost the ledger) is emitted again from here,
-    at once and as often as it is released; it counts as no failure and costs the message nothing.
+    at once; it counts as no failure and costs the message nothing. The third time, and if it had
+    come back before, the broker delivers it again, where returns cost a message nothing either.
     Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
     it (five minutes) has it give messages back to the broker.
 

@@ -13,6 +13,10 @@ from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES, UNEMITTED_S
 from tiercel.queues.retry import delivered_before
 
+# Releases after which a message comes again by the broker: a driver that is restarted releases it
+# once.
+RELEASES = 2
+
 
 class Epoch:
     """Everything of one channel. All of it runs on the I/O thread, except ``take``.
@@ -175,13 +179,16 @@ class Epoch:
         """Hand it out once more, from here, without blame. It costs the message nothing.
 
         One that is old is given back instead: it shall not be too old for the consumer timeout
-        when it is done. So is one that the broker delivers not for the first time: what waits for
-        another message (``ordered_by``), which may come behind it, must not fill the prefetch.
+        when it is done. So is one that the broker delivers not for the first time, and one that is
+        released again and again: what waits for another message (``ordered_by``), which the broker
+        may not have delivered yet, must not fill the prefetch.
         """
-        comes_back = bool(delivery.delivery_count) and self._limit.returns_are_free
-        if self._taking and not comes_back and not self._is_old(delivery):
-            self.messages.add(delivery)
-            self._hand_out.add_again(delivery)
+        often = bool(delivery.delivery_count) or delivery.releases >= RELEASES
+        goes_back = often and self._limit.returns_are_free
+        if self._taking and not goes_back and not self._is_old(delivery):
+            again = delivery._replace(releases=delivery.releases + 1)
+            self.messages.add(again)
+            self._hand_out.add_again(again)
             self._settings.wake()
         else:
             self.messages.give_back(delivery)

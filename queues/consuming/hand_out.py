@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 
@@ -20,14 +21,16 @@ class Delivery(NamedTuple):
     properties: Any
     # Time of delivery, in monotonic seconds.
     arrived_s: float = 0.0
+    # Times that it was released since.
+    releases: int = 0
 
 
 class HandOut:
-    """Three lines: messages that the broker delivers once more, behind them those that were
-    released here, and behind these the new ones.
+    """Three lines: messages that the broker delivers once more and, in turn with them, those that
+    were released here; behind both the new ones.
 
-    So a message that failed is not held up by those that were behind it, which may wait for it
-    (``ordered_by``) and fill what may be in flight.
+    Any of them may wait for any other one that came before it (``ordered_by``), and comes once more
+    if it has waited for long: so none is held up for good by those of another line.
 
     One thread puts messages in and may take them out again; another one takes them. A deque's ends
     are thread-safe, asking it for its length before is not.
@@ -38,6 +41,7 @@ class HandOut:
         self._released: deque[Delivery] = deque()
         self._fresh: deque[Delivery] = deque()
         self._lines = (self._came_back, self._released, self._fresh)
+        self._released_next = False
 
     def add(self, delivery: Delivery) -> bool:
         """Put it behind all others of its line; True if there was none."""
@@ -52,12 +56,15 @@ class HandOut:
     def take(self, limit: int) -> list[Delivery]:
         """The next messages, ``limit`` at most."""
         found: list[Delivery] = []
-        for line in self._lines:
-            try:
-                while len(found) < limit:
-                    found.append(line.popleft())
-            except IndexError:
-                continue
+        first = (self._came_back, self._released)
+        while len(found) < limit and (first[0] or first[1]):
+            line = first[self._released_next] or first[not self._released_next]
+            self._released_next = not self._released_next
+            with suppress(IndexError):  # taken out meanwhile
+                found.append(line.popleft())
+        with suppress(IndexError):
+            while len(found) < limit:
+                found.append(self._fresh.popleft())
         return found
 
     def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:

@@ -28,6 +28,7 @@ from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, May, Step, StepOf
 from tiercel.spark_jobs.running.step_setup import StepSetup
+from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.placement import behind, cycle_of
@@ -186,7 +187,8 @@ class Attempt:
         log.info(
             "task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"}
         )
-        entries = self._inbox.read([*sealed.whole, *sealed.part])
+        # In another order than the first time it would do other work.
+        entries = self._inbox.read(sorted([*sealed.whole, *sealed.part], key=place))
         backlog, self._backlog = self._backlog, Backlog(opened.done)
         self._backlog.add(entries, self._read)
         ticks: list[Chunk] = []

@@ -18,6 +18,7 @@ from tests.support.broker import (
 )
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.consuming.channel import RELEASES
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
 
@@ -157,18 +158,31 @@ def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amq
             desk.consumer.fail(delivery.epoch, delivery.tag)
 
 
-def test_a_message_that_is_released_again_and_again_is_handed_out_from_here_and_costs_it_nothing(
-    amqp_url,
-):
+def test_a_message_that_is_released_is_handed_out_from_here_and_costs_it_nothing(amqp_url):
     queue = filled(amqp_url, b"innocent")
     with Desk(amqp_url, queue.name) as desk:
-        for _ in range(30):
+        for _ in range(RELEASES):
             delivery = desk.next()
             assert (delivery.tag, delivery.delivery_count) == (1, 0)
             desk.consumer.release(delivery.epoch, delivery.tag)
         desk.ack(desk.next())
         desk.wait_for("acked_to_broker")
         assert desk.counts["delivered"] == 1
+    assert ready(amqp_url, queue.name) == 0
+
+
+def test_a_message_that_is_released_again_and_again_comes_by_the_broker_behind_the_others(
+    amqp_url,
+):
+    """It may wait for one that the broker could not deliver else."""
+    queue = filled(amqp_url, b"innocent", delivery_limit=2)
+    with Desk(amqp_url, queue.name, delivery_limit=2) as desk:
+        for released in range(30):
+            delivery = desk.next()
+            assert delivery.delivery_count == max(0, released - RELEASES)
+            desk.consumer.release(delivery.epoch, delivery.tag)
+        desk.ack(desk.next())
+        desk.wait_for("acked_to_broker")
     assert ready(amqp_url, queue.name) == 0
 
 

@@ -1,4 +1,4 @@
-"""Messages are handed out in the order of the queue: those that come once more come first."""
+"""Messages that come once more are handed out before those that are new."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def delivery(tag: int, count: int | None = 0) -> Delivery:
     return Delivery(1, tag, b"", count, None)
 
 
-def test_what_the_broker_delivers_once_more_is_handed_out_first_then_what_was_released() -> None:
+def test_what_comes_once_more_is_handed_out_before_what_is_new_whichever_way_it_came() -> None:
     line = HandOut()
     assert line.add(delivery(1))
     assert not line.add(delivery(2))
@@ -17,8 +17,11 @@ def test_what_the_broker_delivers_once_more_is_handed_out_first_then_what_was_re
     assert line.add(delivery(4, count=1)), "the first one of its line wakes the spout"
     line.add(delivery(5, count=2))
     line.add(delivery(6, count=None))
-    assert [each.tag for each in line.take(2)] == [4, 5]
-    assert [each.tag for each in line.take(9)] == [3, 1, 2, 6]
+    line.add(delivery(7, count=1))
+    line.add_again(delivery(8))
+    assert [each.tag for each in line.take(1)] == [4]
+    assert [each.tag for each in line.take(2)] == [3, 5], "in turn, also from call to call"
+    assert [each.tag for each in line.take(9)] == [8, 7, 1, 2, 6]
     assert line.take(1) == []
 
 

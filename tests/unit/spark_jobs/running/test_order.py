@@ -31,6 +31,7 @@ from tiercel import (
     Topology,
     TopologyBuilder,
 )
+from tiercel.queues.consuming.channel import RELEASES
 from tiercel.queues.consuming.hand_out import Delivery, HandOut
 from tiercel.spark_jobs.running.calling import CallingAttempt
 from tiercel.workers.testing.clock import SimulatedClock
@@ -231,6 +232,8 @@ class Message:
     number: int
     # Times that it came back to the queue.
     count: int = 0
+    # Times that it was released since.
+    releases: int = 0
 
 
 class Broker:
@@ -295,6 +298,7 @@ class Broker:
     def _give_back(self, tag: int) -> None:
         message = self.held.pop(tag)
         message.count += 1
+        message.releases = 0
         self.returned.append(message)
 
     def _fail(self, tag: int) -> None:
@@ -332,7 +336,9 @@ class Broker:
         for root in outcomes.released:
             if root in self.flying:
                 tag = self.flying.pop(root)
-                if self.held[tag].count:
+                message = self.held[tag]
+                message.releases += 1
+                if message.count or message.releases > RELEASES:
                     self._give_back(tag)
                 else:
                     self.hand_out.add_again(Delivery(1, tag, b"", 0, None))
