@@ -268,8 +268,7 @@ class Attempt:
         )
 
     def _opened_inbox(self) -> Inbox:
-        around = self._around
-        return around.inboxes.open(around.run, self.task, self.sender.attempt)
+        return self._around.inboxes.open(self._around.run, self.task, self.sender.attempt)
 
     def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
         return Backlog(done)

@@ -212,6 +212,26 @@ def test_a_process_that_dies_anywhere_in_a_commit_is_repeated_and_counts_once(
     assert cluster.ledger.pending() == 0
 
 
+def test_a_repeated_step_has_its_tuples_in_the_order_of_the_inbox(
+    held: Held, closing: ExitStack
+) -> None:
+    """Also where it covers part of one entry and all of a later one: else it does other work."""
+    held.free |= {"b", "c"}
+    cluster = InboxCluster(topology())
+    cluster.emit([["a"], ["b"]])
+    cluster.emit([["c"]])
+    with killed_after(1):
+        doomed = cluster.attempt(FIRST)
+        closing.callback(doomed.close)
+        while held.began != ["a", "b", "c"] or held.now > 1:
+            doomed.turn(0.0)
+        wait_until(lambda: doomed.turn(0.0))
+    held.began.clear()
+    successor = cluster.attempt(FIRST)
+    closing.callback(successor.close)
+    assert held.began == ["b", "c"]
+
+
 def test_after_one_death_what_was_under_way_is_under_way_at_once_again(
     held: Held, closing: ExitStack
 ) -> None:
