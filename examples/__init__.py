@@ -3,6 +3,7 @@
 word_count          sentences from RabbitMQ, split, counted by word in a state
 arrow_word_count    the same with whole record batches, into another queue
 invoices            from queue to queue
+webhooks            from a queue to web servers, hundreds at once, so many per second
 bulk_insert         from a queue into a database, one transaction per batch
 model               a model that is given batches, loaded once per process
 reliable_sentences  a spout of your own that replays what failed

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -17,6 +20,7 @@ from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.examples.webhooks import PORT
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -169,6 +173,35 @@ def each_line_comes_out_with_its_language(example: Example) -> None:
     assert found == dict.fromkeys(lines, "English")
 
 
+class Partners(BaseHTTPRequestHandler):
+    """Takes everything; busy for every fifth event, once."""
+
+    taken: ClassVar[Counter[str]] = Counter()
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def do_POST(self) -> None:
+        event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["event"]
+        self.asked[event] += 1
+        busy = event.endswith("0") and self.asked[event] == 1
+        self.taken[event] += not busy
+        self.send_response(503 if busy else 204)
+        self.send_header("Retry-After", "1")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+def each_event_is_posted_also_to_a_partner_that_was_busy(example: Example) -> None:
+    events = [{"partner": f"partner{number % 10}", "event": str(number)} for number in range(500)]
+    with ThreadingHTTPServer(("127.0.0.1", PORT), Partners) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        example.publish("events", [json.dumps(event).encode() for event in events])
+        wait_until(lambda: len(Partners.taken) == 500, 300, "every event to be taken")
+        wait_until(lambda: example.counted("events", "acked") >= 500, 60, "every event's ack")
+        server.shutdown()
+
+
 # Condition to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
@@ -177,6 +210,7 @@ RUNS: dict[str, Callable[[Example], None]] = {
     "model": each_line_comes_out_with_its_language,
     "random_sentences": what_was_forgotten_times_out_and_comes_again,
     "reliable_sentences": what_failed_comes_again_until_it_is_done,
+    "webhooks": each_event_is_posted_also_to_a_partner_that_was_busy,
     "word_count": words_are_counted,
 }
 

@@ -1,0 +1,89 @@
+"""Events to the web servers of partners, hundreds at once: ``tiercel run
+tiercel.examples.webhooks:topology``.
+
+    echo '{"partner": "mews", "event": "the falcon is back"}' | tiercel publish events -
+
+Each is posted to ``http://127.0.0.1:8311/mews``, 20 per second and partner. One that answers 429 or
+503 gets the event again when it says (``Retry-After``), without blame and however often; meanwhile
+the event lies at the broker. Whatever else is no success fails the event, and after the delivery
+limit it lies among the dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tiercel import (
+    AsyncBolt,
+    AsyncCollector,
+    QueueSpout,
+    RetryLater,
+    Topology,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
+
+PORT = 8311
+_BUSY = frozenset({429, 503})
+_PATIENCE_S = 5.0
+
+
+class DeliveryError(Exception):
+    """The partner did not take the event."""
+
+
+class Deliver(AsyncBolt):
+    """Posts each tuple; the tuples of others wait for no answer."""
+
+    concurrency = 200
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - each task is alike
+        self.host = config["host"]
+        self.port = config["port"]
+
+    async def execute(self, tup: Tuple, collector: AsyncCollector) -> None:  # noqa: ARG002 - nothing to emit
+        body = json.dumps({"event": tup["event"]}).encode()
+        async with asyncio.timeout(10):
+            status, headers = await self.post(f"/{quote(tup['partner'], safe='')}", body)
+        if status in _BUSY:
+            seconds = headers.get("retry-after", "")
+            raise RetryLater(
+                float(seconds) if seconds.isdecimal() else _PATIENCE_S,
+                f"{tup['partner']} answers {status}",
+                blame=False,
+            )
+        if not 200 <= status < 300:
+            raise DeliveryError(f"{tup['partner']} answers {status}")
+
+    async def post(self, path: str, body: bytes) -> tuple[int, dict[str, str]]:
+        """Return status and headers of the answer. A client such as aiohttp keeps connections."""
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            writer.write(
+                f"POST {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                + body
+            )
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        finally:
+            writer.close()
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+        return int(head[0].split(" ")[1]), headers
+
+
+def topology() -> Topology:
+    builder = TopologyBuilder("webhooks")
+    builder.set_spout("events", QueueSpout("events", fields="partner string, event string"))
+    config = {
+        "host": "127.0.0.1",
+        "port": PORT,
+        "rate_limit": "20/s",
+        "rate_limit_by": "partner",
+    }
+    builder.set_bolt("deliver", Deliver(), config=config).shuffle_grouping("events")
+    return builder.build()
