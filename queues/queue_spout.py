@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
-from tiercel.queues.errors import BadBodyError
+from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
+from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
@@ -39,6 +41,12 @@ class QueueSpout(Spout):
     the last reason; so does, at once, a body that does not fit ``fields``, one above 16 MiB, or a
     message that a grouping raises on.
 
+    The tuple has the ``fields`` of the body, and behind them a column for each of the named
+    ``properties``: message_id, correlation_id, reply_to, content_type, content_encoding, type,
+    app_id, user_id, exchange, routing_key and queue (string), headers (map<string,string>),
+    priority and delivery_count (int), timestamp (timestamp), redelivered (boolean). A mapping
+    gives the columns other names: ``{"type": "kind"}``. A property that is not there is null.
+
     What is released (its driver was restarted, Redis lost the ledger) is emitted again from here,
     at once and as often as it is released; it counts as no failure and costs the message nothing.
     Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
@@ -53,6 +61,7 @@ class QueueSpout(Spout):
         queue: str,
         fields: str = _DEFAULT_FIELDS,
         *,
+        properties: Sequence[str] | Mapping[str, str] = (),
         format: Format | None = None,  # noqa: A002 - reads best where it is used
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
@@ -71,7 +80,10 @@ class QueueSpout(Spout):
             raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
         # an impossible combination fails here, not in a worker
         decoder_for(Schema.parse(fields), format)
-        self.output_fields = fields
+        self.properties = PropertyColumns.of(properties)
+        self.body_fields = fields
+        self.output_fields = self.properties.after(fields)
+        Schema.parse(self.output_fields)
         self._queue = WorkQueue(
             name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare
         )
@@ -81,6 +93,8 @@ class QueueSpout(Spout):
         self._expected = -1
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
+        # None: no property is named.
+        self._read: Callable[[Delivery], list[Any]] | None = None
         self._context: SpoutContext | None = None
         self._task = -1
 
@@ -94,7 +108,8 @@ class QueueSpout(Spout):
         self._context = context
         self._task = context.task_id
         self._expected = -1
-        self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
+        self._decode = decoder_for(Schema.parse(self.body_fields), self._format)
+        self._read = self.properties.reader(self._queue.name) if self.properties.columns else None
         settings = ConsumerSettings(
             queue=self._queue,
             wake=context.wake,
@@ -178,6 +193,7 @@ class QueueSpout(Spout):
         """
         consumer = self._consumer
         decode = self._decode
+        read = self._read
         task = self._task
         if consumer is None or decode is None:
             raise RuntimeError("open the spout first")
@@ -186,7 +202,10 @@ class QueueSpout(Spout):
             for delivery in deliveries:
                 msg_id = MessageId(task, delivery.epoch, delivery.tag)
                 try:
-                    decoded.append((msg_id, decode(delivery.body)))
+                    values = decode(delivery.body)
+                    if read is not None:
+                        values += read(delivery)
+                    decoded.append((msg_id, values))
                 except Exception as error:  # noqa: BLE001 - a message harms itself alone
                     self._refuse(collector, msg_id, error)
         return decoded
@@ -201,7 +220,7 @@ class QueueSpout(Spout):
         return True
 
     def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: Exception) -> None:
-        if isinstance(error, BadBodyError):
+        if isinstance(error, (BadBodyError, BadPropertyError)):
             reason = str(error)
         elif isinstance(error, ValueError):
             reason = f"does not fit the fields: {error}"

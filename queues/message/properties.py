@@ -82,7 +82,7 @@ class PropertyColumns:
             if name in columns:
                 raise SchemaError(f"properties names {name!r} twice; name each once")
             columns[name] = properties[name] if renamed else name
-        return cls(MappingProxyType(columns))
+        return cls(columns)
 
     def after(self, fields: str) -> str:
         """Return the DDL of a stream with these columns after its own ``fields``."""
