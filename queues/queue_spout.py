@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.bindings import Binding
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.consuming.hand_out import Delivery
@@ -53,7 +54,11 @@ class QueueSpout(Spout):
     it (five minutes) has it give messages back to the broker.
 
     The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
-    is used as it is.
+    is used as it is. Each of ``bindings`` binds it to an exchange: ``("events", "order.*")``, or
+    ``("events", {"format": "pdf"})`` for a headers exchange, or ``("events",)`` for a fanout
+    exchange. An exchange that is missing is made, as a topic exchange in the first case; a third
+    item names another type: ``("events", "order", "direct")``. RabbitMQ forgets no binding by
+    itself: one that is not wanted any more is unbound by hand.
     """
 
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
@@ -67,26 +72,22 @@ class QueueSpout(Spout):
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
+        bindings: Sequence[Sequence[Any]] = (),
     ) -> None:
         """``format`` is text, json or bytes; by default what suits the fields.
 
         Raises SchemaError or ValueError.
         """
-        if not queue or len(f"{queue}.dead".encode()) > 255:
-            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
-        if not 1 <= prefetch <= 65535:
-            raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
-        if delivery_limit < 1:
-            raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
-        # an impossible combination fails here, not in a worker
-        decoder_for(Schema.parse(fields), format)
+        self._queue = WorkQueue(
+            name=queue,
+            delivery_limit=delivery_limit,
+            retry=retry or DEFAULT_RETRY,
+            declare=declare,
+            bindings=tuple(map(Binding.of, bindings)),
+        )
         self.properties = PropertyColumns.of(properties)
         self.body_fields = fields
         self.output_fields = self.properties.after(fields)
-        Schema.parse(self.output_fields)
-        self._queue = WorkQueue(
-            name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare
-        )
         self._format = format
         self._prefetch = prefetch
         # Last argument of ``expect``; -1: not called yet.
@@ -97,6 +98,7 @@ class QueueSpout(Spout):
         self._read: Callable[[Delivery], list[Any]] | None = None
         self._context: SpoutContext | None = None
         self._task = -1
+        self._check()
 
     @property
     def queue(self) -> WorkQueue:
@@ -180,6 +182,22 @@ class QueueSpout(Spout):
         if self._consumer is not None:
             self._consumer.stop(grace)
             self._consumer = None
+
+    def _check(self) -> None:
+        """Raise SchemaError or ValueError for settings that would fail in a worker."""
+        queue = self._queue
+        if not queue.name or len(queue.dead.encode()) > 255:
+            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue.name[:50]!r}")
+        if not 1 <= self._prefetch <= 65535:
+            raise ValueError(f"prefetch must be 1 to 65535, not {self._prefetch}")
+        if queue.delivery_limit < 1:
+            raise ValueError(f"delivery_limit must be at least 1, not {queue.delivery_limit}")
+        if queue.bindings and not queue.declare:
+            raise ValueError(
+                "declare=False leaves the queue as it is, and bindings bind it: leave one out"
+            )
+        decoder_for(Schema.parse(self.body_fields), self._format)
+        Schema.parse(self.output_fields)
 
     @property
     def _started(self) -> Consumer:

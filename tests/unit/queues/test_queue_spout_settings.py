@@ -31,6 +31,7 @@ def test_it_travels_before_it_is_opened():
         ({"queue": "q", "properties": ["colour"]}, SchemaError),
         ({"queue": "q", "properties": "message_id"}, SchemaError),
         ({"queue": "q", "fields": "type string", "properties": ["type"]}, SchemaError),
+        ({"queue": "q", "bindings": [("e", "k")], "declare": False}, ValueError),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_where_it_is_written(arguments, error):
