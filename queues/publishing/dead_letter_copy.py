@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from pika import BasicProperties
 
@@ -18,6 +19,8 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.message.header_text import BROKER_HEADERS, published_headers
+from tiercel.queues.message.properties import Arrived
 from tiercel.queues.publishing.outlet import Outlet, Publication
 
 log = logging.getLogger(__name__)
@@ -29,14 +32,14 @@ _REASON_BYTES = 2_000
 # agree on by default.
 _FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
-_BROKER_HEADERS = frozenset(
-    (
-        "x-delivery-count",
-        "x-acquired-count",
-        "CC",  # would send copies to the queues named there
-        "BCC",
-    )
-)
+
+
+class Opened(Arrived, Protocol):
+    """A message that came from its queue."""
+
+    @property
+    def body(self) -> bytes:
+        """Its body."""
 
 
 class DeadLetterWriter:
@@ -53,7 +56,7 @@ class DeadLetterWriter:
         self._outlet: Outlet | None = None
 
     def copy(
-        self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]
+        self, message: Opened, reason: str, done: Callable[[QueuesError | None], None]
     ) -> None:
         """Copy it; ``done`` is called once, on another thread, with None when the dead-letter
         queue has the copy.
@@ -63,7 +66,9 @@ class DeadLetterWriter:
                 self._address, f"tiercel dead letters of {self._queue}", self._prepare
             )
         outlet = self._outlet
-        copy = dead_letter_properties(properties, self._queue, reason)
+        body = message.body
+        published = published_headers(message.exchange, message.routing_key)
+        copy = dead_letter_properties(message.properties, self._queue, reason, published)
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
@@ -87,8 +92,11 @@ class DeadLetterWriter:
             declare_dead_letter_queue(connection, self._address, self._dead)
 
 
-def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with the reason.
+def dead_letter_properties(
+    properties: Any, queue: str, reason: str, published: Mapping[str, str] = MappingProxyType({})
+) -> BasicProperties:
+    """The properties of the copy: the original's, persistent, with the reason and with what is said
+    of its publication.
 
     What only fits the original is left out. So are headers that cannot be read or do not fit into a
     frame beside the reason, which then says so.
@@ -96,13 +104,15 @@ def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicPro
     headers = Headers.of(properties.headers)
     if headers.unreadable:
         reason = f"{reason}; headers left out: {headers.unreadable}"
-    copy = copy_properties(properties, clean_headers(headers).plus(_ours(queue, reason)))
+    kept = clean_headers(headers).plus(published)
+    copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
     if size_of(copy) > _FRAME_BYTES:
         reason = (
             f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
             "too large with the reason"
         )
-        copy = copy_properties(properties, Headers().plus(_ours(queue, reason)))
+        kept = Headers.of(published)
+        copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
     return copy
 
 
@@ -129,7 +139,7 @@ def copy_properties(properties: Any, headers: Headers) -> BasicProperties:
 
 def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
     """The headers that may travel with a copy, byte for byte as they came."""
-    return Headers.of(headers).without(_BROKER_HEADERS.__contains__)
+    return Headers.of(headers).without(BROKER_HEADERS.__contains__)
 
 
 def size_of(properties: BasicProperties) -> int:
