@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tiercel.queues.errors import (
         AddressError,
         BadBodyError,
+        BadPropertyError,
         BrokerRefusedError,
         BrokerUnavailableError,
+        ExchangeMissingError,
         MessageTooLargeError,
         NackedError,
         PublishRefusedError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         SchemaError,
         ServerTooOldError,
     )
+    from tiercel.queues.message.outgoing import OutgoingMessage
     from tiercel.queues.publishing.dead_letters import DeadLetter
     from tiercel.queues.publishing.publisher import Publisher
     from tiercel.queues.queue_spout import MessageId, QueueSpout
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
     from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
     from tiercel.spark_jobs.bolts.context import TopologyContext
+    from tiercel.spark_jobs.bolts.fields import field
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -77,6 +81,7 @@ __all__ = [
     "ArrowCollector",
     "BadAnchorsError",
     "BadBodyError",
+    "BadPropertyError",
     "BadStateError",
     "BadValuesError",
     "BasicBolt",
@@ -89,6 +94,7 @@ __all__ = [
     "CustomGrouping",
     "DeadLetter",
     "DirectStreamError",
+    "ExchangeMissingError",
     "Field",
     "ForeignTupleError",
     "Grouping",
@@ -98,6 +104,7 @@ __all__ = [
     "MessageTooLargeError",
     "MsgId",
     "NackedError",
+    "OutgoingMessage",
     "OutputCollector",
     "PublishRefusedError",
     "Publisher",
@@ -130,6 +137,7 @@ __all__ = [
     "UnknownStreamError",
     "WorkQueue",
     "declare_queue",
+    "field",
 ]
 
 # Each module with the names that are taken from it.
@@ -148,8 +156,10 @@ _PLACES = {
     "tiercel.queues.errors": (
         "AddressError",
         "BadBodyError",
+        "BadPropertyError",
         "BrokerRefusedError",
         "BrokerUnavailableError",
+        "ExchangeMissingError",
         "MessageTooLargeError",
         "NackedError",
         "PublishRefusedError",
@@ -158,6 +168,7 @@ _PLACES = {
         "SchemaError",
         "ServerTooOldError",
     ),
+    "tiercel.queues.message.outgoing": ("OutgoingMessage",),
     "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
     "tiercel.queues.publishing.publisher": ("Publisher",),
     "tiercel.queues.queue_spout": (
@@ -187,6 +198,7 @@ _PLACES = {
         "OutputCollector",
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
+    "tiercel.spark_jobs.bolts.fields": ("field",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),

@@ -10,13 +10,14 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from pika.exceptions import ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import PRECONDITION_FAILED
-from tiercel.queues.broker.connection import translate
+from tiercel.queues.broker.connection import connected, translate
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +116,21 @@ def _declare(connection: Any, address: Address, binding: Binding) -> str | None:
     else:
         return binding.type
     # It has other properties, or may not be made by this user: then it must be there.
-    look_for_exchange(connection, address, binding.exchange)
+    _look(connection, address, binding.exchange)
     return None
 
 
-def look_for_exchange(connection: Any, address: Address, exchange: str) -> None:
+def find_exchange(amqp_url: str, exchange: str, patience: timedelta = timedelta(0)) -> None:
+    """Look for an exchange over a connection of its own.
+
+    Raises ExchangeMissingError, AddressError, BrokerUnavailableError, BrokerRefusedError.
+    """
+    address = Address.parse(amqp_url)
+    with connected(address, "tiercel declare", patience) as connection:
+        _look(connection, address, exchange)
+
+
+def _look(connection: Any, address: Address, exchange: str) -> None:
     """Raise ExchangeMissingError if there is no such exchange."""
     try:
         connection.channel().exchange_declare(exchange, passive=True)

@@ -26,6 +26,10 @@ class Arrived(Protocol):
     """A message as it arrived; ``consuming.hand_out.Delivery`` is one."""
 
     @property
+    def body(self) -> bytes:
+        """Its body."""
+
+    @property
     def properties(self) -> Any:
         """Pika's ``BasicProperties``."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from pika import BasicProperties
 
@@ -21,7 +21,8 @@ from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
 from tiercel.queues.message.header_text import BROKER_HEADERS, published_headers
 from tiercel.queues.message.properties import Arrived
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,6 @@ _REASON_BYTES = 2_000
 # agree on by default.
 _FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
-
-
-class Opened(Arrived, Protocol):
-    """A message that came from its queue."""
-
-    @property
-    def body(self) -> bytes:
-        """Its body."""
 
 
 class DeadLetterWriter:
@@ -56,7 +49,7 @@ class DeadLetterWriter:
         self._outlet: Outlet | None = None
 
     def copy(
-        self, message: Opened, reason: str, done: Callable[[QueuesError | None], None]
+        self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
     ) -> None:
         """Copy it; ``done`` is called once, on another thread, with None when the dead-letter
         queue has the copy.
@@ -75,11 +68,11 @@ class DeadLetterWriter:
                 # The dead-letter queue may have been deleted: a new connection begins
                 # with declaring it.
                 outlet.reconnect(error)
-                outlet.submit(Publication(self._dead, body, copy, done))
+                outlet.submit(Publication("", self._dead, body, copy, done))
             else:
                 done(error)
 
-        outlet.submit(Publication(self._dead, body, copy, first_try))
+        outlet.submit(Publication("", self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
         """Wait for what is on its way, at most so long, then end."""
