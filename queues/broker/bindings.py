@@ -50,7 +50,9 @@ class Binding:
         """
         if isinstance(given, str) or not isinstance(given, Sequence) or not 1 <= len(given) <= 3:
             raise ValueError(f"{given!r:.80} is no binding: {_FORM}")
-        exchange, key, type_ = (*given, *("", None)[len(given) - 1 :])
+        exchange = given[0]
+        key = given[1] if len(given) > 1 else ""
+        type_ = given[2] if len(given) > 2 else None
         headers = key if isinstance(key, Mapping) else {}
         routing_key = "" if isinstance(key, Mapping) else key
         inferred = "headers" if headers else "topic" if routing_key else "fanout"

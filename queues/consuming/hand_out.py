@@ -44,7 +44,7 @@ class HandOut:
         # By priority; those without one are in ``_fresh``.
         self._urgent: dict[int, deque[Delivery]] = {}
         # All of them, in order; never changed but replaced, for both threads read it.
-        self._lines = (self._again, self._fresh)
+        self._lines: tuple[deque[Delivery], ...] = (self._again, self._fresh)
 
     def add(self, delivery: Delivery) -> bool:
         """Put it behind all others of its priority; True if there was none in that line."""
