@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tiercel.queues.inbox.chunk import Chunk
-from tiercel.queues.schema import TEXTS, python_values
+from tiercel.queues.values import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
 OPEN, ACKED, FAILED = range(3)

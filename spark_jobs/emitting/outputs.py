@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tiercel.queues.schema import TEXTS, Schema
+from tiercel.queues.schema import Schema
+from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser
