@@ -46,8 +46,8 @@ def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
 
 def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """Return what ``published_headers`` told; None where it told nothing."""
-    if not headers or (isinstance(headers, Headers) and _EXCHANGE_NAME not in headers.wire):
-        return None  # to look is cheaper than to read them
+    if headers is None or (isinstance(headers, Headers) and _EXCHANGE_NAME not in headers.wire):
+        return None  # to look is cheaper than to read them, or to ask if there are any
     exchange = headers.get(EXCHANGE_HEADER)
     routing_key = headers.get(ROUTING_KEY_HEADER)
     if not isinstance(exchange, str):
