@@ -96,6 +96,7 @@ class QueueSpout(Spout):
         self.properties = PropertyColumns.of(properties)
         self.body_fields = fields
         self.output_fields = self.properties.after(fields)
+        self.changing_fields = self.properties.changing
         self._format = format
         self._prefetch = prefetch
         # Last argument of ``expect``; -1: not called yet.

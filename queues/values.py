@@ -23,6 +23,12 @@ def python_values(column: pa.Array) -> list[Any]:
     return [None if pairs is None else dict(pairs) for pairs in values]
 
 
+def python_value(column: pa.Array, row: int) -> Any:
+    """Return one value of a column as tuples have it."""
+    value = column[row].as_py()
+    return dict(value) if type(value) is list and column.type == TEXTS else value
+
+
 def exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
     """Return a function that makes of a value one that Arrow takes as it is, or raises one of
     UNFIT; None if nothing has to.

@@ -6,6 +6,7 @@ A property that a message does not have is null.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.message.header_text import header_texts, near_text, published_with
 
 _LARGEST_COUNT = (1 << 31) - 1
+_CHANGING = ("delivery_count", "redelivered")
 
 
 class Arrived(Protocol):
@@ -82,6 +84,11 @@ class PropertyColumns:
                 raise SchemaError(f"properties names {name!r} twice; name each once")
             columns[name] = renamed.get(name, name)
         return cls(columns)
+
+    @property
+    def changing(self) -> AbstractSet[str]:
+        """The columns whose values differ when a message comes again."""
+        return frozenset(self.columns[name] for name in _CHANGING if name in self.columns)
 
     def after(self, fields: str) -> str:
         """Return the DDL of a stream with these columns after its own ``fields``."""

@@ -63,6 +63,7 @@ class FeederSpout(Spout):
             )
         self._properties = PropertyColumns.of(properties)
         self.output_fields = self._properties.after(fields) if fields else ""
+        self.changing_fields = self._properties.changing
         # Of the default stream, without the properties.
         self._width = len(Schema.parse(fields).fields) if fields else 0
         self.output_streams = dict(streams)

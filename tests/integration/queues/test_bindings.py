@@ -8,8 +8,8 @@ import pytest
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
-from tests.integration.queues.test_queue_spout import Stage
 from tests.support.broker import plain_channel, unique
+from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import BrokerRefusedError, ExchangeMissingError, QueueSpout, WorkQueue, declare_queue
 from tiercel.queues.broker.bindings import Binding, find_exchange

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.queues.test_queue_spout import Stage
 from tests.support.broker import delete, plain_channel, put, unique, version, wait_ready
+from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, WorkQueue, declare_queue
 

@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.integration.queues.test_queue_spout import QUICK, Stage
 from tests.support.broker import delete, plain_channel, put, unique, wait_ready
 from tests.support.raw import ODD, Raw, properties
+from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, Schema, WorkQueue, declare_queue
 from tiercel.queues.message.properties import PROPERTIES
 from tiercel.queues.message.writing import write_properties
 from tiercel.queues.publishing import dead_letters
+from tiercel.queues.retry import NO_WAIT
 
 ALL = list(PROPERTIES)
 GIVEN = {
@@ -65,7 +66,7 @@ def told(spout, emitted):
 
 
 def test_each_property_is_a_typed_column_behind_the_body_s(amqp_url, queue):
-    spout = QueueSpout(queue, properties=ALL, retry=QUICK)
+    spout = QueueSpout(queue, properties=ALL, retry=NO_WAIT)
     user = amqp_url.partition("//")[2].partition(":")[0]
     publish(amqp_url, "", queue, user_id=user, **GIVEN)
     with Stage(amqp_url, spout) as stage:
@@ -152,7 +153,7 @@ def test_odd_headers_are_told_as_text_or_harm_their_message_alone(amqp_url, queu
 
 
 def test_dead_letters_keep_the_properties_and_are_like_new_when_they_are_put_back(amqp_url, queue):
-    spout = QueueSpout(queue, properties=ALL, delivery_limit=1, retry=QUICK)
+    spout = QueueSpout(queue, properties=ALL, delivery_limit=1, retry=NO_WAIT)
     with exchange(amqp_url) as name:
         with plain_channel(amqp_url) as channel:
             channel.queue_bind(queue, name, "order.*")

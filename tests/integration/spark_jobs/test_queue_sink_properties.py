@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from tests.integration.spark_jobs.test_queue_sink import Running
 from tests.support.broker import delete, plain_channel, unique
 from tests.support.rpc import RpcClient
+from tests.support.sink_stage import SinkStage
 from tests.support.waiting import wait_until
 from tiercel import Config, QueueSink, QueueSpout, TopologyBuilder, WorkQueue, declare_queue, field
 from tiercel.examples import quotes
@@ -65,7 +65,7 @@ def test_properties_are_constants_or_fields_and_no_part_of_the_body(amqp_url, qu
         headers={"tenant": field("tenant"), "source": "tiercel", "n": 5, "price": Decimal("1.5")},
     )
     fields = "n long, id string, urgency int, at timestamp, kind string, tenant string"
-    with Running(sink, amqp_url, fields=fields) as running:
+    with SinkStage(sink, amqp_url, fields=fields) as running:
         at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         running.publish([1, "m-1", 7, at, "order", "a"], [2, "m-2", None, None, None, None])
         assert running.acked == [0, 1]
@@ -83,7 +83,7 @@ def test_properties_are_constants_or_fields_and_no_part_of_the_body(amqp_url, qu
 
 def test_all_headers_from_one_field_and_messages_that_need_not_last(amqp_url, queue):
     sink = QueueSink(queue, body=field("body"), headers=field("headers"), persistent=False)
-    with Running(sink, amqp_url, fields="body string, headers map<string,string>") as running:
+    with SinkStage(sink, amqp_url, fields="body string, headers map<string,string>") as running:
         running.publish(["a", {"x": "1", "none": None}], ["b", {}], ["c", None])
         assert running.acked == [0, 1, 2]
     found = taken(amqp_url, queue)
@@ -100,7 +100,7 @@ def test_an_exchange_takes_each_message_to_its_queues(amqp_url, queue, events):
     sink = QueueSink(
         exchange=field("exchange"), routing_key=field("key", default="order"), body=field("body")
     )
-    with Running(sink, amqp_url, fields="exchange string, key string, body string") as running:
+    with SinkStage(sink, amqp_url, fields="exchange string, key string, body string") as running:
         running.publish(
             [events["topic"], "order.new", "a"],
             [events["topic"], "invoice.new", "nowhere"],
@@ -139,7 +139,7 @@ def test_of_messages_that_differ_in_their_headers_alone_the_right_one_fails(
         body=field("body"),
         headers={"tenant": field("tenant")},
     )
-    with Running(sink, amqp_url, fields="body string, tenant string") as running:
+    with SinkStage(sink, amqp_url, fields="body string, tenant string") as running:
         running.publish(*(["x", "a" if number % 3 else "b"] for number in range(60)))
         assert running.acked == [number for number in range(60) if number % 3]
         assert sorted(running.failed) == [number for number in range(60) if not number % 3]
@@ -154,7 +154,7 @@ def test_an_exchange_that_is_deleted_under_it_fails_what_it_gets_until_it_is_the
     sink = QueueSink(
         exchange=field("exchange"), routing_key=field("key"), body=field("body"), patience_secs=30
     )
-    with Running(sink, amqp_url, fields="exchange string, key string, body string") as running:
+    with SinkStage(sink, amqp_url, fields="exchange string, key string, body string") as running:
         running.publish([events["topic"], "order.1", "a"], ["", other, "b"])
         assert running.acked == [0, 1]
         with plain_channel(amqp_url) as channel:
@@ -194,7 +194,7 @@ def test_a_property_that_no_message_can_have_fails_its_tuple_alone(amqp_url, que
         expiration=field("ttl"),
     )
     fields = "id string, urgency int, headers map<string,string>, ttl string"
-    with Running(sink, amqp_url, fields=fields) as running:
+    with SinkStage(sink, amqp_url, fields=fields) as running:
         running.publish(["before", 1, {}, "60000"], values, ["after", 1, None, None])
         assert running.acked == [0, 2]
         assert reason in running.failed[1]
@@ -207,7 +207,7 @@ def test_a_property_that_no_message_can_have_fails_its_tuple_alone(amqp_url, que
 
 def test_another_user_s_id_fails_its_tuple_with_the_broker_s_words(amqp_url, queue):
     sink = QueueSink(queue, user_id=field("user"), body=field("body"))
-    with Running(sink, amqp_url, fields="user string, body string") as running:
+    with SinkStage(sink, amqp_url, fields="user string, body string") as running:
         running.publish([None, "a"], ["a-stranger", "b"], [None, "c"])
         assert running.acked == [0, 2]
         assert "user_id property set to 'a-stranger'" in running.failed[1]
@@ -266,7 +266,7 @@ def test_a_topology_hands_on_what_it_was_given(amqp_url, queue):
     sink = QueueSink(queue, body=field("body"), **{name: field(name) for name in names})
     builder.set_bolt("out", sink).shuffle_grouping("in")
     declare_queue(amqp_url, WorkQueue(name=source))
-    with Running(
+    with SinkStage(
         QueueSink(
             source,
             body="as it is",
