@@ -68,7 +68,7 @@ def publish(  # noqa: PLR0913 - a command has its options
     message_id_from: MessageIdFrom = None,
     amqp: Amqp = None,
 ) -> None:
-    """Publish files into a queue or to an exchange; each message is confirmed by the broker."""
+    """Publish files into a queue or an exchange; the broker confirms each message."""
     queue, files = _place_and_files(places, exchange, routing_key)
     settings = found_settings(amqp=amqp).required("amqp")
 

@@ -174,6 +174,23 @@ def test_dead_letters_keep_the_properties_and_are_like_new_when_they_are_put_bac
             spout.ack(again[1])
 
 
+def test_a_message_that_is_wanted_later_keeps_them_and_has_no_others(amqp_url, queue):
+    spout = QueueSpout(queue, properties=ALL, retry=NO_WAIT)
+    with exchange(amqp_url) as name:
+        with plain_channel(amqp_url) as channel:
+            channel.queue_bind(queue, name, "order.*")
+        publish(amqp_url, name, "order.new", **GIVEN)
+        with Stage(amqp_url, spout) as stage:
+            [first] = stage.run(1)
+            again = first
+            for _ in range(2):
+                spout.retry_later(again[1], 0.1, "busy", blame=True)
+                [again] = stage.run(1)
+            assert told(spout, again) == told(spout, first)
+            assert told(spout, again)["routing_key"] == "order.new"
+            spout.ack(again[1])
+
+
 def test_dead_letters_of_the_broker_keep_them_too(amqp_url):
     queue = unique("limited")
     with plain_channel(amqp_url) as channel, exchange(amqp_url) as name:

@@ -28,7 +28,7 @@ def topology_of(spout: Spout) -> Topology:
 
 
 def identity(topology: Topology, *values: object) -> bytes:
-    """What a tuple with these values is known again by, in a step and as a row of a chunk."""
+    """Identity of a tuple with these values: the same in a step and as a row of a chunk."""
     schema = topology.spec("orders").streams["default"]
     chunk = Chunk(
         route=Route(component="orders", stream="default", source_task=1, target_task=2),
