@@ -95,7 +95,9 @@ class Schedule:
                 at = began + number / rate
                 properties = BasicProperties(delivery_mode=2, message_id=str(round(at * 1e6)))
                 self._outlet.submit(
-                    Publication(self._queue, bodies[number % len(bodies)], properties, self._done)
+                    Publication(
+                        "", self._queue, bodies[number % len(bodies)], properties, self._done
+                    )
                 )
                 late.append(now - at)
             sent = due

@@ -6,6 +6,7 @@ invoices            from queue to queue
 webhooks            from a queue to web servers, hundreds at once, so many per second
 bulk_insert         from a queue into a database, one transaction per batch
 model               a model that is given batches, loaded once per process
+quotes              request and reply
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
 """

@@ -5,10 +5,12 @@ QueuesError
 ├── AddressError             an AMQP URL that cannot be read
 ├── BadBodyError             a message whose body does not decode or does not fit the schema: a
                              permanent failure
+├── BadPropertyError         a property of a message that has no true value, or cannot be written
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
 ├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments):
                              a person must act
 │   ├── QueueMissingError    there is no such queue
+│   ├── ExchangeMissingError there is no such exchange
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
@@ -35,6 +37,10 @@ class BadBodyError(QueuesError, ValueError):
     """
 
 
+class BadPropertyError(QueuesError, ValueError):
+    """A property of a message has no true value, or cannot be written; trying again cannot help."""
+
+
 class BrokerUnavailableError(QueuesError):
     """RabbitMQ did not answer, or the connection broke; the call may be repeated."""
 
@@ -45,6 +51,10 @@ class BrokerRefusedError(QueuesError):
 
 class QueueMissingError(BrokerRefusedError):
     """There is no queue of this name."""
+
+
+class ExchangeMissingError(BrokerRefusedError):
+    """There is no exchange of this name."""
 
 
 class PublishRefusedError(BrokerRefusedError):

@@ -1,8 +1,9 @@
 """The typed columns of a stream, written in Spark's DDL: ``"word string, n long"``.
 
 One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is
-emitted) and Arrow (the chunks). Columns are flat or arrays of flat values; put a nested structure
-into a JSON string. Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+emitted) and Arrow (the chunks). Columns are flat, arrays of flat values, or maps of texts, which
+are dictionaries in Python; put any other nested structure into a JSON string. Types are Spark's:
+https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.queues.decimals import MISFITS, decimal_for
+from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.values import MOMENT, SURELY, TEXTS, exactly
 
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
@@ -38,7 +40,7 @@ _FLAT: dict[str, pa.DataType] = {
     "real": pa.float32(),
     "double": pa.float64(),
     "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp": MOMENT,
     "timestamp_ntz": pa.timestamp("us"),
 }
 # Types of which Arrow takes every value, or every value within the column's bits.
@@ -51,6 +53,7 @@ _PYTHON: dict[pa.DataType, type] = {
 }
 _COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
 _DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_MAP = re.compile(r"map<\s*string\s*,\s*string\s*>")
 _ARRAY = re.compile(r"array<(.+)>")
 
 
@@ -77,14 +80,18 @@ class Field:
 
     @cached_property
     def _exactly(self) -> Callable[[Any], Any] | None:
-        return _exactly(self.arrow)
+        return exactly(self.arrow)
+
+    @cached_property
+    def _surely(self) -> Callable[[Any], bool] | None:
+        return SURELY.get(self.arrow)
 
     def fits(self, value: Any) -> bool:
         """Return True if Arrow takes the value (or None) for this column.
 
         A fraction of a microsecond for the common types.
         """
-        if value is None:
+        if value is None or (self._surely is not None and self._surely(value)):
             return True
         known = _PYTHON.get(self.arrow)
         if known is not None and type(value) is known:
@@ -191,30 +198,6 @@ def _shown(value: Any) -> str:
         return "that is too long to be shown"
 
 
-def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that makes of a value one that Arrow takes as it is, or raises one of
-    UNFIT; None if nothing has to.
-    """
-    if pa.types.is_decimal(type_):
-        return _unless_none(decimal_for(type_))
-    if not pa.types.is_list(type_):
-        return None
-    inner = _whole if pa.types.is_integer(type_.value_type) else _exactly(type_.value_type)
-    return (
-        None if inner is None else _unless_none(lambda values: [inner(value) for value in values])
-    )
-
-
-def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else function(value)
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError("not an integer")  # Arrow would cut the fraction off
-    return value
-
-
 def _split(ddl: str) -> list[str]:
     """Cut at the commas outside of brackets."""
     if not ddl.strip():
@@ -255,9 +238,11 @@ def _arrow(type_: str, ddl: str) -> pa.DataType:
         scale = int(match[2])
         if 1 <= precision <= 38 and scale <= precision:
             return pa.decimal128(precision, scale)
-    if match := _ARRAY.fullmatch(type_):
-        return pa.list_(_arrow(match[1].strip(), ddl))
-    allowed = ", ".join(_FLAT)
+    if (match := _ARRAY.fullmatch(type_)) and not _MAP.fullmatch(inner := match[1].strip()):
+        return pa.list_(_arrow(inner, ddl))
+    if _MAP.fullmatch(type_):
+        return TEXTS
     raise SchemaError(
-        f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s) or array<type>"
+        f"unknown type {type_!r} in {ddl!r}; use one of {', '.join(_FLAT)}, decimal(p,s), "
+        "map<string,string> or array<type>"
     )

@@ -127,6 +127,9 @@ class Spout:
     output_fields: str = ""
     output_streams: Mapping[str, str] = MappingProxyType({})
     direct_streams: AbstractSet[str] = frozenset()
+    # Fields of the default stream whose values differ when a message comes again: a bolt that is
+    # ``ordered_by`` knows the message by the others.
+    changing_fields: AbstractSet[str] = frozenset()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Called once in the worker process, before anything else: connect here, not

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tiercel.acker.ids import mix
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import UNFIT, Field, Schema
+from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.errors import BadValuesError
 
 # A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type.
@@ -108,7 +109,9 @@ def _without_cache(
 def _canonical(value: Any, column: Field) -> Any:
     if value is None or type(value) is _EXACT.get(column.arrow):
         return value
-    return column.array([value])[0].as_py()
+    found = column.array([value])[0].as_py()
+    # A map is the same in any order.
+    return sorted(found) if column.arrow == TEXTS else found
 
 
 def hash_values(key: Sequence[Any]) -> int:

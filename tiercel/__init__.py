@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tiercel.queues.errors import (
         AddressError,
         BadBodyError,
+        BadPropertyError,
         BrokerRefusedError,
         BrokerUnavailableError,
+        ExchangeMissingError,
         MessageTooLargeError,
         NackedError,
         PublishRefusedError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         SchemaError,
         ServerTooOldError,
     )
+    from tiercel.queues.message.outgoing import OutgoingMessage
     from tiercel.queues.publishing.dead_letters import DeadLetter
     from tiercel.queues.publishing.publisher import Publisher
     from tiercel.queues.queue_spout import MessageId, QueueSpout
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
         OutputCollector,
     )
     from tiercel.spark_jobs.bolts.context import TopologyContext
+    from tiercel.spark_jobs.bolts.fields import field
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.retry_later import RetryLater
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -88,6 +92,7 @@ __all__ = [
     "AsyncCollector",
     "BadAnchorsError",
     "BadBodyError",
+    "BadPropertyError",
     "BadStateError",
     "BadValuesError",
     "BasicBolt",
@@ -102,6 +107,7 @@ __all__ = [
     "CustomGrouping",
     "DeadLetter",
     "DirectStreamError",
+    "ExchangeMissingError",
     "Field",
     "ForeignTupleError",
     "Grouping",
@@ -111,6 +117,7 @@ __all__ = [
     "MessageTooLargeError",
     "MsgId",
     "NackedError",
+    "OutgoingMessage",
     "OutputCollector",
     "PublishRefusedError",
     "Publisher",
@@ -144,6 +151,7 @@ __all__ = [
     "UnknownStreamError",
     "WorkQueue",
     "declare_queue",
+    "field",
 ]
 
 # Each module with the names that are taken from it.
@@ -162,8 +170,10 @@ _PLACES = {
     "tiercel.queues.errors": (
         "AddressError",
         "BadBodyError",
+        "BadPropertyError",
         "BrokerRefusedError",
         "BrokerUnavailableError",
+        "ExchangeMissingError",
         "MessageTooLargeError",
         "NackedError",
         "PublishRefusedError",
@@ -172,6 +182,7 @@ _PLACES = {
         "SchemaError",
         "ServerTooOldError",
     ),
+    "tiercel.queues.message.outgoing": ("OutgoingMessage",),
     "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
     "tiercel.queues.publishing.publisher": ("Publisher",),
     "tiercel.queues.queue_spout": (
@@ -205,6 +216,7 @@ _PLACES = {
         "OutputCollector",
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
+    "tiercel.spark_jobs.bolts.fields": ("field",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
     "tiercel.spark_jobs.bolts.retry_later": ("RetryLater",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),

@@ -9,6 +9,7 @@ arguments   what a queue was declared with
 consumer_timeout  how long RabbitMQ lets a message be held
 declare     a quorum queue and its dead-letter queue
 delays      queues from which a message comes back later
+bindings    a queue and its exchanges
 depths      how many messages wait, are being worked on, and are dead
 management  RabbitMQ's HTTP API
 """

@@ -43,9 +43,7 @@ class Copies:
         self._copy(
             delivery,
             CopyFate.DEAD_LETTERED,
-            lambda done: self._dead_letter_writer.copy(
-                delivery.body, delivery.properties, reason, done
-            ),
+            lambda done: self._dead_letter_writer.copy(delivery, reason, done),
         )
 
     def delay(self, delivery: Delivery, seconds: float, failures: int) -> None:
@@ -53,9 +51,7 @@ class Copies:
         self._copy(
             delivery,
             CopyFate.DELAYED,
-            lambda done: self._delay_writer.copy(
-                delivery.body, delivery.properties, seconds, failures, done
-            ),
+            lambda done: self._delay_writer.copy(delivery, seconds, failures, done),
         )
 
     def close(self, timeout_s: float) -> None:

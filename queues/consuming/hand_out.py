@@ -21,16 +21,25 @@ class Delivery(NamedTuple):
     properties: Any
     # Time of delivery, in monotonic seconds.
     arrived_s: float = 0.0
+    # As the broker says them; text that is not UTF-8 is bytes.
+    exchange: str | bytes = ""
+    routing_key: str | bytes = ""
+    redelivered: bool = False
     # Times that it was released since.
     releases: int = 0
 
 
 class HandOut:
-    """Three lines: messages that the broker delivers once more and, in turn with them, those that
-    were released here; behind both the new ones.
+    """Lines: messages that the broker delivers once more and, in turn with them, those that were
+    released here; behind both the new ones, of which each priority has a line of its own, the
+    highest in front.
 
     Any of them may wait for any other one that came before it (``ordered_by``), and comes once more
     if it has waited for long: so none is held up for good by those of another line.
+
+    A queue with priorities delivers an urgent message as soon as it may deliver any; here it passes
+    the new ones that came before it and wait. These wait no longer than they would in the queue:
+    the more of them are held, the fewer urgent ones can come.
 
     One thread puts messages in and may take them out again; another one takes them. A deque's ends
     are thread-safe, asking it for its length before is not.
@@ -40,12 +49,15 @@ class HandOut:
         self._came_back: deque[Delivery] = deque()
         self._released: deque[Delivery] = deque()
         self._fresh: deque[Delivery] = deque()
-        self._lines = (self._came_back, self._released, self._fresh)
+        # By priority; those without one are in ``_fresh``.
+        self._urgent: dict[int, deque[Delivery]] = {}
+        # The new ones, in order; never changed but replaced, for both threads read it.
+        self._new: tuple[deque[Delivery], ...] = (self._fresh,)
         self._released_next = False
 
     def add(self, delivery: Delivery) -> bool:
         """Put it behind all others of its line; True if there was none."""
-        line = self._came_back if delivery.delivery_count else self._fresh
+        line = self._came_back if delivery.delivery_count else self._line_of(delivery)
         line.append(delivery)
         return len(line) == 1
 
@@ -62,9 +74,10 @@ class HandOut:
             self._released_next = not self._released_next
             with suppress(IndexError):  # taken out meanwhile
                 found.append(line.popleft())
-        with suppress(IndexError):
-            while len(found) < limit:
-                found.append(self._fresh.popleft())
+        for line in self._new:
+            with suppress(IndexError):
+                while len(found) < limit:
+                    found.append(line.popleft())
         return found
 
     def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:
@@ -79,3 +92,19 @@ class HandOut:
     def clear(self) -> None:
         for line in self._lines:
             line.clear()
+
+    @property
+    def _lines(self) -> tuple[deque[Delivery], ...]:
+        return (self._came_back, self._released, *self._new)
+
+    def _line_of(self, delivery: Delivery) -> deque[Delivery]:
+        """Return the line of a new one."""
+        priority = delivery.properties.priority
+        if not priority:
+            return self._fresh
+        line = self._urgent.get(priority)
+        if line is None:
+            line = self._urgent[priority] = deque()
+            urgent = [self._urgent[each] for each in sorted(self._urgent, reverse=True)]
+            self._new = (*urgent, self._fresh)
+        return line

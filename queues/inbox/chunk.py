@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.queues.errors import BadChunkError
+from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
+from tiercel.queues.values import TEXTS
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
@@ -150,6 +152,8 @@ def decode(payload: bytes) -> Chunk:
         heading, at = _heading_of(payload)
         batch = _batch(payload, at, heading.schema)
         columns = batch.columns
+        for column in heading.maps:
+            columns[column] = as_map(columns[column])
         for column, type_ in heading.times:
             _check_times(columns[column], type_)
         return Chunk(
@@ -166,9 +170,11 @@ def decode(payload: bytes) -> Chunk:
 class _Heading:
     """The first message of a payload."""
 
+    # To read the batch by.
     schema: pa.Schema
     # Without the ids.
     values: pa.Schema
+    maps: list[int]
     # The columns of dates and times, and of lists of them, with the type of their values.
     times: list[tuple[int, pa.DataType]]
     route: Route
@@ -191,7 +197,7 @@ def _heading(head: bytes) -> _Heading:
     fields = list(schema)
     leaves = [_leaf(field.type) for field in fields[:-2]]
     for field, leaf in zip(fields, leaves, strict=False):
-        if not _is_plain(leaf):
+        if not _is_plain(leaf) and field.type != TEXTS:
             raise BadChunkError(
                 f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
             )
@@ -204,7 +210,8 @@ def _heading(head: bytes) -> _Heading:
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
     times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
-    return _Heading(schema, pa.schema(fields[:-2]), times, route)
+    maps = maps_of(schema)
+    return _Heading(with_pairs(schema, maps), pa.schema(fields[:-2]), maps, times, route)
 
 
 def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -6,8 +6,9 @@ copy and the original: the message comes twice, and is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pika import BasicProperties
@@ -15,6 +16,8 @@ from pika import BasicProperties
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.delays import delay_arguments, delay_ms, delay_queue
 from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.message.header_text import published_headers
+from tiercel.queues.message.properties import Arrived
 from tiercel.queues.publishing.dead_letter_copy import (
     FRAME_BYTES,
     clean_headers,
@@ -36,8 +39,7 @@ class DelayWriter:
 
     def copy(
         self,
-        body: bytes,
-        properties: Any,
+        message: Arrived,
         seconds: float,
         failures: int,
         done: Callable[[QueuesError | None], None],
@@ -47,7 +49,8 @@ class DelayWriter:
 
         ``failures`` go with the copy: to RabbitMQ it is a new message, never delivered before.
         """
-        copy = delay_properties(properties, failures)
+        published = published_headers(message.exchange, message.routing_key)
+        copy = delay_properties(message.properties, failures, published)
         if size_of(copy) > FRAME_BYTES:
             done(PublishRefusedError("its headers leave no room for the number of its failures"))
             return
@@ -56,8 +59,9 @@ class DelayWriter:
         outlet = self._outlet
         milliseconds = delay_ms(seconds)
         publication = Publication(
+            "",
             delay_queue(self._queue, milliseconds),
-            body,
+            message.body,
             copy,
             done,
             arguments=delay_arguments(self._queue, milliseconds),
@@ -79,12 +83,15 @@ class DelayWriter:
             self._outlet.close(1.0)
 
 
-def delay_properties(properties: Any, failures: int) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with the number of failures so far.
+def delay_properties(
+    properties: Any, failures: int, published: Mapping[str, str] = MappingProxyType({})
+) -> BasicProperties:
+    """The properties of the copy: the original's, persistent, with the number of failures so far
+    and with what is said of its publication.
 
     Without ``x-death``: RabbitMQ 3 takes a message for one that goes round, and drops it, if that
     names the work queue, where it is about to move it. What is left out of any copy
     is in ``copy_properties``.
     """
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
-    return copy_properties(properties, headers.plus({FAILURES_HEADER: failures}))
+    return copy_properties(properties, headers.plus({**published, FAILURES_HEADER: failures}))

@@ -11,5 +11,7 @@ async_bolt     the contract of a bolt that waits, many tuples at once
 stateful_bolt  the bolt with a state
 kinds          all kinds of bolts, in one type
 retry_later    a bolt says when a message is to come again
+fields         settings that each tuple answers with a field
+envelope       a tuple's message, but for its body
 queue_sink     the built-in bolt: into a RabbitMQ queue
 """

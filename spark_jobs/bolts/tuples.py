@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tiercel.queues.inbox.chunk import Chunk
+from tiercel.queues.values import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
 OPEN, ACKED, FAILED = range(3)
@@ -122,7 +123,10 @@ def tuples_of(
     """
     route = chunk.route
     origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
-    columns = [column.to_pylist() for column in chunk.values.columns]
+    columns = [
+        python_values(column) if column.type == TEXTS else column.to_pylist()
+        for column in chunk.values.columns
+    ]
     rows = range(first, first + chunk.values.num_rows)
     mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
     return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, mine, repeat(record)))

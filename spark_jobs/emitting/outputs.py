@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.queues.schema import Schema
+from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser
@@ -93,12 +94,12 @@ class OutputStream:
         self.by_identity = False
         # Target task to what was emitted to it, if the stream is direct.
         self.direct = direct
-        # True if tuples may hold lists or buffers.
+        # True if tuples may hold lists, mappings or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The values as they are now: a component may use its lists and buffers again before
-        they are encoded.
+        """The values as they are now: a component may use its lists, mappings and buffers again
+        before they are encoded.
         """
         if not self.mutable:
             return tuple(values)
@@ -221,7 +222,7 @@ class Outputs:
 
 
 def _may_change(column: pa.DataType) -> bool:
-    return bool(pa.types.is_list(column) or pa.types.is_binary(column))
+    return bool(pa.types.is_list(column) or pa.types.is_binary(column) or column == TEXTS)
 
 
 def _kept(value: Any, column: pa.DataType) -> Any:

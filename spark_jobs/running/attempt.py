@@ -1,5 +1,4 @@
-"""One attempt at a bolt task: take what is there, execute, commit, again and again until
-the run is over.
+"""One attempt at a bolt task: take what is there, execute, commit, until the run is over.
 
 The order of things is in ``Attempt.run``; read it first.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tiercel.queues.schema import Field
+from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
 
@@ -37,6 +38,11 @@ def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: s
                     f"{stream_of(subscription)}; its fields are {', '.join(schema.names)}"
                 )
             field = schema.fields[schema.position(name)]
+            if field.arrow == TEXTS:
+                raise TopologyError(
+                    f"bolt {id_!r}: {setting} names {name!r}, which is a map; emit what it is to "
+                    "go by as a field of its own"
+                )
             first, source = kinds.setdefault(name, (field, subscription))
             if _kind(first) != _kind(field):
                 raise TopologyError(

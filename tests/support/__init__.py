@@ -28,6 +28,8 @@ broker         a second, plain client beside the code under test
 fake_broker    a broker made of notes, for rare orders of events
 raw            messages with properties as bytes
 spout_stage    a spout without a worker
+sink_stage     a sink behind a feeder
+rpc            a client that asks and waits for the answer
 
 Redis:
 

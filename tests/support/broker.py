@@ -15,6 +15,7 @@ from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server
 from tiercel.queues.consuming.consumer import Consumer
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
+from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.retry import NO_WAIT
 
 
@@ -51,6 +52,11 @@ def put(amqp_url, queue, *bodies, **properties):
             channel.basic_publish(
                 "", queue, body, pika.BasicProperties(delivery_mode=2, **properties), mandatory=True
             )
+
+
+def to_queues(messages):
+    """Messages for ``publish_each``, from (queue, body) each."""
+    return [OutgoingMessage(routing_key=queue, body=body) for queue, body in messages]
 
 
 def ready(amqp_url, queue):

@@ -12,7 +12,9 @@ from datetime import timedelta
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from pika import BasicProperties
 from pika.exceptions import ChannelWrongStateError
+from pika.spec import Basic
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
@@ -104,9 +106,9 @@ class FakeChannel:
             done = done + 1
             self.unacked[self._tag] = message
             self._consumer.open.add(self._tag)
-            method = SimpleNamespace(delivery_tag=self._tag, redelivered=message.count > 0)
+            method = Basic.Deliver("", self._tag, message.count > 0, "", "q")
             headers = {**message.headers, "x-delivery-count": message.count}
-            self._consumer.callback(self, method, SimpleNamespace(headers=headers), message.body)
+            self._consumer.callback(self, method, BasicProperties(headers=headers), message.body)
         return done
 
     def answer_cancel(self):
@@ -185,8 +187,8 @@ class FakeDeadLetterWriter:
         self.asked = deque()
         self.dead = []
 
-    def copy(self, body, _properties, reason, done):
-        self.asked.append((body, reason, done))
+    def copy(self, message, reason, done):
+        self.asked.append((message.body, reason, done))
 
     def answer(self, *, taken):
         if self.asked:
@@ -206,8 +208,8 @@ class FakeDelayWriter:
         self.asked = deque()
         self.delayed = []
 
-    def copy(self, body, _properties, seconds, failures, done):
-        self.asked.append((body, seconds, failures, done))
+    def copy(self, message, seconds, failures, done):
+        self.asked.append((message.body, seconds, failures, done))
 
     def answer(self, *, taken):
         if self.asked:

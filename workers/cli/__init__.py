@@ -6,6 +6,7 @@ spout       spout
 driver      driver, prepare
 demo        demo
 queues      publish, dead-letters
+publishing  the messages of files
 topologies  errors, activate, deactivate, rebalance, kill
 monitors    depths, top, monitor
 options     what they share

@@ -33,7 +33,7 @@ COMMANDS = {
         "demo": "Count a real text while things fail, and show that nothing is lost.",
     },
     "queues": {
-        "publish": "Publish files into a queue; each message is confirmed by the broker.",
+        "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
     },
     "monitors": {

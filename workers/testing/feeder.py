@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
@@ -47,18 +48,24 @@ class FeederSpout(Spout):
         self,
         fields: str = "",
         *,
+        properties: Sequence[str] | Mapping[str, str] = (),
         streams: Mapping[str, str] = MappingProxyType({}),
         direct_streams: AbstractSet[str] = frozenset(),
     ) -> None:
         """``fields`` is the default stream's DDL, ``streams`` are named ones.
 
-        Raises TopologyError without either.
+        ``properties`` adds the columns of a QueueSpout's to the default stream. Raises
+        TopologyError without fields and streams, SchemaError.
         """
         if not fields and not streams:
             raise TopologyError(
                 'a FeederSpout needs fields, such as FeederSpout(fields="word string")'
             )
-        self.output_fields = fields
+        self._properties = PropertyColumns.of(properties)
+        self.output_fields = self._properties.after(fields) if fields else ""
+        self.changing_fields = self._properties.changing
+        # Of the default stream, without the properties.
+        self._width = len(Schema.parse(fields).fields) if fields else 0
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
         self._clock: Callable[[], float] = SimulatedClock()
@@ -75,14 +82,17 @@ class FeederSpout(Spout):
         msg_id: MsgId | None = None,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
+        properties: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Emit this at the next ``run_until_idle``; without a ``msg_id`` it is not tracked.
 
-        ``task`` is for direct streams.
+        ``task`` is for direct streams. ``properties`` are values of the feeder's properties by
+        name, behind ``values``; those that are not given are null.
 
         Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
         few, here and not in ``run_until_idle``.
         """
+        values = self._with_properties(values, stream, properties)
         self._check(values, stream)
         if (task is not None) != (stream in self.direct_streams):
             what = "is not direct: name no task" if task is not None else "is direct: name the task"
@@ -137,6 +147,19 @@ class FeederSpout(Spout):
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
         """Itself: the test holds on to it."""
         return self
+
+    def _with_properties(
+        self, values: Sequence[Any], stream: str, properties: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        if not isinstance(values, (list, tuple)) or not (properties or self._properties.columns):
+            return values
+        if stream != DEFAULT_STREAM or (len(values) != self._width and not properties):
+            # They stand among the values, or there are none.
+            return values
+        try:
+            return [*values, *self._properties.values(properties)]
+        except SchemaError as error:
+            raise BadValuesError(f"fed to stream {stream!r}: {error}") from error
 
     def _check(self, values: Sequence[Any], stream: str) -> None:
         declared = {

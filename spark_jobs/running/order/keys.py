@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.schema import Schema
+from tiercel.queues.values import python_value
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.hashing import key_digest
-from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.ordering import ordered_by_of
 
 IDENTITY_BYTES = 8
@@ -31,6 +34,7 @@ class TupleKeys:
                 topology.spec(source.component).streams[source.stream],
                 names,
                 f"{source.component}\0{source.stream}",
+                _changing_fields(topology, source),
             )
             for source in spec.subscriptions
         }
@@ -54,7 +58,7 @@ class TupleKeys:
     def identity_in(self, chunk: Chunk, row: int) -> bytes:
         """Return what one row is known again by."""
         stream = self._streams[chunk.route.component, chunk.route.stream]
-        return stream.identity([column[row].as_py() for column in chunk.values.columns])
+        return stream.identity([python_value(column, row) for column in chunk.values.columns])
 
     def _stream_of(self, chunk: Chunk) -> _StreamKeys | None:
         return self._streams.get((chunk.route.component, chunk.route.stream))
@@ -63,12 +67,16 @@ class TupleKeys:
 class _StreamKeys:
     """Keys of the tuples of one stream."""
 
-    def __init__(self, schema: Schema, names: Sequence[str], source: str) -> None:
-        """``source`` tells tuples of two streams apart that have the same values."""
+    def __init__(
+        self, schema: Schema, names: Sequence[str], source: str, changing: AbstractSet[str]
+    ) -> None:
+        """``source`` tells tuples of two streams apart that have the same values. ``changing``
+        fields have others when a tuple comes again.
+        """
         self._width = len(schema.names)
         self._positions = [schema.position(name) for name in names]
         self.key: Callable[[Sequence[Any]], bytes] = key_digest(schema, names)
-        self._digest = key_digest(schema, schema.names)
+        self._digest = key_digest(schema, [each for each in schema.names if each not in changing])
         self._salt = hashlib.blake2b(source.encode(), digest_size=_SALT_BYTES).digest()
 
     def identity(self, values: Sequence[Any]) -> bytes:
@@ -86,3 +94,10 @@ class _StreamKeys:
                 values[position] = column[row]
             keys.append(self.key(values))
         return keys
+
+
+def _changing_fields(topology: Topology, source: Subscription) -> AbstractSet[str]:
+    spec = topology.spec(source.component)
+    if not isinstance(spec, SpoutSpec) or source.stream != DEFAULT_STREAM:
+        return frozenset()
+    return spec.spout.changing_fields

@@ -4,6 +4,8 @@ from pika import BasicProperties
 
 from tests.support.raw import ODD, properties
 from tiercel.queues.broker.frames import read_properties
+from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.message.header_text import header_texts, published_headers, published_with
 from tiercel.queues.publishing.delay_copy import DelayWriter, delay_properties
 from tiercel.queues.retry import failed_before
 
@@ -30,6 +32,21 @@ def test_a_second_delay_counts_on_and_does_not_add_a_header():
     assert dict(second.headers) == {"x-tiercel-failures": 2}
 
 
+def test_it_tells_where_it_was_published_also_after_a_second_delay():
+    first = delay_properties(BasicProperties(), 1, published_headers("shop", "order.new"))
+    second = delay_properties(first, 2, published_headers("", "orders"))
+    assert published_with(second.headers) == ("shop", "order.new")
+
+
+def test_nothing_of_the_delay_is_among_the_headers_of_the_message():
+    copy = delay_properties(BasicProperties(headers={"kept": 1}), 1, published_headers("shop", "k"))
+    copy.headers = copy.headers.plus(
+        {"x-death": [{"queue": "orders.delay.100"}], "x-first-death-reason": "expired"}
+    )
+    assert header_texts(copy.headers) == {"kept": "1"}
+    assert header_texts({"x-death": []}) == {"x-death": "[]"}, "of another's making"
+
+
 def test_what_would_make_the_broker_drop_it_or_send_it_elsewhere_is_left_out():
     died = {"queue": "orders", "reason": "delivery_limit", "count": 1}
     original = BasicProperties(
@@ -51,5 +68,5 @@ def test_headers_that_leave_no_room_are_refused_and_the_message_stays_where_it_i
     full = read_properties(properties(ODD["as large as a frame"]))
     told = []
     writer = DelayWriter(None, "q")
-    writer.copy(b"body", full, 5.0, 1, told.append)
+    writer.copy(Delivery(1, 1, b"body", 0, full), 5.0, 1, told.append)
     assert "no room" in str(told[0])

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pika import BasicProperties
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import (
@@ -288,7 +289,7 @@ class Broker:
             message = (self.returned or self.queue).popleft()
             tag = next(self._tags)
             self.held[tag] = message
-            self.hand_out.add(Delivery(1, tag, b"", message.count, None))
+            self.hand_out.add(Delivery(1, tag, b"", message.count, BasicProperties()))
         for delivery in self.hand_out.take(self.bound - len(self.flying)):
             message = self.held[delivery.tag]
             [root] = self.pump.feed([message.key, message.number])
@@ -341,7 +342,7 @@ class Broker:
                 if message.count or message.releases > RELEASES:
                     self._give_back(tag)
                 else:
-                    self.hand_out.add_again(Delivery(1, tag, b"", 0, None))
+                    self.hand_out.add_again(Delivery(1, tag, b"", 0, BasicProperties()))
 
 
 @every_kind

@@ -239,3 +239,18 @@ def test_an_order_and_a_limit_go_together_where_a_key_has_one_limit():
 def test_a_broker_must_let_messages_be_held_for_as_long_as_a_slow_limit_takes(written, held_s):
     held = built({"rate_limit": written}, SHUFFLE).held
     assert held == (None if held_s is None else timedelta(seconds=held_s))
+
+
+@pytest.mark.parametrize(
+    ("setting", "config"),
+    [
+        ("ordered_by", {"ordered_by": ["customer", "headers"]}),
+        ("rate_limit_by", {"rate_limit": "5/s", "rate_limit_by": "headers"}),
+    ],
+)
+def test_a_map_is_nothing_to_go_by(setting, config) -> None:
+    builder = TopologyBuilder("t")
+    builder.set_spout("one", Source(f"{FIELDS}, headers map<string,string>"))
+    builder.set_bolt("call", Calls(), config=config).fields_grouping("one", "customer")
+    with pytest.raises(TopologyError, match=f"{setting} names 'headers', which is a map"):
+        builder.build()
