@@ -6,6 +6,7 @@ What it means for the trees is computed when the step ends.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
@@ -15,6 +16,7 @@ from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.reasons import reason_at
 
 _TELL_RESETS_S = 1.0
 
@@ -29,6 +31,9 @@ class Item(Protocol):
 
 class Record:
     """Record of what one bolt task did in one step."""
+
+    # Notes what the bolt raised, and its reason; returns the counter that counts it.
+    tell_raised: Callable[[BaseException, str], str] | None = None
 
     def __init__(
         self,
@@ -118,6 +123,22 @@ class Record:
     def acked(self) -> Sequence[int] | Rows:
         """The rows of the acked tuples. To be asked for when the work is over."""
         return [tup.row for tup in self.tuples if tup.state == ACKED]
+
+    @cached_property
+    def raised(self) -> Counter[str]:
+        """Number of errors of each kind that the bolt raised, by the counter's name."""
+        return Counter()
+
+    def blame(self, error: BaseException, where: str = "") -> str:
+        """Note what the bolt raised, in ``where`` if that was not ``execute``; returns the reason.
+
+        Operators are shown it.
+        """
+        reason = reason_at(error, where)
+        if self.tell_raised is not None:
+            self.raised[self.tell_raised(error, reason)] += 1
+        self.report(reason)
+        return reason
 
     def report(self, message: str) -> bool:
         """Show an error to the topology's operators; False if there are enough of them already."""

@@ -22,7 +22,7 @@ from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.execution import flush_bolt
 from tiercel.spark_jobs.suspects.notes import Watch
 
@@ -207,25 +207,21 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
         bolt.execute(portion.batch, collector)
     except RAISED as error:
         collector.closed = True
-        if len(portion.rows) > 1:
-            for half in portion.halves():
-                _execute(bolt, record, half)
-            return
-        reason = reason_of(error)
-        if record.report(reason):
+        if len(portion.rows) == 1:
+            record.reasons.setdefault(int(portion.rows[0]), record.blame(error))
             source = f"{portion.component}:{portion.stream}"
             log.debug(
-                "%s: a row of %s failed",
-                record.component,
-                source,
-                exc_info=error,
-                extra={"event": "tuple_failed"},
+                "%s: a row of %s failed", record.component, source, extra={"event": "tuple_failed"}
             )
-        record.reasons.setdefault(int(portion.rows[0]), reason)
+            return
     else:
         collector.closed = True
         record.returned(portion.rows, time.perf_counter_ns() - began)
         record.commit(collector)
+        return
+    # Not within the clause: what the halves raise is no consequence of this error.
+    for half in portion.halves():
+        _execute(bolt, record, half)
 
 
 def _goes(anchors: Anchors, failed: np.ndarray) -> np.ndarray:

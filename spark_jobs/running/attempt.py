@@ -195,6 +195,7 @@ class Attempt:
             states,
         )
         step.record.tell_resets = partial(self._tell_resets, step)
+        step.record.tell_raised = around.counting.noting(self.task, self._setup.component)
         self.doing = step
         try:
             with around.counting.executing(self.task, self._setup.component):

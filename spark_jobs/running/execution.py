@@ -14,7 +14,7 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.suspects.notes import Watch
 
 log = logging.getLogger(__name__)
@@ -91,28 +91,16 @@ def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
     try:
         flush()
     except RAISED as error:
-        reason = f"flush: {reason_of(error)}"
-        log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
-        record.report(reason)
-        record.abort(reason)
+        record.abort(record.blame(error, "flush"))
         return False
     return True
 
 
 def fail_all(record: Record, error: BaseException, where: str) -> None:
     """Fail the whole input."""
-    reason = f"{where}: {reason_of(error)}"
-    log.warning("%s: %s", record.component, reason, extra={"event": "bolt_unusable"})
-    record.report(reason)
-    record.abort(reason)
+    record.abort(record.blame(error, where))
 
 
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
-    reason = reason_of(error)
-    if record.report(reason):
-        # With the traceback, and not at a level that people see: the reason reaches them from the
-        # spout and the counters.
-        log.debug(
-            "%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"}
-        )
-    record.fail(tup, reason)
+    record.fail(tup, record.blame(error))
+    log.debug("%s: %s failed", record.component, tup, extra={"event": "tuple_failed"})

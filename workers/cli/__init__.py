@@ -4,6 +4,7 @@ app         the command ``tiercel``: run, spout, driver, prepare, demo
 options     what the commands share
 queues      publish, dead-letters
 topologies  errors, activate, deactivate, rebalance, kill
+tracebacks  errors --traceback
 monitors    depths, top, monitor
 errors      errors in one line, and exit code 2
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiercel.workers.cli.options import Redis, load_settings
+from tiercel.workers.cli.tracebacks import show_tracebacks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.redaction import redact
@@ -42,12 +43,22 @@ def errors(
     ] = None,
     *,
     limit: Annotated[int, typer.Option(min=1, help="at most this many, the newest")] = 20,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback",
+            help="what bolts raised: each kind with its first traceback and its count",
+        ),
+    ] = False,
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
     from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for it
 
     settings = _settings(redis).required("redis")
+    if traceback:
+        show_tracebacks(settings.redis_urls[0], topology, limit)
+        return
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
         say("no errors")
@@ -152,15 +163,10 @@ def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steeri
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """(topology, error), newest first."""
     from tiercel.acker.metrics.redis_counters import RedisMetrics  # noqa: PLC0415 - `--help` should not wait for them
-    from tiercel.workers.control.registry import topologies_that_ran, topology_named  # noqa: PLC0415
+    from tiercel.workers.control.registry import names_of  # noqa: PLC0415
 
-    names = (
-        [topology_named(redis_url, topology).name]
-        if topology
-        else list(topologies_that_ran(redis_url))
-    )
     found: _Found = []
-    for name in names:
+    for name in names_of(redis_url, topology):
         with closing(RedisMetrics(redis_url, name)) as metrics:
             found += [(name, error) for error in metrics.errors(limit)]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
