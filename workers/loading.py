@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tiercel.spark_jobs.errors import SparkJobsError
+from tiercel.spark_jobs.places import place_of
 from tiercel.workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -132,27 +132,9 @@ def _kind(thing: Any) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """``ValueError: no such thing (topologies.py, line 12)``: the place in the user's code,
+    """``ValueError: no such thing (topologies.py:12)``: the place in the user's code,
     if there is one.
     """
     summary = " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, SyntaxError):
-        return summary
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not _is_machinery(frame.filename)
-    ]
-    return (
-        f"{summary} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-        if frames
-        else summary
-    )
-
-
-def _is_machinery(filename: str) -> bool:
-    return (
-        filename == __file__
-        or filename.startswith("<frozen")
-        or Path(filename).parent.name == "importlib"
-    )
+    place = "" if isinstance(error, SyntaxError) else place_of(error)
+    return f"{summary} ({place})" if place else summary

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tiercel.workers.printable import printable
+from tiercel.spark_jobs.logs.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +31,9 @@ from tiercel.workers.driver.jvm_output import as_log_records
 from tiercel.workers.errors import UsageError
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
+
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.topology.graph import Topology
 
 app = typer.Typer(
     name="tiercel",
@@ -57,10 +61,9 @@ def run(  # noqa: PLR0913 - one parameter an option
     settings = load_settings(
         "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
     )
-    from tiercel.workers.loading import load_topology  # noqa: PLC0415 - Arrow and numpy take a moment
-    from tiercel.workers.local.run import LocalRun, servers  # noqa: PLC0415
+    from tiercel.workers.local.run import LocalRun, servers  # noqa: PLC0415 - Arrow and numpy take a moment
 
-    loaded = load_topology(topology, settings.spout_tasks)
+    loaded = _loaded_for_spark(topology, settings)
     stopped = threading.Event()
     on_signals(stopped.set)
     with servers(settings) as found, LocalRun(topology, loaded, found) as running:
@@ -118,26 +121,22 @@ def driver(  # noqa: PLR0913 - one parameter an option
 
     It needs RabbitMQ's address only if a bolt publishes.
     """
-    with as_log_records():
+    with as_log_records() as mark:
         settings = load_settings(
             "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
-        )
-        settings = settings.required("redis")
+        ).required("redis")
         use_this_python_for_spark(Path.cwd())
-        from tiercel.workers.driver.around import DriverAround  # noqa: PLC0415 - PySpark takes a second
+        loaded = _loaded_for_spark(topology, settings, conf or ())
+        from tiercel.workers.driver.around import DriverAround, worker_logs  # noqa: PLC0415 - PySpark takes a second
         from tiercel.workers.driver.process import Driver  # noqa: PLC0415
         from tiercel.workers.heartbeat import Heartbeat  # noqa: PLC0415
-        from tiercel.workers.loading import (  # noqa: PLC0415
-            load_topology,
-            module_of,
-            spark_options_of,
-            with_spark_options,
-        )
+        from tiercel.workers.loading import module_of  # noqa: PLC0415
 
-        loaded = with_spark_options(
-            load_topology(topology, settings.spout_tasks), spark_options_of(conf or ())
+        around = DriverAround(
+            module=module_of(topology),
+            logs=worker_logs(settings, mark),
+            heartbeat=Heartbeat(settings.heartbeat),
         )
-        around = DriverAround(module=module_of(topology), heartbeat=Heartbeat(settings.heartbeat))
         process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
         on_signals(process.stop)
         process.run()
@@ -177,6 +176,22 @@ def demo(
         update={"amqp": None, "redis": None, "management": None}
     )
     sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))
+
+
+def _loaded_for_spark(topology: str, settings: Settings, options: Iterable[str] = ()) -> Topology:
+    """The topology, which can travel to Spark. Raises UsageError and SparkJobsError."""
+    from tiercel.spark_jobs.spark.travel import check_travel  # noqa: PLC0415 - Arrow and numpy take a moment
+    from tiercel.workers.loading import (  # noqa: PLC0415
+        load_topology,
+        spark_options_of,
+        with_spark_options,
+    )
+
+    loaded = with_spark_options(
+        load_topology(topology, settings.spout_tasks), spark_options_of(options)
+    )
+    check_travel(loaded)
+    return loaded
 
 
 queue_commands.add_to(app)

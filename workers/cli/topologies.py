@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.cli.options import Redis, load_settings
 from tiercel.workers.cli.tracebacks import show_tracebacks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
-from tiercel.workers.redaction import redact
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import cell, say
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from tiercel.workers.redaction import redact
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.terminal import say
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ from tiercel.acker.errors import AckerError
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.control.audit import log_action
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.steering import Steering
@@ -21,8 +23,6 @@ from tiercel.workers.errors import WorkersError
 from tiercel.workers.monitoring.page.limits import peer_of
 from tiercel.workers.monitoring.page.token import TokenPrompt
 from tiercel.workers.monitoring.watcher import Addresses
-from tiercel.workers.printable import printable
-from tiercel.workers.redaction import redact
 
 Result = TypeVar("Result")
 _EXPECTED = (AckerError, QueuesError, WorkersError)

@@ -8,10 +8,10 @@ from typing import Literal
 from nicegui import ui
 
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.tables import DEAD, TableKind, dead_rows
 from tiercel.workers.monitoring.wording import body_text, size
-from tiercel.workers.printable import printable
 
 # Of the oldest, at most. A page holds their bodies, 64 KiB each at most.
 SHOWN = 50

@@ -12,6 +12,7 @@ from typing import Any
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
 from tiercel.workers.monitoring.wording import (
@@ -24,7 +25,6 @@ from tiercel.workers.monitoring.wording import (
     tasks_named,
     when,
 )
-from tiercel.workers.printable import printable
 
 _TEXTS = {"spout", "bolt", "queue", "last error", "component", "reason", "body", "time"}
 _LONG = {"last error", "reason", "body"}
