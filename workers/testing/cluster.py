@@ -12,9 +12,7 @@ from typing import Any, Literal, Self, get_args
 from tiercel.acker.effects import perform_all
 from tiercel.queues.inbox.records import Sender
 from tiercel.queues.spout import MsgId, Spout
-from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM_TASK
-from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
@@ -25,6 +23,7 @@ from tiercel.workers.testing.capture import Seen, watched
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.engine import Engine
 from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.looking import Looking
 from tiercel.workers.testing.memory_engine import MemoryEngine
 from tiercel.workers.testing.spout_tasks import SpoutTasks
 from tiercel.workers.testing.spouts import Surroundings
@@ -38,7 +37,7 @@ _ROUNDS = 1_000
 _ROOT_STEP = 1 << 36
 
 
-class LocalCluster:
+class LocalCluster(Looking):
     """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
 
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
@@ -77,7 +76,7 @@ class LocalCluster:
                 'a redis_url is for engine="spark"; engine="memory" has no server'
             )
         check_has_bolts(topology)
-        self._topology = topology if config is None else replace(topology, config=config)
+        super().__init__(topology if config is None else replace(topology, config=config))
         self._seen = Seen()
         self._watched = watched(self._topology, self._seen)
         self._engine_name = engine
@@ -85,11 +84,9 @@ class LocalCluster:
         self._slots = slots
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
-        self._last_states: dict[str, dict[Key, Any]] = {}
         self._ticked = 0
         self._control = MemoryControl(lambda: 0.0)
         self._spouts = SpoutTasks(self._watched)
-        self._engine: Engine | None = None
         self._running: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -219,18 +216,6 @@ class LocalCluster:
             )
         return self._seen.of(component, stream)
 
-    def state(self, component: str) -> dict[Key, Any]:
-        """The state of a ``StatefulBolt``: what its tasks have put there.
-
-        Raises LocalClusterError if there is no such bolt.
-        """
-        spec = self._topology.bolts.get(component)
-        if spec is None or not isinstance(spec.bolt, StatefulBolt):
-            raise LocalClusterError(f"there is no stateful bolt {component!r}")
-        if component in self._last_states:
-            return dict(self._last_states[component])
-        return _state_of(self._running_engine(), component)
-
     def spout(self, component: str, task_index: int = 0) -> Spout:
         """The spout object that runs: a copy of the one in the topology, but for a
         ``FeederSpout``.
@@ -245,7 +230,7 @@ class LocalCluster:
         engine = self._engine = self._new_engine()
         running.callback(engine.close)
         engine.start()
-        running.callback(self._keep_states, engine)
+        running.callback(self._keep_seen, engine)
         # Nothing of what a driver and an operator say lapses here.
         lease = MemoryLease(lambda: 0.0)
         lease.take(Holder(driver="local-cluster", run=engine.run_id))
@@ -269,11 +254,6 @@ class LocalCluster:
         perform_all(engine.inboxes.append(engine.run_id, sender, self._ticked, parcels))
         return True
 
-    def _keep_states(self, engine: Engine) -> None:
-        for component, spec in self._topology.bolts.items():
-            if isinstance(spec.bolt, StatefulBolt):
-                self._last_states[component] = _state_of(engine, component)
-
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
             return MemoryEngine(self._watched, self._clock)
@@ -285,14 +265,3 @@ class LocalCluster:
         """Return the next time at which something happens by itself."""
         moments = (self._spouts.next_timeout, self._ticks.next_at)
         return min((moment for moment in moments if moment is not None), default=None)
-
-    def _running_engine(self) -> Engine:
-        if self._engine is None:
-            raise LocalClusterError(
-                "the cluster does not run: use it as `with LocalCluster(topology) as cluster:`"
-            )
-        return self._engine
-
-
-def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
-    return {decode_key(field): decode_value(raw) for field, raw in engine.state.entries(component)}

@@ -78,6 +78,7 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
             if found and not allow_failures:
                 raise LocalClusterError(
                     f"{len(found)} tuples of {component!r} failed, the first one with: {found[0]}"
+                    + "".join(f"\n\n{text}" for text in cluster.tracebacks())
                 )
         return {
             component: cluster.read_tuples(component)

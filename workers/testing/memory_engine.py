@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
@@ -70,6 +71,9 @@ class MemoryEngine:
                     "cycle, which one of them must end"
                 )
         self._counting.flush()
+
+    def tracebacks(self) -> Sequence[KnownError]:
+        return self.metrics.traces()
 
     def close(self) -> None:
         while self._attempts:

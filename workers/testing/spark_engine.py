@@ -7,6 +7,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.reasons import reason_of
@@ -34,6 +36,8 @@ from tiercel.workers.testing.spark_run import WatchedRun
 
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0
+# A process tells its counters, and what bolts raised, each second.
+_TOLD_S = 1.5
 _DELETED_AT_ONCE = 500
 
 
@@ -75,6 +79,7 @@ class SparkEngine:
         self.run_id = self._run.id
         self._client = connect_topology(redis_url, name)
         self._spark: LongTasks | None = None
+        self._worked_at = time.monotonic()
         self._open = ExitStack()
         for part in (self.ledger, self.metrics, self.state, self.inboxes, self._client):
             self._open.callback(part.close)
@@ -114,6 +119,14 @@ class SparkEngine:
             empty = 0 if waiting else empty + 1
             if waiting:
                 time.sleep(_LOOK_S)
+        self._worked_at = time.monotonic()
+
+    def tracebacks(self) -> Sequence[KnownError]:
+        """Processes tell them about once a second: waits until that was done after the last
+        work.
+        """
+        time.sleep(max(0.0, self._worked_at + _TOLD_S - time.monotonic()))
+        return self.metrics.traces()
 
     def close(self) -> None:
         self._open.close()

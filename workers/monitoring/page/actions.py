@@ -1,16 +1,19 @@
-"""Actions of the page that need the token: activate, deactivate, look at dead letters
-and put them back.
+"""Actions of the page that need the token: activate, deactivate, look at dead letters and put
+them back, look at tracebacks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 from nicegui import run, ui
 
 from tiercel.acker.errors import AckerError
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
@@ -94,9 +97,21 @@ class Actions:
 
         await self._prompt.let(action)
 
+    async def tracebacks(self, topology: str, done: Callable[[Sequence[KnownError]], None]) -> None:
+        """Look at what bolts raised, with the lines of code that it went through."""
 
-def _shown(letters: Sequence[DeadLetter]) -> str:
-    return f"showed {len(letters)}"
+        def known() -> Sequence[KnownError]:
+            with closing(RedisMetrics(self._addresses.redis_urls[0], topology)) as metrics:
+                return metrics.traces()
+
+        async def action() -> None:
+            done(await _tried("look at", f"the tracebacks of {topology}", known, _shown) or ())
+
+        await self._prompt.let(action)
+
+
+def _shown(things: Sequence[object]) -> str:
+    return f"showed {len(things)}"
 
 
 async def _tried(

@@ -26,6 +26,7 @@ from tiercel.workers.monitoring.page.tables import (
     tables_of,
 )
 from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
+from tiercel.workers.monitoring.page.tracebacks import TracebackDialog
 from tiercel.workers.monitoring.station import LOOK_S, Station
 from tiercel.workers.monitoring.watcher import Addresses, Look
 from tiercel.workers.monitoring.wording import count, per_second, seconds, span, when
@@ -150,6 +151,8 @@ class Page:
     def _table(self, kind: TableKind) -> None:
         with _section(kind.title):
             self._tables[kind] = table_of(kind)
+            if kind is ERRORS:
+                TracebackDialog(self._tables[kind], self._actions, lambda: self._topology)
 
     def _choose(self, topology: str | None) -> None:
         self._topology = topology
