@@ -186,8 +186,13 @@ def share(work: RootUpdates, mine: NDArray[np.intp]) -> RootUpdates:
 def pack_failure(failure: Failure) -> bytes:
     """Pack the reason, without the root: length and JSON, in which even half a
     surrogate pair survives.
+
+    A failure that says more than its reason has one more member.
     """
-    text = json.dumps([failure.component, failure.task, failure.reason[:REASON_LENGTH]]).encode()
+    said: list[Any] = [failure.component, failure.task, failure.reason[:REASON_LENGTH]]
+    if failure.reject:
+        said.append({"reject": True})
+    text = json.dumps(said).encode()
     return struct.pack(">I", len(text)) + text
 
 
@@ -198,8 +203,17 @@ def unpack_failures(packed: bytes) -> list[Failure]:
     while at < len(packed):
         root, length = struct.unpack_from(">QI", packed, at)
         at += 12 + length
-        component, task, reason = json.loads(packed[at - length : at])
-        failures.append(Failure(root=root, component=component, task=task, reason=reason))
+        component, task, reason, *more = json.loads(packed[at - length : at])
+        said = more[0] if more else {}
+        failures.append(
+            Failure(
+                root=root,
+                component=component,
+                task=task,
+                reason=reason,
+                reject=bool(said.get("reject")),
+            )
+        )
     return failures
 
 

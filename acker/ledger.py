@@ -62,6 +62,8 @@ class Failure:
     task: int
     # One line; the ledger keeps the first 500 characters.
     reason: str
+    # The message can never be processed: it shall not come again.
+    reject: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

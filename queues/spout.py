@@ -2,8 +2,8 @@
 
 One instance runs in one spout worker process (one process per task), and all its methods are called
 on one thread, in this order: ``open``, then ``activate`` and ``deactivate`` in turn, with
-``next_tuple`` between these two only, then ``close``. ``ack``, ``fail`` and ``release`` come at any
-time before ``close``.
+``next_tuple`` between these two only, then ``close``. ``ack``, ``fail``, ``reject`` and ``release``
+come at any time before ``close``.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class SpoutCollector(Protocol):
     ) -> list[int]:
         """Emit one tuple; returns the ids of the tasks that receive it.
 
-        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail`` or ``release`` is
-        called with that id exactly once for this emit. Without one, nothing is tracked and
-        nothing is called. Values that do not fit the stream's fields raise ValueError, and
-        nothing is emitted.
+        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``reject`` or
+        ``release`` is called with that id exactly once for this emit. Without one, nothing is
+        tracked and nothing is called. Values that do not fit the stream's fields raise ValueError,
+        and nothing is emitted.
         """
         ...
 
@@ -177,6 +177,15 @@ class Spout:
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         """The tree of this message failed or timed out. An override may leave out ``reason``."""
+
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        """A bolt said that this message can never be processed (``raise Reject``): do not emit it
+        again. By default a ``fail``.
+        """
+        if takes_reason(self):
+            self.fail(msg_id, reason)
+        else:
+            self.fail(msg_id)
 
     def release(self, msg_id: MsgId) -> None:
         """The message must be emitted again but did nothing wrong (driver restarted, ledger lost).

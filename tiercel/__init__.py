@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+    from tiercel.spark_jobs.bolts.reject import Reject
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
     from tiercel.spark_jobs.errors import (
@@ -109,6 +110,7 @@ __all__ = [
     "RedisRefusedError",
     "RedisUnavailableError",
     "RedisVersionError",
+    "Reject",
     "RetryPolicy",
     "Schema",
     "SchemaError",
@@ -188,6 +190,7 @@ _PLACES = {
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.reject": ("Reject",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
     "tiercel.spark_jobs.errors": (

@@ -7,5 +7,6 @@ collecting     what it emits, acks and fails with: the contracts
 bolt           the contract of a bolt
 arrow_bolt     the contract of a bolt over whole batches
 stateful_bolt  the bolt with a state
+reject         a bolt says that a message can never be processed
 queue_sink     the built-in bolt: into a RabbitMQ queue
 """

@@ -13,6 +13,7 @@ from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
+from tiercel.spark_jobs.bolts.reject import Verdict, verdict_of
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
 from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_anchors, read_rows
 from tiercel.spark_jobs.emitting.arrow_columns import conform
@@ -79,7 +80,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
         # Of each call of emit, what its rows are anchored to.
         self.emissions: list[Anchors] = []
         # Row of the step's input to why.
-        self.failed: dict[int, str] = {}
+        self.failed: dict[int, tuple[str, Verdict | None]] = {}
         self.emitted = 0
         self.transferred = 0
         self.closed = False
@@ -133,7 +134,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
             raise BadAnchorsError(f"{self._record.component!r} fails rows: {error}") from error
         text = (reason_of(reason) if reason else "") or "failed by the bolt"
         for row in self._portion.rows[found].tolist():
-            self.failed.setdefault(row, text)
+            self.failed.setdefault(row, (text, verdict_of(reason)))
 
     def _check_open(self) -> None:
         if self.closed:

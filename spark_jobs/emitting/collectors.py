@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from tiercel.acker.ids import mix
 from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
+from tiercel.spark_jobs.bolts.reject import verdict_of
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
 from tiercel.spark_jobs.emitting.outputs import TaskOutput
@@ -153,7 +154,8 @@ class OutputRecorder(Recorder, OutputCollector):
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check(tup, "fails")
-        self._record.fail(tup, (reason_of(reason) if reason else "") or "failed by the bolt")
+        text = (reason_of(reason) if reason else "") or "failed by the bolt"
+        self._record.fail(tup, text, verdict_of(reason))
 
     def reset_timeout(self, tup: Tuple) -> None:
         self._check(tup, "resets the timeout of")

@@ -12,11 +12,13 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Protocol
 
+from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.queues.inbox.chunk import Rows
+from tiercel.spark_jobs.bolts.reject import Reject, Verdict, verdict_of
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.reasons import reason_at
+from tiercel.spark_jobs.reasons import reason_at, reason_of
 
 _TELL_RESETS_S = 1.0
 
@@ -90,6 +92,7 @@ class Record:
         for tup in self.tuples[: self.held]:
             tup.state = OPEN
             self.reasons.pop(tup.row, None)
+            self.verdicts.pop(tup.row, None)
         self.resets.clear()
         self.outputs.clear()
         self.emitted = self.transferred = self.returned_ns = 0
@@ -97,10 +100,28 @@ class Record:
             if tup.state != FAILED:
                 self.fail(tup, reason)
 
-    def fail(self, tup: Item, reason: str) -> None:
+    def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
         """Mark the tuple as failed, whatever it was before."""
         tup.state = FAILED
-        self.reasons.setdefault(tup.row, reason)
+        self.note(tup.row, reason, verdict)
+
+    def note(self, row: int, reason: str, verdict: Verdict | None = None) -> None:
+        """Keep why a row fails, and what the bolt orders with it; the first reason counts."""
+        if row not in self.reasons:
+            self.reasons[row] = reason
+            if verdict is not None:
+                self.verdicts[row] = verdict
+
+    def failure(self, row: int, root: int, task: int) -> Failure:
+        """Tell the ledger why a row fails, one of whose roots this is."""
+        verdict = self.verdicts.get(row)
+        return Failure(
+            root=root,
+            component=self.component,
+            task=task,
+            reason=self.reasons[row],
+            reject=isinstance(verdict, Reject),
+        )
 
     def reset(self, tup: Tuple) -> None:
         """Start the timeout of the tuple again: reported about once a second while the bolt works,
@@ -125,6 +146,11 @@ class Record:
         return [tup.row for tup in self.tuples if tup.state == ACKED]
 
     @cached_property
+    def verdicts(self) -> dict[int, Verdict]:
+        """The order that the bolt gave with a failed row, by row; of most there is none."""
+        return {}
+
+    @cached_property
     def raised(self) -> Counter[str]:
         """Number of errors of each kind that the bolt raised, by the counter's name."""
         return Counter()
@@ -134,6 +160,11 @@ class Record:
 
         Operators are shown it.
         """
+        if verdict_of(error) is not None and not where:
+            # Meant so, and no bug of the line that raises it.
+            reason = reason_of(error)
+            self.report(reason)
+            return reason
         reason = reason_at(error, where)
         if self.tell_raised is not None:
             self.raised[self.tell_raised(error, reason)] += 1

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.reject import verdict_of
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
@@ -96,8 +97,8 @@ class ArrowRecord(Record):
         self.emissions += collector.emissions
         self.emitted += collector.emitted
         self.transferred += collector.transferred
-        for row, reason in collector.failed.items():
-            self.reasons.setdefault(row, reason)
+        for row, (reason, verdict) in collector.failed.items():
+            self.note(row, reason, verdict)
 
     def abort(self, reason: str) -> None:
         super().abort(reason)
@@ -105,7 +106,7 @@ class ArrowRecord(Record):
         self.emissions.clear()
         for received in self._received:
             for row in received.rows.tolist():
-                self.reasons.setdefault(row, reason)
+                self.note(row, reason)
 
     @property
     def executed(self) -> int:
@@ -208,7 +209,7 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     except RAISED as error:
         collector.closed = True
         if len(portion.rows) == 1:
-            record.reasons.setdefault(int(portion.rows[0]), record.blame(error))
+            record.note(int(portion.rows[0]), record.blame(error), verdict_of(error))
             source = f"{portion.component}:{portion.stream}"
             log.debug(
                 "%s: a row of %s failed", record.component, source, extra={"event": "tuple_failed"}

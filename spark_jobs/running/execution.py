@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+from tiercel.spark_jobs.bolts.reject import verdict_of
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
@@ -102,5 +103,5 @@ def fail_all(record: Record, error: BaseException, where: str) -> None:
 
 
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
-    record.fail(tup, record.blame(error))
+    record.fail(tup, record.blame(error), verdict_of(error))
     log.debug("%s: %s failed", record.component, tup, extra={"event": "tuple_failed"})

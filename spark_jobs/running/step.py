@@ -253,8 +253,8 @@ class Step:
         snapshot = self._setup.copy.snapshot(record, lineage)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = [
-            Failure(root=root, component=record.component, task=self._of.task, reason=reason)
-            for row, reason in record.reasons.items()
+            record.failure(row, root, self._of.task)
+            for row in record.reasons
             for root in roots_of(lineage, row)
         ]
         return Done(

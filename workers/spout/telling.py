@@ -8,7 +8,7 @@ from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 
 
 class Telling:
-    """Calls ``ack``, ``fail`` and ``release`` of one spout. One thread, the spout's."""
+    """Calls ``ack``, ``fail``, ``reject`` and ``release`` of one spout. One thread, the spout's."""
 
     def __init__(self, spout: Spout) -> None:
         self.spout = spout
@@ -29,6 +29,10 @@ class Telling:
             self.spout.fail(msg_id, reason)
         else:
             self.spout.fail(msg_id)
+
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        """A bolt said that this message can never be processed."""
+        self.spout.reject(msg_id, reason)
 
     def release(self, msg_id: MsgId) -> None:
         """The message must be emitted again, and is not to blame."""

@@ -119,6 +119,8 @@ class Trees:
             in_flight = self._pending.pop(failure.root)
             if in_flight is None:
                 late += 1
+            elif failure.reject:
+                self._reject(in_flight, _said(failure))
             else:
                 self._fail(in_flight, _said(failure))
         late += self._release(outcomes.released)
@@ -185,7 +187,15 @@ class Trees:
             )
         return len(roots) - len(msg_ids)
 
+    def _reject(self, in_flight: InFlight, reason: str) -> None:
+        self._count_failure(in_flight, reason)
+        self._telling.reject(in_flight.msg_id, reason)
+
     def _fail(self, in_flight: InFlight, reason: str) -> None:
+        self._count_failure(in_flight, reason)
+        self._telling.fail(in_flight.msg_id, reason)
+
+    def _count_failure(self, in_flight: InFlight, reason: str) -> None:
         self._tally.add("failed")
         if self._tally.error(reason):
             log.info(
@@ -194,7 +204,6 @@ class Trees:
                 reason,
                 extra={"event": "message_failed", "reason": reason},
             )
-        self._telling.fail(in_flight.msg_id, reason)
 
     def _release(self, roots: Iterable[int]) -> int:
         """Give these back to the source without blame.

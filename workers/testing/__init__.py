@@ -3,6 +3,7 @@
 plugin         the kit as a pytest plugin
 complete       complete_topology: from the first tuple to the last
 cluster        LocalCluster: runs a topology
+stand_ins      in the place of queue spouts and queue sinks
 looking        the part of it that is asked when it is closed too
 feeder         FeederSpout: emits what a test feeds it
 spout_tasks    all spout tasks of a cluster

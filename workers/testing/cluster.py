@@ -19,7 +19,7 @@ from tiercel.spark_jobs.topology.placement import check_has_bolts
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.lease import Holder
 from tiercel.workers.control.memory_lease import MemoryLease
-from tiercel.workers.testing.capture import Seen, watched
+from tiercel.workers.testing.capture import watched
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.engine import Engine
 from tiercel.workers.testing.errors import LocalClusterError
@@ -27,6 +27,7 @@ from tiercel.workers.testing.looking import Looking
 from tiercel.workers.testing.memory_engine import MemoryEngine
 from tiercel.workers.testing.spout_tasks import SpoutTasks
 from tiercel.workers.testing.spouts import Surroundings
+from tiercel.workers.testing.stand_ins import with_stand_ins
 from tiercel.workers.testing.ticks import Ticks
 
 EngineName = Literal["memory", "spark"]
@@ -77,8 +78,10 @@ class LocalCluster(Looking):
             )
         check_has_bolts(topology)
         super().__init__(topology if config is None else replace(topology, config=config))
-        self._seen = Seen()
-        self._watched = watched(self._topology, self._seen)
+        # A test that names a broker means it; one that a topology names is not for tests.
+        has_broker = config is not None and bool(config.extra.get("amqp_url"))
+        runs = self._topology if has_broker else with_stand_ins(self._topology)
+        self._watched = watched(runs, self._seen)
         self._engine_name = engine
         self._redis_url = redis_url
         self._slots = slots
@@ -180,7 +183,7 @@ class LocalCluster(Looking):
         return [one.msg_id for one in self._spouts.told(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
-        """The message ids that this spout was told failed or timed out, in order.
+        """The message ids that this spout was told failed, timed out or were rejected, in order.
 
         One that it replays may stand here often.
         """

@@ -36,6 +36,8 @@ class SpoutOutcome:
     msg_id: MsgId
     # None: acked.
     reason: str | None
+    # A bolt said that it can never be processed.
+    rejected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,10 @@ class _Witness(Telling):
     def fail(self, msg_id: MsgId, reason: str) -> None:
         self._told.append(SpoutOutcome(msg_id=msg_id, reason=reason))
         super().fail(msg_id, reason)
+
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        self._told.append(SpoutOutcome(msg_id=msg_id, reason=reason, rejected=True))
+        super().reject(msg_id, reason)
 
 
 class _WatchedEmitter(SpoutEmitter):
