@@ -67,12 +67,7 @@ class QueueSpout(Spout):
         ``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or
         ValueError.
         """
-        if not queue or len(f"{queue}.dead".encode()) > 255:
-            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
-        if not 1 <= prefetch <= 65535:
-            raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
-        if delivery_limit < 1:
-            raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
+        _check(queue, prefetch, delivery_limit)
         if model is not None and (fields is not None or format not in (None, "json")):
             raise ValueError("a model takes the place of fields, and its bodies are JSON")
         self.output_fields = fields_of(model) if model else fields or _DEFAULT_FIELDS
@@ -227,6 +222,15 @@ class QueueSpout(Spout):
     def _count_rejected(self) -> None:
         if self._context is not None:
             self._context.count("rejected", 1)
+
+
+def _check(queue: str, prefetch: int, delivery_limit: int) -> None:
+    if not queue or len(f"{queue}.dead".encode()) > 255:
+        raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
+    if not 1 <= prefetch <= 65535:
+        raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
+    if delivery_limit < 1:
+        raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
 
 
 def refusal_of(error: Exception) -> str:
