@@ -28,6 +28,7 @@ def show_tracebacks(redis_url: str, topology: str | None, limit: int) -> None:
     found.sort(key=lambda each: each[1].last, reverse=True)
     if not found:
         say("no errors that a bolt raised")
+        return
     several = len({name for name, _ in found}) > 1
     say("\n\n".join(_told(known, name if several else "") for name, known in found[:limit]))
 
