@@ -78,7 +78,7 @@ def _columns(model: type[Any]) -> dict[str, _Column]:
     if _is_pydantic(model):
         found = {
             name: _column(info.annotation, tuple(info.metadata))
-            for name, info in model.model_fields.items()  # type: ignore[attr-defined]
+            for name, info in model.model_fields.items()
         }
     elif isinstance(model, type) and dataclasses.is_dataclass(model):
         found = _columns_of_dataclass(model)

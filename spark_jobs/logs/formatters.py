@@ -75,9 +75,11 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **{key: value for key, value in vars(record).items() if key not in STANDARD},
         }
-        if record.exc_info or record.exc_text:
+        if record.exc_text:
             # A record of another process comes with its traceback as text.
-            entry["error"] = record.exc_text or self.formatException(record.exc_info)
+            entry["error"] = record.exc_text
+        elif record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
         # Value by value: a password with a quote in it is not the same within JSON.
         return json.dumps(_redacted(entry)).replace("\x7f", "\\u007f")
 
