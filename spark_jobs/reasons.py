@@ -37,6 +37,11 @@ def reason_at(error: BaseException, where: str = "") -> str:
     return f"{text[: max(0, REASON_LENGTH - len(end))]}{end}"
 
 
+def reason_given(reason: object) -> str:
+    """Return the reason that a bolt gives: of an exception that it has caught with its line."""
+    return reason_at(reason) if isinstance(reason, BaseException) else reason_of(reason)
+
+
 def one_line(text: str) -> str:
     """The first line that is not empty, not too long."""
     lines = text.lstrip()[:REASON_LENGTH].splitlines()

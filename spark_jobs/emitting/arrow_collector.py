@@ -22,7 +22,7 @@ from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.emitting.outputs import OutputStream
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
-from tiercel.spark_jobs.reasons import one_line, reason_of
+from tiercel.spark_jobs.reasons import one_line, reason_given
 from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
 
 
@@ -132,7 +132,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
             found = read_rows(rows, len(self._portion.rows))
         except BadAnchorsError as error:
             raise BadAnchorsError(f"{self._record.component!r} fails rows: {error}") from error
-        text = (reason_of(reason) if reason else "") or "failed by the bolt"
+        text = (reason_given(reason) if reason else "") or "failed by the bolt"
         for row in self._portion.rows[found].tolist():
             self.failed.setdefault(row, (text, verdict_of(reason)))
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.support.pump import Pump, Source
-from tiercel import ArrowBolt, BasicBolt, RedisUnavailableError, TopologyBuilder
+from tiercel import ArrowBolt, BasicBolt, Bolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import TRACES_KEPT
 from tiercel.spark_jobs.running.tracebacks import Tracebacks
@@ -155,3 +155,22 @@ def test_exceptions_that_are_made_up_at_run_time_do_not_fill_the_counters():
         for number in range(TRACES_KEPT + 50)
     }
     assert len(counters) == TRACES_KEPT + 1
+
+
+class Catches(Bolt):
+    def execute(self, tup, collector):
+        try:
+            helper("deep")
+        except KeyError as error:
+            collector.report_error(error)
+            collector.fail(tup, error)
+
+
+def test_what_a_bolt_catches_and_gives_as_the_reason_has_its_line_and_is_no_bug(caplog):
+    pump = pump_of(Catches())
+    pump.feed(["a"])
+    pump.run()
+    [error] = pump.metrics.errors()
+    assert error.message == f"KeyError: 'deep' (running/test_tracebacks.py:{first_line(pump)})"
+    assert pump.metrics.traces() == []
+    assert caplog.records == []
