@@ -15,6 +15,7 @@ from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
+from tiercel.queues.models import fields_of, model_decoder
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
@@ -39,8 +40,8 @@ class QueueSpout(Spout):
     A message stays in the queue, opened, until it is acked. It is delivered at least once, and
     emitted again after a failure, a timeout, or when a worker or a connection died. One that fails
     after ``delivery_limit`` failures of its own goes to the dead-letter queue ``<queue>.dead`` with
-    the last reason; so does, at once, a body that does not fit ``fields``, one above 16 MiB, or a
-    message that a grouping raises on.
+    the last reason; so does, at once, a body that does not fit ``fields`` or the model, one above
+    16 MiB, a message that a grouping raises on, or one that a bolt rejects (``raise Reject``).
 
     What a bolt wants to have later (``RetryLater``) leaves the queue: a copy lies in a delay queue,
     ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies after the
@@ -59,31 +60,32 @@ class QueueSpout(Spout):
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
         self,
         queue: str,
-        fields: str = _DEFAULT_FIELDS,
+        fields: str | None = None,
         *,
+        model: type[Any] | None = None,
         format: Format | None = None,  # noqa: A002 - reads best where it is used
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
     ) -> None:
-        """``format`` is text, json or bytes; by default what suits the fields.
+        """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
+        place ``model`` is a dataclass or a pydantic model, which validates each body.
 
-        Raises SchemaError or ValueError.
+        ``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or
+        ValueError.
         """
-        if not queue or len(f"{queue}.dead".encode()) > 255:
-            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
-        if not 1 <= prefetch <= 65535:
-            raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
-        if delivery_limit < 1:
-            raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
-        # an impossible combination fails here, not in a worker
-        decoder_for(Schema.parse(fields), format)
-        self.output_fields = fields
+        _check(queue, prefetch, delivery_limit)
+        if model is not None and (fields is not None or format not in (None, "json")):
+            raise ValueError("a model takes the place of fields, and its bodies are JSON")
+        self.output_fields = fields_of(model) if model else fields or _DEFAULT_FIELDS
+        self._model = model
+        self._format = format
+        # An impossible combination fails here, not in a worker.
+        self.decoder()
         self._queue = WorkQueue(
             name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare
         )
-        self._format = format
         self._prefetch = prefetch
         # Last argument of ``expect``; -1: not called yet.
         self._expected = -1
@@ -97,12 +99,18 @@ class QueueSpout(Spout):
         """The queue that it consumes."""
         return self._queue
 
+    def decoder(self) -> Decoder:
+        """Return what makes the values of a tuple of a body: BadBodyError, or no error at all."""
+        if self._model is not None:
+            return model_decoder(self._model)
+        return decoder_for(Schema.parse(self.output_fields), self._format)
+
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Begins to connect to ``config["amqp_url"]``; returns at once. Raises AddressError."""
         self._context = context
         self._task = context.task_id
         self._expected = -1
-        self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
+        self._decode = self.decoder()
         settings = ConsumerSettings(
             queue=replace(self._queue, held=context.held),
             wake=context.wake,
@@ -163,6 +171,11 @@ class QueueSpout(Spout):
         _, epoch, tag = _message_id(msg_id)
         self._started.fail(epoch, tag, reason)
 
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        _, epoch, tag = _message_id(msg_id)
+        self._started.dead_letter(epoch, tag, f"rejected: {reason}")
+        self._count_rejected()
+
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
         _, epoch, tag = _message_id(msg_id)
         later = Later(seconds=seconds, reason=reason, blame=blame)
@@ -215,16 +228,32 @@ class QueueSpout(Spout):
         return True
 
     def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: Exception) -> None:
-        if isinstance(error, BadBodyError):
-            reason = str(error)
-        elif isinstance(error, ValueError):
-            reason = f"does not fit the fields: {error}"
-        else:
-            reason = f"could not be emitted: {type(error).__name__}: {error}"
+        reason = refusal_of(error)
         self._started.dead_letter(msg_id.epoch, msg_id.tag, reason)
         collector.report_error(f"message dead-lettered: {reason}")
+        self._count_rejected()
+
+    def _count_rejected(self) -> None:
         if self._context is not None:
             self._context.count("rejected", 1)
+
+
+def _check(queue: str, prefetch: int, delivery_limit: int) -> None:
+    if not queue or len(f"{queue}.dead".encode()) > 255:
+        raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
+    if not 1 <= prefetch <= 65535:
+        raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
+    if delivery_limit < 1:
+        raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
+
+
+def refusal_of(error: Exception) -> str:
+    """Return why a message is dead-lettered that could not be decoded, or not be emitted."""
+    if isinstance(error, BadBodyError):
+        return str(error)
+    if isinstance(error, ValueError):
+        return f"does not fit the fields: {error}"
+    return f"could not be emitted: {type(error).__name__}: {error}"
 
 
 def _message_id(msg_id: MsgId) -> MessageId:

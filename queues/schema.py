@@ -3,11 +3,13 @@
 One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is
 emitted) and Arrow (the chunks). Columns are flat or arrays of flat values; put a nested structure
 into a JSON string. Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+
+``customer string?`` may be missing from a body, or null there; ``currency string DEFAULT 'EUR'``
+may be missing. Everything else must be there. That is about bodies alone: bolts may emit None.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,31 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.queues.ddl import columns_of
 from tiercel.queues.decimals import MISFITS, decimal_for
 from tiercel.queues.errors import SchemaError
 
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
 
-_FLAT: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "tinyint": pa.int8(),
-    "short": pa.int16(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 # Types of which Arrow takes every value, or every value within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
     pa.string(): str,
@@ -49,9 +33,6 @@ _PYTHON: dict[pa.DataType, type] = {
     pa.float64(): float,
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
 }
-_COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
-_DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_ARRAY = re.compile(r"array<(.+)>")
 
 
 @dataclass(frozen=True)
@@ -62,6 +43,15 @@ class Field:
     # As written in the DDL, lower case.
     type: str
     arrow: pa.DataType
+    # A body may leave it out, or have null.
+    optional: bool = False
+    # The value for a body that leaves it out, as JSON; empty: there is none.
+    default: str = ""
+
+    def __str__(self) -> str:
+        optional = "?" if self.optional else ""
+        default = f" DEFAULT {self.default}" if self.default else ""
+        return f"{self.name} {self.type}{optional}{default}"
 
     def takes_all(self, column: Sequence[Any]) -> bool:
         """Return True if the types of these values leave no doubt; otherwise look at each."""
@@ -111,7 +101,7 @@ class Schema:
     @classmethod
     def parse(cls, ddl: str) -> Schema:
         """Read Spark DDL; raises SchemaError saying what is wrong and what is allowed."""
-        fields = tuple(_field(column, ddl) for column in _split(ddl))
+        fields = tuple(Field(*column) for column in columns_of(ddl))
         names = [field.name for field in fields]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -180,7 +170,7 @@ class Schema:
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name} {field.type}" for field in self.fields)
+        return ", ".join(map(str, self.fields))
 
 
 def _shown(value: Any) -> str:
@@ -213,51 +203,3 @@ def _whole(value: Any) -> Any:
     if isinstance(value, float) and not value.is_integer():
         raise ValueError("not an integer")  # Arrow would cut the fraction off
     return value
-
-
-def _split(ddl: str) -> list[str]:
-    """Cut at the commas outside of brackets."""
-    if not ddl.strip():
-        raise SchemaError('no fields; write Spark DDL such as "word string, n long"')
-    columns = [""]
-    depth = 0
-    for character in ddl:
-        depth += character in "(<"
-        depth -= character in ")>"
-        if character == "," and depth == 0:
-            columns.append("")
-        else:
-            columns[-1] += character
-    return columns
-
-
-def _field(column: str, ddl: str) -> Field:
-    match = _COLUMN.fullmatch(column)
-    if match is None:
-        raise SchemaError(
-            f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word '
-            'string, n long"'
-        )
-    name = match[1].strip("`")
-    type_ = match[2].lower()
-    if name.startswith("__"):
-        raise SchemaError(
-            f"the field name {name!r} is reserved; do not begin it with two underscores"
-        )
-    return Field(name, type_, _arrow(type_, ddl))
-
-
-def _arrow(type_: str, ddl: str) -> pa.DataType:
-    if type_ in _FLAT:
-        return _FLAT[type_]
-    if match := _DECIMAL.fullmatch(type_):
-        precision = int(match[1])
-        scale = int(match[2])
-        if 1 <= precision <= 38 and scale <= precision:
-            return pa.decimal128(precision, scale)
-    if match := _ARRAY.fullmatch(type_):
-        return pa.list_(_arrow(match[1].strip(), ddl))
-    allowed = ", ".join(_FLAT)
-    raise SchemaError(
-        f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s) or array<type>"
-    )

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+    from tiercel.spark_jobs.bolts.reject import Reject
     from tiercel.spark_jobs.bolts.retry_later import RetryLater
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -122,6 +123,7 @@ __all__ = [
     "RedisRefusedError",
     "RedisUnavailableError",
     "RedisVersionError",
+    "Reject",
     "RetryLater",
     "RetryPolicy",
     "Schema",
@@ -206,6 +208,7 @@ _PLACES = {
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.reject": ("Reject",),
     "tiercel.spark_jobs.bolts.retry_later": ("RetryLater",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),

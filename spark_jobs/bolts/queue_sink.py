@@ -88,8 +88,7 @@ class QueueSink(Bolt):
 
     def flush(self, collector: OutputCollector) -> None:
         """Publish, wait for the confirms, and ack or fail each tuple."""
-        held = self._held
-        self._held = []
+        held = self.take_held()
         if not held:
             return
         reported = set()
@@ -106,6 +105,22 @@ class QueueSink(Bolt):
                 reported.add(reason)
                 collector.report_error(reason)
             collector.fail(tup, reason)
+
+    @property
+    def queue(self) -> str | None:
+        """The queue of tuples whose ``queue_field`` names none."""
+        return self._queue
+
+    @property
+    def queue_field(self) -> str | None:
+        """The field that names a tuple's queue."""
+        return self._queue_field
+
+    def take_held(self) -> list[tuple[Tuple, _Message]]:
+        """Take what ``execute`` has kept since the last call: each tuple, and its message."""
+        held = self._held
+        self._held = []
+        return held
 
     def cleanup(self) -> None:
         """Close the connection."""

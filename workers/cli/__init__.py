@@ -7,6 +7,7 @@ driver      driver, prepare
 demo        demo
 queues      publish, dead-letters
 topologies  errors, activate, deactivate, rebalance, kill
+tracebacks  errors --traceback
 monitors    depths, top, monitor
 options     what they share
 errors      errors in one line, and exit code 2

@@ -26,7 +26,7 @@ class Running:
         builder = TopologyBuilder("sink")
         builder.set_spout("in", self.feeder)
         builder.set_bolt("out", sink).shuffle_grouping("in")
-        settings = Config(extra={"amqp_url": amqp_url} if amqp_url else {}, **config)
+        settings = Config(extra={"amqp_url": amqp_url}, **config)
         self.cluster = LocalCluster(builder.build(), settings)
 
     def __enter__(self):
@@ -228,13 +228,10 @@ def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
         }
 
 
-def test_without_an_address_its_tuples_fail_with_what_to_do():
-    with Running(QueueSink("q", field="body"), None) as running:
-        running.publish(["a"])
-        assert (
-            "'out' publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
-            in running.failed[0]
-        )
+def test_without_an_address_it_says_what_to_do():
+    context = sinking().context_of(3)
+    with pytest.raises(TopologyError, match=r"^'out' publishes .*: use --amqp or set TIERCEL_AMQP"):
+        QueueSink("q", field="body").prepare({}, context)
     with Running(QueueSink("q", field="body"), "http://nowhere") as running:
         running.publish(["a"])
         assert AddressError.__name__ in running.failed[0]

@@ -14,9 +14,9 @@ from tiercel.queues.formats import decoder_for
 from tiercel.queues.schema import Schema
 
 EVERYTHING = Schema.parse(
-    "s string, b binary, t boolean, i8 tinyint, i64 bigint, f float, d double, day date, "
-    "at timestamp, local timestamp_ntz, price decimal(38,10), words array<string>, blobs "
-    "array<array<binary>>"
+    "s string?, b binary?, t boolean?, i8 tinyint?, i64 bigint?, f float?, d double?, day date?, "
+    "at timestamp?, local timestamp_ntz?, price decimal(38,10)?, words array<string>?, blobs "
+    "array<array<binary>>?"
 )
 TEXT = st.text(st.characters(codec="utf-8"))
 MOMENTS = st.datetimes()

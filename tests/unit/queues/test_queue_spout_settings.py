@@ -1,11 +1,24 @@
 """Settings of a queue spout, before any broker is involved."""
 
 import pickle
+from dataclasses import dataclass
 
 import pytest
 
 from tiercel import QueueSpout, SpoutContext
 from tiercel.queues.errors import AddressError, SchemaError
+
+
+@dataclass
+class Order:
+    order: int
+    note: str | None = None
+
+
+def test_a_model_takes_the_place_of_fields_and_travels():
+    spout = pickle.loads(pickle.dumps(QueueSpout("orders", model=Order)))
+    assert spout.output_fields == "`order` long, `note` string?"
+    assert spout.decoder()(b'{"order": 1}') == [1, None]
 
 
 def test_it_travels_before_it_is_opened():
@@ -27,6 +40,10 @@ def test_it_travels_before_it_is_opened():
         ({"queue": "q", "delivery_limit": 0}, ValueError),
         ({"queue": "q", "fields": "a strin"}, SchemaError),
         ({"queue": "q", "fields": "a int", "format": "text"}, SchemaError),
+        ({"queue": "q", "fields": "a int DEFAULT 'x'"}, SchemaError),
+        ({"queue": "q", "model": int}, SchemaError),
+        ({"queue": "q", "model": Order, "fields": "a int"}, ValueError),
+        ({"queue": "q", "model": Order, "format": "text"}, ValueError),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_where_it_is_written(arguments, error):
