@@ -187,11 +187,16 @@ def pack_failure(failure: Failure) -> bytes:
     """Pack the reason, without the root: length and JSON, in which even half a
     surrogate pair survives.
 
-    A failure that says when the message is to come again has two more members.
+    A failure that says more than its reason has one more member.
     """
     said: list[Any] = [failure.component, failure.task, failure.reason[:REASON_LENGTH]]
+    more: dict[str, Any] = {}
+    if failure.reject:
+        more["reject"] = True
     if failure.retry_after_s is not None:
-        said += [failure.retry_after_s, failure.blame]
+        more.update(retry_after_s=failure.retry_after_s, blame=failure.blame)
+    if more:
+        said.append(more)
     text = json.dumps(said).encode()
     return struct.pack(">I", len(text)) + text
 
@@ -203,16 +208,17 @@ def unpack_failures(packed: bytes) -> list[Failure]:
     while at < len(packed):
         root, length = struct.unpack_from(">QI", packed, at)
         at += 12 + length
-        component, task, reason, *later = json.loads(packed[at - length : at])
-        retry_after_s, blame = later or (None, True)
+        component, task, reason, *more = json.loads(packed[at - length : at])
+        orders = more[0] if more else {}
         failures.append(
             Failure(
                 root=root,
                 component=component,
                 task=task,
                 reason=reason,
-                retry_after_s=retry_after_s,
-                blame=blame,
+                reject=orders.get("reject", False),
+                retry_after_s=orders.get("retry_after_s"),
+                blame=orders.get("blame", True),
             )
         )
     return failures

@@ -62,6 +62,8 @@ class Failure:
     task: int
     # One line; the ledger keeps the first 500 characters.
     reason: str
+    # The message can never be processed: it shall not come again.
+    reject: bool = False
     # The bolt wants the message after so many seconds, and not before; None: it says nothing.
     retry_after_s: float | None = None
     # False: the message is not to blame, and this counts towards no limit of failures.
@@ -104,10 +106,9 @@ class Outcomes:
     reset: Sequence[int] = ()
     # The same, of trees that wait for a limit: no more room in the bolts would help them.
     waiting: Sequence[int] = ()
-    # A server lost its memory or the last part of it since the last read (restarted empty or
-    # with an old snapshot, failed over to a replica that lagged): roots and updates are
-    # unknown to it, and all that was registered before must be given back. Said once for each
-    # loss, to every owner.
+    # A server lost its memory or the last part of it since the last read (restarted empty or with
+    # an old snapshot, failed over to a replica that lagged): roots and updates are unknown to it,
+    # and all that was registered before must be given back. Said once per loss, to every owner.
     ledger_lost: bool = False
 
     def __bool__(self) -> bool:

@@ -18,6 +18,7 @@ from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.properties import PropertyColumns
+from tiercel.queues.models import fields_of, model_decoder
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
@@ -42,8 +43,8 @@ class QueueSpout(Spout):
     A message stays in the queue, opened, until it is acked. It is delivered at least once, and
     emitted again after a failure, a timeout, or when a worker or a connection died. One that fails
     after ``delivery_limit`` failures of its own goes to the dead-letter queue ``<queue>.dead`` with
-    the last reason; so does, at once, a body that does not fit ``fields``, one above 16 MiB, or a
-    message that a grouping raises on.
+    the last reason; so does, at once, a body that does not fit ``fields`` or the model, one above
+    16 MiB, a message that a grouping raises on, or one that a bolt rejects (``raise Reject``).
 
     The tuple has the ``fields`` of the body, and behind them a column for each of the named
     ``properties``: message_id, correlation_id, reply_to, content_type, content_encoding, type,
@@ -72,9 +73,10 @@ class QueueSpout(Spout):
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
         self,
         queue: str,
-        fields: str = _DEFAULT_FIELDS,
+        fields: str | None = None,
         *,
         properties: Sequence[str] | Mapping[str, str] = (),
+        model: type[Any] | None = None,
         format: Format | None = None,  # noqa: A002 - reads best where it is used
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
@@ -82,10 +84,14 @@ class QueueSpout(Spout):
         declare: bool = True,
         bindings: Sequence[Sequence[Any]] = (),
     ) -> None:
-        """``format`` is text, json or bytes; by default what suits the fields.
+        """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
+        place ``model`` is a dataclass or a pydantic model, which validates each body.
 
-        Raises SchemaError or ValueError.
+        ``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or
+        ValueError.
         """
+        if model is not None and (fields is not None or format not in (None, "json")):
+            raise ValueError("a model takes the place of fields, and its bodies are JSON")
         self._queue = WorkQueue(
             name=queue,
             delivery_limit=delivery_limit,
@@ -94,9 +100,10 @@ class QueueSpout(Spout):
             bindings=tuple(map(Binding.of, bindings)),
         )
         self.properties = PropertyColumns.of(properties)
-        self.body_fields = fields
-        self.output_fields = self.properties.after(fields)
+        self.body_fields = fields_of(model) if model else fields or _DEFAULT_FIELDS
+        self.output_fields = self.properties.after(self.body_fields)
         self.changing_fields = self.properties.changing
+        self._model = model
         self._format = format
         self._prefetch = prefetch
         # Last argument of ``expect``; -1: not called yet.
@@ -114,12 +121,18 @@ class QueueSpout(Spout):
         """The queue that it consumes."""
         return self._queue
 
+    def decoder(self) -> Decoder:
+        """Return what makes the values of a tuple of a body: BadBodyError, or no error at all."""
+        if self._model is not None:
+            return model_decoder(self._model)
+        return decoder_for(Schema.parse(self.body_fields), self._format)
+
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
         """Begins to connect to ``config["amqp_url"]``; returns at once. Raises AddressError."""
         self._context = context
         self._task = context.task_id
         self._expected = -1
-        self._decode = decoder_for(Schema.parse(self.body_fields), self._format)
+        self._decode = self.decoder()
         self._read = self.properties.reader(self._queue.name) if self.properties.columns else None
         settings = ConsumerSettings(
             queue=replace(self._queue, held=context.held),
@@ -181,6 +194,11 @@ class QueueSpout(Spout):
         _, epoch, tag = _message_id(msg_id)
         self._started.fail(epoch, tag, reason)
 
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        _, epoch, tag = _message_id(msg_id)
+        self._started.dead_letter(epoch, tag, f"rejected: {reason}")
+        self._count_rejected()
+
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
         _, epoch, tag = _message_id(msg_id)
         later = Later(seconds=seconds, reason=reason, blame=blame)
@@ -211,7 +229,7 @@ class QueueSpout(Spout):
             raise ValueError(
                 "declare=False leaves the queue as it is, and bindings bind it: leave one out"
             )
-        decoder_for(Schema.parse(self.body_fields), self._format)
+        self.decoder()
         Schema.parse(self.output_fields)
 
     @property
@@ -253,16 +271,23 @@ class QueueSpout(Spout):
         return True
 
     def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: Exception) -> None:
-        if isinstance(error, (BadBodyError, BadPropertyError)):
-            reason = str(error)
-        elif isinstance(error, ValueError):
-            reason = f"does not fit the fields: {error}"
-        else:
-            reason = f"could not be emitted: {type(error).__name__}: {error}"
+        reason = refusal_of(error)
         self._started.dead_letter(msg_id.epoch, msg_id.tag, reason)
         collector.report_error(f"message dead-lettered: {reason}")
+        self._count_rejected()
+
+    def _count_rejected(self) -> None:
         if self._context is not None:
             self._context.count("rejected", 1)
+
+
+def refusal_of(error: Exception) -> str:
+    """Return why a message is dead-lettered that could not be decoded, or not be emitted."""
+    if isinstance(error, (BadBodyError, BadPropertyError)):
+        return str(error)
+    if isinstance(error, ValueError):
+        return f"does not fit the fields: {error}"
+    return f"could not be emitted: {type(error).__name__}: {error}"
 
 
 def _message_id(msg_id: MsgId) -> MessageId:

@@ -4,11 +4,13 @@ One parser serves the spouts (JSON bodies to typed values), the collectors (chec
 emitted) and Arrow (the chunks). Columns are flat, arrays of flat values, or maps of texts, which
 are dictionaries in Python; put any other nested structure into a JSON string. Types are Spark's:
 https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+
+``customer string?`` may be missing from a body, or null there; ``currency string DEFAULT 'EUR'``
+may be missing. Everything else must be there. That is about bodies alone: bolts may emit None.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,32 +19,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.queues.ddl import columns_of
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.values import MOMENT, SURELY, TEXTS, exactly
+from tiercel.queues.values import SURELY, exactly
 
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
 
-_FLAT: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "tinyint": pa.int8(),
-    "short": pa.int16(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": MOMENT,
-    "timestamp_ntz": pa.timestamp("us"),
-}
 # Types of which Arrow takes every value, or every value within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
     pa.string(): str,
@@ -51,10 +35,6 @@ _PYTHON: dict[pa.DataType, type] = {
     pa.float64(): float,
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
 }
-_COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
-_DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_MAP = re.compile(r"map<\s*string\s*,\s*string\s*>")
-_ARRAY = re.compile(r"array<(.+)>")
 
 
 @dataclass(frozen=True)
@@ -65,6 +45,15 @@ class Field:
     # As written in the DDL, lower case.
     type: str
     arrow: pa.DataType
+    # A body may leave it out, or have null.
+    optional: bool = False
+    # The value for a body that leaves it out, as JSON; empty: there is none.
+    default: str = ""
+
+    def __str__(self) -> str:
+        optional = "?" if self.optional else ""
+        default = f" DEFAULT {self.default}" if self.default else ""
+        return f"{self.name} {self.type}{optional}{default}"
 
     def takes_all(self, column: Sequence[Any]) -> bool:
         """Return True if the types of these values leave no doubt; otherwise look at each."""
@@ -118,7 +107,7 @@ class Schema:
     @classmethod
     def parse(cls, ddl: str) -> Schema:
         """Read Spark DDL; raises SchemaError saying what is wrong and what is allowed."""
-        fields = tuple(_field(column, ddl) for column in _split(ddl))
+        fields = tuple(Field(*column) for column in columns_of(ddl))
         names = [field.name for field in fields]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -187,7 +176,7 @@ class Schema:
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name} {field.type}" for field in self.fields)
+        return ", ".join(map(str, self.fields))
 
 
 def _shown(value: Any) -> str:
@@ -196,53 +185,3 @@ def _shown(value: Any) -> str:
     except ValueError:
         # an integer of more than 4,300 digits, somewhere in it
         return "that is too long to be shown"
-
-
-def _split(ddl: str) -> list[str]:
-    """Cut at the commas outside of brackets."""
-    if not ddl.strip():
-        raise SchemaError('no fields; write Spark DDL such as "word string, n long"')
-    columns = [""]
-    depth = 0
-    for character in ddl:
-        depth += character in "(<"
-        depth -= character in ")>"
-        if character == "," and depth == 0:
-            columns.append("")
-        else:
-            columns[-1] += character
-    return columns
-
-
-def _field(column: str, ddl: str) -> Field:
-    match = _COLUMN.fullmatch(column)
-    if match is None:
-        raise SchemaError(
-            f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word '
-            'string, n long"'
-        )
-    name = match[1].strip("`")
-    type_ = match[2].lower()
-    if name.startswith("__"):
-        raise SchemaError(
-            f"the field name {name!r} is reserved; do not begin it with two underscores"
-        )
-    return Field(name, type_, _arrow(type_, ddl))
-
-
-def _arrow(type_: str, ddl: str) -> pa.DataType:
-    if type_ in _FLAT:
-        return _FLAT[type_]
-    if match := _DECIMAL.fullmatch(type_):
-        precision = int(match[1])
-        scale = int(match[2])
-        if 1 <= precision <= 38 and scale <= precision:
-            return pa.decimal128(precision, scale)
-    if (match := _ARRAY.fullmatch(type_)) and not _MAP.fullmatch(inner := match[1].strip()):
-        return pa.list_(_arrow(inner, ddl))
-    if _MAP.fullmatch(type_):
-        return TEXTS
-    raise SchemaError(
-        f"unknown type {type_!r} in {ddl!r}; use one of {', '.join(_FLAT)}, decimal(p,s), "
-        "map<string,string> or array<type>"
-    )

@@ -2,8 +2,8 @@
 
 One instance runs in one spout worker process (one process per task), and all its methods are called
 on one thread, in this order: ``open``, then ``activate`` and ``deactivate`` in turn, with
-``next_tuple`` between these two only, then ``close``. ``ack``, ``fail``, ``retry_later`` and
-``release`` come at any time before ``close``.
+``next_tuple`` between these two only, then ``close``. ``ack``, ``fail``, ``reject``,
+``retry_later`` and ``release`` come at any time before ``close``.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class SpoutCollector(Protocol):
     ) -> list[int]:
         """Emit one tuple; returns the ids of the tasks that receive it.
 
-        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``retry_later`` or
-        ``release`` is called with that id exactly once for this emit. Without one, nothing is
-        tracked and nothing is called. Values that do not fit the stream's fields raise ValueError,
-        and nothing is emitted.
+        With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``reject``,
+        ``retry_later`` or ``release`` is called with that id exactly once for this emit. Without
+        one, nothing is tracked and nothing is called. Values that do not fit the stream's fields
+        raise ValueError, and nothing is emitted.
         """
         ...
 
@@ -184,6 +184,12 @@ class Spout:
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         """The tree of this message failed or timed out. An override may leave out ``reason``."""
 
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        """A bolt said that this message can never be processed (``raise Reject``): do not emit it
+        again. By default a ``fail``.
+        """
+        self._fail_for(msg_id, reason)
+
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - for those who override it
         """The tree of this message failed, and a bolt asked for the message again after so many
         seconds, and not before (``raise RetryLater``).
@@ -191,6 +197,9 @@ class Spout:
         Without ``blame`` the message did nothing wrong: this failure counts towards no limit. By
         default a ``fail``: such a spout emits it again when it sees fit.
         """
+        self._fail_for(msg_id, reason)
+
+    def _fail_for(self, msg_id: MsgId, reason: str) -> None:
         if takes_reason(self):
             self.fail(msg_id, reason)
         else:

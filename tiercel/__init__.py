@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.fields import field
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+    from tiercel.spark_jobs.bolts.reject import Reject
     from tiercel.spark_jobs.bolts.retry_later import RetryLater
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -129,6 +130,7 @@ __all__ = [
     "RedisRefusedError",
     "RedisUnavailableError",
     "RedisVersionError",
+    "Reject",
     "RetryLater",
     "RetryPolicy",
     "Schema",
@@ -218,6 +220,7 @@ _PLACES = {
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.fields": ("field",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
+    "tiercel.spark_jobs.bolts.reject": ("Reject",),
     "tiercel.spark_jobs.bolts.retry_later": ("RetryLater",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from tiercel.workers.testing.cluster import LocalCluster
-from tiercel.workers.testing.complete import complete_topology, feeder_for, with_spouts
+from tiercel.workers.testing.complete import complete_topology, feeder_for, with_bolts, with_spouts
 from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.feeder import FeederSpout
+from tiercel.workers.testing.stand_ins import PublishedMessage, RefusedBody
 
 __all__ = [
     "FeederSpout",
     "LocalCluster",
     "LocalClusterError",
+    "PublishedMessage",
+    "RefusedBody",
     "complete_topology",
     "feeder_for",
+    "with_bolts",
     "with_spouts",
 ]

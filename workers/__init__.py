@@ -15,8 +15,6 @@ heartbeat   for health checks
 signals     SIGINT and SIGTERM
 patience    while Redis is away
 logs        readable lines or JSON
-redaction   without passwords
-printable   no escape sequence reaches a terminal
 terminal    the way to it
 cells       the cells of tables in it
 errors      what is raised

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tiercel.workers.printable import printable
+from tiercel.spark_jobs.logs.printable import printable
 
 
 def cell(text: str, style: str = "") -> Text:

@@ -37,8 +37,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tiercel.acker.connection.address import Form, RedisAddress, split_urls
 from tiercel.acker.errors import RedisRefusedError
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.errors import ConfigError
-from tiercel.workers.redaction import redact
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

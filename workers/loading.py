@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
+from tiercel.spark_jobs.places import place_of
+from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
 
@@ -43,6 +44,18 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
             f"{name} is {_kind(found)}, not a topology: return what TopologyBuilder.build() returns"
         )
     return found if spout_tasks is None else _with_spout_tasks(found, spout_tasks)
+
+
+def load_for_spark(
+    name: str, spout_tasks: int | None, options: Mapping[str, str] = MappingProxyType({})
+) -> Topology:
+    """As ``load_topology``, with these options of Spark; its bolts can travel to Spark.
+
+    Raises UsageError and SparkJobsError, with one line.
+    """
+    topology = with_spark_options(load_topology(name, spout_tasks), options)
+    check_travel(topology)
+    return topology
 
 
 def module_of(name: str) -> str:
@@ -127,27 +140,9 @@ def _kind(thing: Any) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """``ValueError: no such thing (topologies.py, line 12)``: the place in the user's code,
+    """``ValueError: no such thing (topologies.py:12)``: the place in the user's code,
     if there is one.
     """
     summary = " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, SyntaxError):
-        return summary
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not _is_machinery(frame.filename)
-    ]
-    return (
-        f"{summary} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-        if frames
-        else summary
-    )
-
-
-def _is_machinery(filename: str) -> bool:
-    return (
-        filename == __file__
-        or filename.startswith("<frozen")
-        or Path(filename).parent.name == "importlib"
-    )
+    place = "" if isinstance(error, SyntaxError) else place_of(error)
+    return f"{summary} ({place})" if place else summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tiercel.workers.printable import printable
+from tiercel.spark_jobs.logs.printable import printable
 
 
 def say(line: str, *, err: bool = False) -> None:

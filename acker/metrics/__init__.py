@@ -2,7 +2,8 @@
 
 contract        what counters promise
 memory          within one process
-redis_counters  in Redis, with lua/count.lua and lua/report.lua
+redis_counters  in Redis, with lua/count.lua, lua/report.lua and lua/trace.lua
+traces          errors by kind, with the first traceback of each
 windows         ten minutes, three hours, a day, all time
 histogram       latencies as counters
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tiercel.acker.metrics.traces import KnownError, TraceReport
 from tiercel.acker.metrics.windows import Counted, Counts, Window
 from tiercel.acker.work import REASON_LENGTH
 
@@ -97,6 +98,18 @@ class Metrics(Protocol):
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         """Return the last reports, by the time at which they happened, newest first."""
+        ...
+
+    def trace(self, reports: Sequence[TraceReport]) -> None:
+        """Keep the first report of each kind of error that has a traceback, and when each kind came
+        last, of the 100 kinds of the topology that came last.
+
+        Repeating a call changes nothing. How often a kind came is counted among the counters.
+        """
+        ...
+
+    def traces(self) -> Sequence[KnownError]:
+        """Return the kinds of errors that are kept, by when they came last, the newest first."""
         ...
 
     def clear(self) -> None:

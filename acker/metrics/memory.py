@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
@@ -14,6 +15,14 @@ from tiercel.acker.metrics.contract import (
     ErrorReport,
     by_task,
     newest_first,
+)
+from tiercel.acker.metrics.traces import (
+    TRACES_KEPT,
+    KnownError,
+    Name,
+    TraceReport,
+    known_errors,
+    name_of,
 )
 from tiercel.acker.metrics.windows import (
     SLIDING,
@@ -41,6 +50,8 @@ class MemoryMetrics:
         self._counts: _Slot = {}
         self._slots: dict[Window, dict[int, _Slot]] = {window: {} for window in SLIDING}
         self._errors: list[ErrorReport] = []
+        # The first report of each kind of error, and when it came last.
+        self._traces: dict[Name, tuple[TraceReport, datetime]] = {}
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
         self.add_all({(component, task): counts})
@@ -90,6 +101,23 @@ class MemoryMetrics:
         with self._lock:
             return newest_first(self._errors[::-1][:limit])
 
+    def trace(self, reports: Sequence[TraceReport]) -> None:
+        with self._lock:
+            for report in reports:
+                name = name_of(report)
+                if name in self._traces:
+                    first, last = self._traces[name]
+                    self._traces[name] = (first, max(last, report.at))
+                elif report.text:
+                    if len(self._traces) >= TRACES_KEPT:
+                        del self._traces[min(self._traces, key=lambda each: self._traces[each][1])]
+                    self._traces[name] = (report, report.at)
+
+    def traces(self) -> Sequence[KnownError]:
+        totals = self.totals()
+        with self._lock:
+            return known_errors(self._traces.values(), totals)
+
     def clear(self) -> None:
         with self._lock:
             self._since = None
@@ -98,6 +126,7 @@ class MemoryMetrics:
                 slots.clear()
             self._errors.clear()
             self._windows.clear()
+            self._traces.clear()
 
 
 def _add(slot: _Slot, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:

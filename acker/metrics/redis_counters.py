@@ -1,6 +1,6 @@
 """The counters in Redis: one hash for all time and one per slot of each window.
 
-The errors, and how many each task reported.
+The errors, how many each task reported, and the first traceback of each kind.
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ from tiercel.acker.metrics.contract import (
     ErrorReport,
     by_task,
     newest_first,
+)
+from tiercel.acker.metrics.traces import (
+    TRACES_KEPT,
+    KnownError,
+    TraceReport,
+    known_errors,
+    moment,
+    name_of,
+    pack_name,
+    pack_trace,
+    unpack_trace,
 )
 from tiercel.acker.metrics.windows import (
     SLIDING,
@@ -68,6 +79,8 @@ class RedisMetrics:
         self._report = self._client.register_script(
             script_source("report", "tiercel.acker.metrics")
         )
+        self._traces_keys = (prefix + "traces", prefix + "traces:last")
+        self._trace = self._client.register_script(script_source("trace", "tiercel.acker.metrics"))
         self._since_key = prefix + "metrics:since"
         self._slot_prefix = prefix + "metrics:"
         self._count = self._client.register_script(script_source("count", "tiercel.acker.metrics"))
@@ -141,6 +154,30 @@ class RedisMetrics:
             packed: Any = self._client.lrange(self._errors_key, 0, limit - 1)
         return newest_first(_unpack(one) for one in packed)
 
+    def trace(self, reports: Sequence[TraceReport]) -> None:
+        if not reports:
+            return
+        packed = [
+            part
+            for report in reports
+            for part in (pack_name(name_of(report)), report.at.timestamp(), pack_trace(report))
+        ]
+        with translated("keep tracebacks"):
+            self._trace(keys=[*self._traces_keys], args=[TRACES_KEPT, *packed])
+
+    def traces(self) -> Sequence[KnownError]:
+        reports_key, last_key = self._traces_keys
+        with translated("read the tracebacks"):
+            reports: Any = self._client.hgetall(reports_key)
+            last: Any = self._client.zrange(last_key, 0, -1, withscores=True)
+        when = dict(last)
+        found = [
+            (unpack_trace(packed), moment(when[name]))
+            for name, packed in reports.items()
+            if name in when
+        ]
+        return known_errors(found, self.totals())
+
     def clear(self) -> None:
         with translated("clear the counters"):
             slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
@@ -150,6 +187,7 @@ class RedisMetrics:
                 self._windows_key,
                 self._since_key,
                 self._reporter_key,
+                *self._traces_keys,
                 *slots,
             )
 

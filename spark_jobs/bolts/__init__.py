@@ -10,7 +10,9 @@ batch_bolt     the contract of a bolt over several tuples at a time
 async_bolt     the contract of a bolt that waits, many tuples at once
 stateful_bolt  the bolt with a state
 kinds          all kinds of bolts, in one type
+reject         a bolt says that a message can never be processed
 retry_later    a bolt says when a message is to come again
+verdicts       both, as a failure carries them
 fields         settings that each tuple answers with a field
 envelope       a tuple's message, but for its body
 queue_sink     the built-in bolt: into a RabbitMQ queue

@@ -51,8 +51,8 @@ class Envelope:
     ) -> None:
         """Each is a constant or a ``field``; raises TopologyError for what no message can have."""
         _check_place(queue, exchange, routing_key)
-        self._queue = queue
-        self._exchange = exchange
+        self.queue = queue
+        self.exchange = exchange
         self._routing_key = routing_key
         self._persistent = persistent
         fixed = {name: value for name, value in properties.items() if not any(fields_of(value))}
@@ -81,9 +81,9 @@ class Envelope:
         )
 
     def _place(self, tup: Tuple) -> tuple[str, str]:
-        if self._exchange is None:
-            return "", _name(self._queue, tup, _QUEUE, 1, _QUEUE_BYTES)
-        exchange = _name(self._exchange, tup, _EXCHANGE, 0, _NAME_BYTES)
+        if self.exchange is None:
+            return "", _name(self.queue, tup, _QUEUE, 1, _QUEUE_BYTES)
+        exchange = _name(self.exchange, tup, _EXCHANGE, 0, _NAME_BYTES)
         return exchange, _name(self._routing_key, tup, _KEY, 0, _NAME_BYTES)
 
 

@@ -107,8 +107,7 @@ class QueueSink(Bolt):
 
     def flush(self, collector: OutputCollector) -> None:
         """Publish, wait for the confirms, and ack or fail each tuple."""
-        held = self._held
-        self._held = []
+        held = self.take_held()
         if not held:
             return
         reported = set()
@@ -125,6 +124,22 @@ class QueueSink(Bolt):
                 reported.add(reason)
                 collector.report_error(reason)
             collector.fail(tup, reason)
+
+    @property
+    def queue(self) -> Any:
+        """The name of its queue or a ``field``; None: it publishes to an exchange."""
+        return self._envelope.queue
+
+    @property
+    def exchange(self) -> Any:
+        """The name of its exchange or a ``field``; None: it publishes to a queue."""
+        return self._envelope.exchange
+
+    def take_held(self) -> list[tuple[Tuple, OutgoingMessage]]:
+        """Take what ``execute`` has kept since the last call: each tuple, and its message."""
+        held = self._held
+        self._held = []
+        return held
 
     def cleanup(self) -> None:
         """Close the connection."""

@@ -44,8 +44,3 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
 
     def __reduce__(self) -> tuple[type[RetryLater], tuple[float, str], dict[str, bool]]:
         return type(self), (self.seconds, self.reason), {"blame": self.blame}
-
-
-def later_of(error: object) -> RetryLater | None:
-    """Return what was raised, or given as a reason, if it says when to come again."""
-    return error if isinstance(error, RetryLater) else None

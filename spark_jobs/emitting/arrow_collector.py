@@ -13,8 +13,8 @@ from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
-from tiercel.spark_jobs.bolts.retry_later import RetryLater, later_of
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
+from tiercel.spark_jobs.bolts.verdicts import Failing, failing_for
 from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_anchors, read_rows
 from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
@@ -22,7 +22,7 @@ from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.emitting.outputs import OutputStream
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
-from tiercel.spark_jobs.reasons import one_line, reason_of
+from tiercel.spark_jobs.reasons import one_line
 from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
 
 
@@ -83,7 +83,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
         # Of each call of emit, what its rows are anchored to.
         self.emissions: list[Anchors] = []
         # Row of the step's input to why.
-        self.failed: dict[int, tuple[str, RetryLater | None]] = {}
+        self.failed: dict[int, Failing] = {}
         self.emitted = 0
         self.transferred = 0
         self.closed = False
@@ -135,9 +135,9 @@ class ArrowRecorder(Recorder, ArrowCollector):
             found = read_rows(rows, len(self._portion.rows))
         except BadAnchorsError as error:
             raise BadAnchorsError(f"{self._record.component!r} fails rows: {error}") from error
-        text = (reason_of(reason) if reason else "") or "failed by the bolt"
+        failing = failing_for(reason)
         for row in self._portion.rows[found].tolist():
-            self.failed.setdefault(row, (text, later_of(reason)))
+            self.failed.setdefault(row, failing)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -6,15 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tiercel.spark_jobs.bolts.collecting import BatchCollector
-from tiercel.spark_jobs.bolts.retry_later import RetryLater, later_of
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.bolts.verdicts import Failing, failing_for
 from tiercel.spark_jobs.emitting.collectors import OutputRecorder, Recorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError
-from tiercel.spark_jobs.reasons import reason_of
-
-Failing = tuple[str, RetryLater | None]
 
 
 class BatchRecorder(Recorder, BatchCollector):
@@ -23,7 +20,7 @@ class BatchRecorder(Recorder, BatchCollector):
     def __init__(self, record: Record, tuples: Sequence[Tuple]) -> None:
         """``tuples`` are those of the call; none in ``flush``."""
         super().__init__(record)
-        # Row of each tuple that the bolt failed to why, and when it is to come again.
+        # Row of each tuple that the bolt failed to why.
         self.failed: dict[int, Failing] = {}
         self._output = OutputRecorder(record)
         self._tuples = tuples
@@ -53,8 +50,7 @@ class BatchRecorder(Recorder, BatchCollector):
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check_open()
         self._check_mine(tup, "fails")
-        text = (reason_of(reason) if reason else "") or "failed by the bolt"
-        self.failed.setdefault(tup.row, (text, later_of(reason)))
+        self.failed.setdefault(tup.row, failing_for(reason))
 
     def commit(self, took_ns: int) -> None:
         """The call returned after this time: what it was told counts, and the others are acked."""

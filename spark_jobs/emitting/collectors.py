@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from tiercel.acker.ids import mix
 from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
-from tiercel.spark_jobs.bolts.retry_later import later_of
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
+from tiercel.spark_jobs.bolts.verdicts import failing_for
 from tiercel.spark_jobs.emitting.outputs import TaskOutput
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, TupleError
-from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.reasons import reason_given
 
 _MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15
@@ -44,7 +44,7 @@ class Recorder:
         self._streams = record.outputs.streams
 
     def report_error(self, error: BaseException | str) -> None:
-        self._record.report(reason_of(error))
+        self._record.report(reason_given(error))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a collector is handed in and never stored: it is another one in each step")
@@ -154,8 +154,7 @@ class OutputRecorder(Recorder, OutputCollector):
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check(tup, "fails")
-        text = (reason_of(reason) if reason else "") or "failed by the bolt"
-        self._record.fail(tup, text, later_of(reason))
+        self._record.fail(tup, *failing_for(reason))
 
     def reset_timeout(self, tup: Tuple) -> None:
         self._check(tup, "resets the timeout of")

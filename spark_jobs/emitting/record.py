@@ -6,6 +6,7 @@ What it means for the trees is computed when the step ends.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
@@ -14,9 +15,12 @@ from typing import Protocol
 from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.queues.inbox.chunk import Rows
+from tiercel.spark_jobs.bolts.reject import Reject
 from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
+from tiercel.spark_jobs.bolts.verdicts import Failing, Verdict, verdict_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.reasons import reason_at, reason_in
 
 _TELL_RESETS_S = 1.0
 
@@ -31,6 +35,9 @@ class Item(Protocol):
 
 class Record:
     """Record of what one bolt task did in one step."""
+
+    # Notes what the bolt raised, and its reason; returns the counter that counts it.
+    tell_raised: Callable[[BaseException, str], str] | None = None
 
     def __init__(
         self,
@@ -51,9 +58,8 @@ class Record:
         self.held = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
-        # Row of each failed tuple to why, and to when it is to come again if the bolt said so.
+        # Row of each failed tuple to why.
         self.reasons: dict[int, str] = {}
-        self.later: dict[int, RetryLater] = {}
         # The tuple in ``execute``; None in ``flush``, and while a whole batch is executed.
         self.doing: Item | None = None
         # Of life: a task that begins a batch or resets timeouts works, however long it takes.
@@ -82,42 +88,43 @@ class Record:
         """The task's input."""
         return self.tuples[self.held :] if self.held else self.tuples
 
-    def abort(self, reason: str, later: RetryLater | None = None) -> None:
+    def abort(self, reason: str, verdict: Verdict | None = None) -> None:
         """Fail the input; the task still holds what it held before."""
         self.aborted = True
         for tup in self.tuples[: self.held]:
             tup.state = OPEN
             self.reasons.pop(tup.row, None)
-            self.later.pop(tup.row, None)
+            self.verdicts.pop(tup.row, None)
         self.resets.clear()
         self.outputs.clear()
         self.emitted = self.transferred = self.returned_ns = 0
         for tup in self.fresh:
             if tup.state != FAILED:
-                self.fail(tup, reason, later)
+                self.fail(tup, reason, verdict)
 
-    def fail(self, tup: Item, reason: str, later: RetryLater | None = None) -> None:
+    def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
         """Mark the tuple as failed, whatever it was before."""
         tup.state = FAILED
-        self.note(tup.row, reason, later)
+        self.note(tup.row, reason, verdict)
 
-    def note(self, row: int, reason: str, later: RetryLater | None = None) -> None:
-        """Keep why a row fails, and when it is to come again; the first reason counts."""
+    def note(self, row: int, reason: str, verdict: Verdict | None = None) -> None:
+        """Keep why a row fails, and what the bolt orders with it; the first reason counts."""
         if row not in self.reasons:
             self.reasons[row] = reason
-            if later is not None:
-                self.later[row] = later
+            if verdict is not None:
+                self.verdicts[row] = verdict
 
     def failure(self, row: int, root: int, task: int) -> Failure:
         """Tell the ledger why a row fails, one of whose roots this is."""
-        later = self.later.get(row)
+        verdict = self.verdicts.get(row)
         return Failure(
             root=root,
             component=self.component,
             task=task,
             reason=self.reasons[row],
-            retry_after_s=None if later is None else later.seconds,
-            blame=later is None or later.blame,
+            reject=isinstance(verdict, Reject),
+            retry_after_s=verdict.seconds if isinstance(verdict, RetryLater) else None,
+            blame=_is_to_blame(verdict),
         )
 
     def reset(self, tup: Tuple) -> None:
@@ -142,9 +149,42 @@ class Record:
         """The rows of the acked tuples. To be asked for when the work is over."""
         return [tup.row for tup in self.tuples if tup.state == ACKED]
 
+    @cached_property
+    def verdicts(self) -> dict[int, Verdict]:
+        """The order that the bolt gave with a failed row, by row; of most there is none."""
+        return {}
+
+    @cached_property
+    def raised(self) -> Counter[str]:
+        """Number of errors of each kind that the bolt raised, by the counter's name."""
+        return Counter()
+
+    def blame(self, error: BaseException, where: str = "") -> Failing:
+        """Note what the bolt raised, in ``where`` if that was not ``execute``; returns the reason,
+        and the order of the bolt's that goes with it.
+
+        Operators are shown it, unless no message is to blame.
+        """
+        verdict = verdict_of(error, where)
+        if verdict is None:
+            reason = reason_at(error, where)
+            if self.tell_raised is not None:
+                self.raised[self.tell_raised(error, reason)] += 1
+        else:
+            # Meant so, and no bug of the line that raises it.
+            reason = reason_in(error, where)
+        if _is_to_blame(verdict):
+            self.report(reason)
+        return reason, verdict
+
     def report(self, message: str) -> bool:
         """Show an error to the topology's operators; False if there are enough of them already."""
         if len(self.errors) >= ERRORS_A_WINDOW:
             return False
         self.errors.append(message)
         return True
+
+
+def _is_to_blame(verdict: Verdict | None) -> bool:
+    """Return False if the bolt says that the message did nothing wrong."""
+    return not isinstance(verdict, RetryLater) or verdict.blame

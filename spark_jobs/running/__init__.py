@@ -38,5 +38,6 @@ states           what a step does around a state
 counts           what is counted of a step
 commit           the order in which it leaves
 suspicion        what a new attempt does where the one before it died
+tracebacks       what bolts raised: the first traceback of each kind
 counting         what is counted, told by the clock
 """

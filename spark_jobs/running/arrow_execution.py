@@ -15,15 +15,14 @@ import pyarrow as pa
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-from tiercel.spark_jobs.bolts.retry_later import RetryLater, later_of
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN
+from tiercel.spark_jobs.bolts.verdicts import Verdict
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
 from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.execution import flush_bolt
 from tiercel.spark_jobs.running.halves import by_halves
 from tiercel.spark_jobs.suspects.notes import Watch
@@ -98,16 +97,16 @@ class ArrowRecord(Record):
         self.emissions += collector.emissions
         self.emitted += collector.emitted
         self.transferred += collector.transferred
-        for row, (reason, later) in collector.failed.items():
-            self.note(row, reason, later)
+        for row, failing in collector.failed.items():
+            self.note(row, *failing)
 
-    def abort(self, reason: str, later: RetryLater | None = None) -> None:
-        super().abort(reason, later)
+    def abort(self, reason: str, verdict: Verdict | None = None) -> None:
+        super().abort(reason, verdict)
         self.sent.clear()
         self.emissions.clear()
         for received in self._received:
             for row in received.rows.tolist():
-                self.note(row, reason, later)
+                self.note(row, reason, verdict)
 
     @property
     def executed(self) -> int:
@@ -218,16 +217,10 @@ def _call(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
 
 
 def _fail_rows(record: ArrowRecord, portion: Portion, error: BaseException) -> None:
-    reason = reason_of(error)
-    later = later_of(error)
-    if (later is None or later.blame) and record.report(reason):
-        source = f"{portion.component}:{portion.stream}"
-        log.debug(
-            "%s: a row of %s failed",
-            record.component,
-            source,
-            exc_info=error,
-            extra={"event": "tuple_failed"},
-        )
+    failing = record.blame(error)
+    source = f"{portion.component}:{portion.stream}"
     for row in portion.rows.tolist():
-        record.note(row, reason, later)
+        record.note(row, *failing)
+        log.debug(
+            "%s: a row of %s failed", record.component, source, extra={"event": "tuple_failed"}
+        )

@@ -206,14 +206,10 @@ class Attempt:
         number = sealed.step if sealed else self._step + 1
         around = self._around
         states = self._states(number)
-        step = Step(
-            self._setup,
-            StepOf(run=around.run, task=self.task, number=number),
-            shares,
-            ticks,
-            states,
-        )
+        of = StepOf(run=around.run, task=self.task, number=number)
+        step = Step(self._setup, of, shares, ticks, states)
         step.record.tell_resets = partial(self._resets.meanwhile, step)
+        step.record.tell_raised = around.counting.noting(self.task, self._setup.component)
         self.doing = step
         try:
             with around.counting.executing(self.task, self._setup.component):

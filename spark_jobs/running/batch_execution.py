@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-from tiercel.spark_jobs.bolts.retry_later import later_of
+from tiercel.spark_jobs.bolts.reject import Reject
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder, Failing
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.execution import flush_bolt
 from tiercel.spark_jobs.running.halves import by_halves
 from tiercel.spark_jobs.suspects.notes import Watch
@@ -90,19 +90,19 @@ class _Calls:
         collector.commit(time.perf_counter_ns() - began)
 
     def _refuse(self, batch: Batch, error: BaseException) -> None:
-        reason = reason_of(error)
-        later = later_of(error)
         record = self._record
-        if (later is None or later.blame) and record.report(reason):
-            log.debug(
-                "%s: a batch of %d failed",
-                record.component,
-                len(batch),
-                exc_info=error,
-                extra={"event": "tuple_failed"},
-            )
+        reason, verdict = record.blame(error)
+        if len(batch) > 1 and isinstance(verdict, Reject):
+            # One of them is meant, and which one is not said: the others may be good.
+            verdict = None
+        log.debug(
+            "%s: a batch of %d failed",
+            record.component,
+            len(batch),
+            extra={"event": "tuple_failed"},
+        )
         for tup in batch.tuples:
-            record.fail(tup, *self._said.get(tup.row, (reason, later)))
+            record.fail(tup, *self._said.get(tup.row, (reason, verdict)))
 
 
 def _batches(tuples: Sequence[Tuple]) -> Iterator[Batch]:

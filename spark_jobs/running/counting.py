@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from tiercel.acker.ledger import Reply
 from tiercel.acker.metrics.contract import ErrorReport, Metrics
 from tiercel.spark_jobs.running.counts import ACKER, ACKER_TASK, acker_counts, task_counts
 from tiercel.spark_jobs.running.step import Done
+from tiercel.spark_jobs.running.tracebacks import Tracebacks
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Counting:
     """Adds up until ``flush``. Thread-safe."""
 
     def __init__(self, metrics: Metrics) -> None:
+        self.tracebacks = Tracebacks()
         self._metrics = metrics
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
@@ -53,6 +56,10 @@ class Counting:
             with self._lock:
                 self._calls.pop(task, None)
                 self._told_ns[task] = call.told_ns
+
+    def noting(self, task: int, component: str) -> Callable[[BaseException, str], str]:
+        """Return what a bolt task tells of an error: it is counted under the name returned."""
+        return partial(self.tracebacks.note, component, task)
 
     def step(
         self, task: int, done: Done, reply: Reply | None, *, step_ns: int, commit_ns: int
@@ -97,6 +104,18 @@ class Counting:
             raise
         if errors:
             self._metrics.report(errors)
+        self._send_tracebacks()
+
+    def _send_tracebacks(self) -> None:
+        self.tracebacks.look()
+        reports = self.tracebacks.take()
+        if not reports:
+            return
+        try:
+            self._metrics.trace(reports)
+        except BaseException:
+            self.tracebacks.give_back(reports)
+            raise
 
     def _look_at_calls(self) -> None:
         now_ns = time.perf_counter_ns()

@@ -65,6 +65,7 @@ def task_counts(record: Record, sources: Mapping[str, int], step_ns: int) -> dic
         "execute_ns": record.execute_ns,
         "process_ns": record.process_ns,
         **sources,
+        **(record.raised if record.errors else {}),
     }
     return {name: count for name, count in counts.items() if count}
 

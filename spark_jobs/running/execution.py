@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
-from tiercel.spark_jobs.bolts.retry_later import later_of
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.suspects.notes import Watch
 
 log = logging.getLogger(__name__)
@@ -92,32 +91,16 @@ def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
     try:
         flush()
     except RAISED as error:
-        reason = f"flush: {reason_of(error)}"
-        later = later_of(error)
-        if later is None or later.blame:
-            log.warning("%s: %s", record.component, reason, extra={"event": "flush_failed"})
-            record.report(reason)
-        record.abort(reason, later)
+        record.abort(*record.blame(error, "flush"))
         return False
     return True
 
 
 def fail_all(record: Record, error: BaseException, where: str) -> None:
     """Fail the whole input."""
-    reason = f"{where}: {reason_of(error)}"
-    log.warning("%s: %s", record.component, reason, extra={"event": "bolt_unusable"})
-    record.report(reason)
-    record.abort(reason)
+    record.abort(*record.blame(error, where))
 
 
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
-    reason = reason_of(error)
-    later = later_of(error)
-    # What no message is to blame for is no error to show.
-    if (later is None or later.blame) and record.report(reason):
-        # With the traceback, and not at a level that people see: the reason reaches them from the
-        # spout and the counters.
-        log.debug(
-            "%s: %s failed", record.component, tup, exc_info=error, extra={"event": "tuple_failed"}
-        )
-    record.fail(tup, reason, later)
+    record.fail(tup, *record.blame(error))
+    log.debug("%s: %s failed", record.component, tup, extra={"event": "tuple_failed"})

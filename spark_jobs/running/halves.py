@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, Self, TypeVar
 
-from tiercel.spark_jobs.bolts.retry_later import later_of
+from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.reasons import RAISED
 
 
@@ -34,7 +34,7 @@ def by_halves(
     try:
         call(part)
     except RAISED as error:
-        if len(part) == 1 or later_of(error) is not None:
+        if len(part) == 1 or isinstance(error, RetryLater):
             refuse(part, error)
             return
     else:

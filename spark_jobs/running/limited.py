@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tiercel.queues.spout import Spout, overrides_last
+from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
@@ -67,9 +67,7 @@ def _bounds(topology: Topology, spec: BoltSpec, limit: BoltLimit) -> dict[str, A
 def _may_go_back(topology: Topology, spec: BoltSpec) -> bool:
     """Return True if all spouts bring messages again at a time, and no order would suffer."""
     return not ordered_by_of(spec) and all(
-        type(one.spout).retry_later is not Spout.retry_later
-        and overrides_last(one.spout, "retry_later", "fail")
-        for one in topology.spouts.values()
+        habits_of(one.spout).retries_later for one in topology.spouts.values()
     )
 
 

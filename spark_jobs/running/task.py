@@ -7,6 +7,7 @@ import threading
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.logs.speaking import speak_as
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.attempts import attempt_at
@@ -49,6 +50,7 @@ class BoltTask:
         """Work until ``stop``, or until another attempt or run has taken over;
         ``error`` then says so.
         """
+        speak_as(self._around.topology.component_of(self.task), self.task)
         try:
             while not self._stop.is_set():
                 self._current = self._begun()

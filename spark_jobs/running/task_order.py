@@ -12,8 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from tiercel.queues.queue_spout import QueueSpout
-from tiercel.queues.spout import Spout
+from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.around import Around
@@ -224,10 +223,11 @@ def _held_and_failed(record: Record) -> Iterator[Tuple]:
 def _comes_again(done: Done, row: int) -> bool:
     """Return True if a tuple failed and its message comes again, in its place.
 
-    Who raises ``RetryLater`` has it come later than its successors.
+    Who raises ``RetryLater`` has it come later than its successors, and what is rejected never
+    comes.
     """
     record = done.record
-    return row in record.reasons and row not in record.later and bool(done.lineage.counts[row])
+    return row in record.reasons and row not in record.verdicts and bool(done.lineage.counts[row])
 
 
 def _times(topology: Topology, component: str) -> tuple[float, float | None]:
@@ -239,16 +239,12 @@ def _times(topology: Topology, component: str) -> tuple[float, float | None]:
     """
     config = topology.config
     timeout_s = config.message_timeout_secs
-    spouts = [spec.spout for spec in topology.spouts.values()]
-    hold_s = min(_HOLD_S, _HOLD_PART * timeout_s) if all(map(_is_given_back_to, spouts)) else None
-    if hold_s is None:
+    spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
+    if not all(spout.takes_back for spout in spouts):
         return _PATIENCE_PART * timeout_s, None
-    back_offs = [
-        spout.queue.retry.longest.total_seconds()
-        for spout in spouts
-        if isinstance(spout, QueueSpout)
-    ]
-    patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + max(back_offs, default=0.0)
+    back_off_s = max((spout.back_off_s for spout in spouts), default=0.0)
+    patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + back_off_s
+    hold_s = min(_HOLD_S, _HOLD_PART * timeout_s)
     return (1 + _ordered_before(topology, component)) * patience_s, hold_s
 
 
@@ -262,7 +258,3 @@ def _ordered_before(topology: Topology, component: str) -> int:
                 before.add(source.component)
                 ahead.append(source.component)
     return sum(bool(ordered_by_of(topology.bolts[bolt])) for bolt in before - {component})
-
-
-def _is_given_back_to(spout: Spout) -> bool:
-    return type(spout).release is not Spout.release

@@ -5,6 +5,7 @@ versions       what must be installed before it can start
 archive        the file of classes that a JVM starts faster with
 class_archive  making it
 session        the Spark context
+travel         checks that a topology can be pickled
 shipping       code for executors that lack it
 slots          how many Spark tasks can run at once
 python_daemon  on each executor: imports everything, and forks the tasks' processes

@@ -7,10 +7,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pyspark import SparkContext
 
 from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.spark.travel import without_spouts
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class LongTasks:
         self._context.cancelJobGroup(self._run.id)
 
     def _collect(self) -> None:
-        run = self._run
+        run = replace(self._run, topology=without_spouts(self._run.topology))
         context = self._context
         name = run.topology.name
         context.setJobGroup(run.id, f"tiercel {name}, run {run.id}", interruptOnCancel=False)

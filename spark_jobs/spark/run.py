@@ -18,6 +18,7 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.host import Host
@@ -46,6 +47,9 @@ class Run:
     amqp_url: str | None = field(default=None, repr=False)
     # Signs what is pickled into Redis.
     key: bytes = field(default_factory=new_key, repr=False)
+
+    # Of the processes of the bolt tasks; None: as it is there.
+    logs: WorkerLogs | None = None
 
     # False where ticks are appended to the inboxes.
     has_ticks: bool = True
@@ -100,6 +104,8 @@ class Run:
 
     def host(self, number: int) -> None:
         """Run the bolt tasks of one Spark task until the run is over."""
+        if self.logs is not None:
+            self.logs.set_up()
         with self.opened() as around:
             freeze_startup_objects()
             take_turns_often()

@@ -105,7 +105,7 @@ class Connected(Shout):
 
 
 def test_a_bolt_that_cannot_travel_is_named():
-    said = "^bolt 'more' cannot travel to Spark: .*_thread.lock.*prepare"
+    said = "^bolt 'more' cannot travel to Spark, because of .*'mood': .*_thread.lock.*prepare"
     with pytest.raises(Exception, match=said):
         complete_topology(topology(Connected())[0], {"words": [["a"]]}, engine="spark")
 """

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from tests.semantics.components import chain, feeding, outcome
+from tests.support.reasons import unplaced
 from tiercel import BasicBolt, Bolt
 
 
@@ -83,4 +84,4 @@ def test_a_bolt_that_cannot_be_prepared_fails_its_tuples(cluster_of):
     cluster = cluster_of(chain(feeding(1, 2), Unprepared()))
     cluster.run_until_idle()
     assert outcome(cluster) == ([], [1, 2], 0)
-    assert set(cluster.fail_reasons("s")) == {"b1[2]: prepare: OSError: no disk"}
+    assert set(map(unplaced, cluster.fail_reasons("s"))) == {"b1[2]: prepare: OSError: no disk"}

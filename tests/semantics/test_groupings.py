@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.semantics.components import Split, Telling, feeding, outcome
+from tests.support.reasons import unplaced
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.testing import LocalCluster
 
@@ -148,7 +149,7 @@ def test_a_custom_grouping_that_chooses_a_stranger_or_raises_fails_the_tuple(clu
     cluster = cluster_of(builder.build())
     cluster.run_until_idle()
     assert outcome(cluster) == (["good"], ["bad", "raise"], 0)
-    stranger, raised = cluster.fail_reasons("s")
+    stranger, raised = map(unplaced, cluster.fail_reasons("s"))
     assert stranger == (
         "echo[2]: GroupingError: the grouping of stream 'default' of 'echo' chose task 99; choose "
         "among 3, 4"

@@ -45,6 +45,7 @@ Topologies:
 pump           bolt tasks in turn, in this thread, in memory
 inbox_cluster  bolt tasks in threads of this process, in memory
 spout_worker   a spout worker on memory twins
+reasons        reasons of failures without the line that raised
 trace          the files that one message enters, from delivery to ack
 running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped

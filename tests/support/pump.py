@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
 from tiercel.acker.ledger import LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
@@ -105,7 +106,9 @@ class Source(Spout):
 
 
 class Pump:
-    """``feed`` tuples, ``run`` until nothing moves, look at ``acked`` and ``failed``."""
+    """``feed`` tuples, ``run`` until nothing moves, look at ``acked`` and ``failed``.
+
+    Reasons are without the line that raised."""
 
     def __init__(
         self,
@@ -278,7 +281,7 @@ class Pump:
             outcomes: Outcomes = feed.read(timedelta(0))
             self.acked += outcomes.acked
             self.failed |= {
-                failure.root: f"{failure.component}: {failure.reason}"
+                failure.root: f"{failure.component}: {unplaced(failure.reason)}"
                 for failure in outcomes.failed
             }
             self.reset += outcomes.reset

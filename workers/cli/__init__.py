@@ -8,6 +8,7 @@ demo        demo
 queues      publish, dead-letters
 publishing  the messages of files
 topologies  errors, activate, deactivate, rebalance, kill
+tracebacks  errors --traceback
 monitors    depths, top, monitor
 options     what they share
 errors      errors in one line, and exit code 2

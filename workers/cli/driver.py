@@ -18,16 +18,11 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import use_this_python_for_spark
-from tiercel.workers.driver.around import DriverAround
+from tiercel.workers.driver.around import DriverAround, worker_logs
 from tiercel.workers.driver.jvm_output import as_log_records
 from tiercel.workers.driver.process import Driver
 from tiercel.workers.heartbeat import Heartbeat
-from tiercel.workers.loading import (
-    load_topology,
-    module_of,
-    spark_options_of,
-    with_spark_options,
-)
+from tiercel.workers.loading import load_for_spark, module_of, spark_options_of
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
@@ -49,17 +44,19 @@ def driver(  # noqa: PLR0913 - one parameter an option
 
     It needs RabbitMQ's address only if a bolt publishes.
     """
-    with as_log_records():
+    with as_log_records() as mark:
         settings = load_settings(
             "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
         )
         settings = settings.required("redis")
         use_this_python_for_spark(Path.cwd())
 
-        loaded = with_spark_options(
-            load_topology(topology, settings.spout_tasks), spark_options_of(conf or ())
+        loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
+        around = DriverAround(
+            module=module_of(topology),
+            logs=worker_logs(settings, mark),
+            heartbeat=Heartbeat(settings.heartbeat),
         )
-        around = DriverAround(module=module_of(topology), heartbeat=Heartbeat(settings.heartbeat))
         process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
         on_signals(process.stop)
         process.run()

@@ -9,8 +9,8 @@ from tiercel.acker.errors import AckerError
 from tiercel.compose.errors import ServiceError
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.errors import WorkersError
-from tiercel.workers.redaction import redact
 from tiercel.workers.terminal import say
 
 # The roots of our error trees; their messages say what to do. Anything else is a bug, and

@@ -16,7 +16,7 @@ from tiercel.workers.cli.options import (
     TopologyName,
     load_settings,
 )
-from tiercel.workers.loading import load_topology
+from tiercel.workers.loading import load_for_spark
 from tiercel.workers.local.run import LocalRun, servers
 from tiercel.workers.signals import on_signals
 
@@ -38,7 +38,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
     )
 
-    loaded = load_topology(topology, settings.spout_tasks)
+    loaded = load_for_spark(topology, settings.spout_tasks)
     stopped = threading.Event()
     on_signals(stopped.set)
     with servers(settings) as found, LocalRun(topology, loaded, found) as running:

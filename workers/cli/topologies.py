@@ -18,15 +18,16 @@ from rich.console import Console
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.cli.options import Redis, found_settings
+from tiercel.workers.cli.tracebacks import show_tracebacks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.parallelism import parse_change
-from tiercel.workers.control.registry import topologies_that_ran, topology_named
+from tiercel.workers.control.registry import names_of
 from tiercel.workers.control.steering import Steering
 from tiercel.workers.monitoring.screen import error_table
-from tiercel.workers.redaction import redact
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
@@ -43,10 +44,20 @@ def errors(
     ] = None,
     *,
     limit: Annotated[int, typer.Option(min=1, help="at most this many, the newest")] = 20,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback",
+            help="what bolts raised: each kind with its first traceback and its count",
+        ),
+    ] = False,
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
     settings = found_settings(redis=redis).required("redis")
+    if traceback:
+        show_tracebacks(settings.redis_urls[0], topology, limit)
+        return
     found = _newest(settings.redis_urls[0], topology, limit)
     if not found:
         say("no errors")
@@ -140,13 +151,8 @@ def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steeri
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """(topology, error), newest first."""
-    names = (
-        [topology_named(redis_url, topology).name]
-        if topology
-        else list(topologies_that_ran(redis_url))
-    )
     found: _Found = []
-    for name in names:
+    for name in names_of(redis_url, topology):
         with closing(RedisMetrics(redis_url, name)) as metrics:
             found += [
                 (name, replace(error, message=redact(error.message)))

@@ -132,6 +132,16 @@ def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
     return known
 
 
+def names_of(redis_url: str, topology: str | None) -> list[str]:
+    """Return the name of this topology, or without one those of all that ran.
+
+    Raises UsageError, RedisUnavailableError.
+    """
+    if topology is None:
+        return list(topologies_that_ran(redis_url))
+    return [topology_named(redis_url, topology).name]
+
+
 def topology_named(redis_url: str, name: str) -> TopologyNote:
     """Return the note of a topology that ran.
 

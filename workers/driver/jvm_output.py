@@ -1,7 +1,7 @@
 """Turns what Spark's JVM and its Python workers write to stderr into log records.
 
-So that a log of JSON lines is one, a terminal shows one format, and what a bolt
-prints is still seen.
+So that a log of JSON lines is one, a terminal shows one format, and what a bolt prints is still
+seen. What a bolt logs comes as the record that it was: ``spark_jobs/logs/relay``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tiercel.spark_jobs.logs.relay import RelayReader, new_mark
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +60,10 @@ class JvmLogReader:
 
 
 @contextmanager
-def as_log_records() -> Iterator[None]:
+def as_log_records() -> Iterator[str]:
     """Within the block, file descriptor 2 leads into our log; ``sys.stderr`` is what it was.
+
+    Yields the mark of the lines that are records of other processes.
 
     Call it before logging is set up and before the JVM starts, which inherits the descriptor.
     """
@@ -68,10 +72,11 @@ def as_log_records() -> Iterator[None]:
     os.dup2(writer, 2)
     os.close(writer)
     original, sys.stderr = sys.stderr, os.fdopen(ours, "w", buffering=1, closefd=False)
-    thread = threading.Thread(target=_read, args=[reader], name="jvm-output", daemon=True)
+    mark = new_mark()
+    thread = threading.Thread(target=_read, args=[reader, mark], name="jvm-output", daemon=True)
     thread.start()
     try:
-        yield
+        yield mark
     finally:
         sys.stderr.flush()
         sys.stderr = original
@@ -80,10 +85,17 @@ def as_log_records() -> Iterator[None]:
         thread.join(timeout=1)
 
 
-def _read(descriptor: int) -> None:
+def _read(descriptor: int, mark: str) -> None:
+    relay = RelayReader(mark)
     log_reader = JvmLogReader()
     with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as lines:
-        for text in lines:
-            record = log_reader.line(text.rstrip("\n"))
+        for line in lines:
+            text = line.rstrip("\n")
+            if relay.owns(text):
+                relayed = relay.record(text)
+                if relayed is not None:
+                    logging.getLogger(relayed.name).handle(relayed)
+                continue
+            record = log_reader.line(text)
             if record is not None:
                 log.log(*record, extra={"event": "spark_output"})

@@ -115,6 +115,7 @@ class Driver:
             ledger=self._spec,
             run_number=number,
             amqp_url=self._amqp_url,
+            logs=self._around.logs,
         )
 
     def _enter(self, run: Run) -> int:

@@ -13,5 +13,6 @@ station     looks every two seconds, for any number of pages
 history     what it remembers of the depths
 page        the page of ``tiercel monitor``
 exposition  ``/metrics``
+tracebacks  which traceback belongs to an error
 wording     numbers as people read them
 """

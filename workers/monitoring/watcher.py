@@ -21,6 +21,7 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import QueueDepth, survey
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
@@ -34,7 +35,6 @@ from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.monitoring.overview import Overview, overview_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
-from tiercel.workers.redaction import redact
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 
 
 class Telling:
-    """Calls ``ack``, ``fail``, ``retry_later`` and ``release`` of one spout.
+    """Calls ``ack``, ``fail``, ``reject``, ``retry_later`` and ``release`` of one spout.
 
     One thread, the spout's.
     """
@@ -32,6 +32,10 @@ class Telling:
             self.spout.fail(msg_id, reason)
         else:
             self.spout.fail(msg_id)
+
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        """A bolt said that this message can never be processed."""
+        self.spout.reject(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
         """A bolt wants this message again, after so long."""

@@ -126,10 +126,8 @@ class Trees:
             in_flight = self._pending.pop(failure.root)
             if in_flight is None:
                 late += 1
-            elif failure.retry_after_s is None:
-                self._fail(in_flight, _said(failure))
             else:
-                self._retry_later(in_flight, failure, failure.retry_after_s)
+                self._fail(in_flight, failure)
         late += self._release(outcomes.released)
         for root in outcomes.reset:
             self._pending.reset(root, now)
@@ -151,7 +149,8 @@ class Trees:
                 self._tally.add("timeout")
                 if not in_flight.waited:
                     self._admission.overdue(1, in_flight.emitted_at, now)
-                self._fail(in_flight, "timeout")
+                self._count_failure(in_flight, "timeout")
+                self._telling.fail(in_flight.msg_id, "timeout")
             else:
                 self._give_back(in_flight)
         self._forget([root for root, _ in expired])
@@ -208,17 +207,20 @@ class Trees:
         set_apart = [self._pending.wait(root, now) for root in roots]
         self._admission.completed(Counter(at for at in set_apart if at is not None), now)
 
-    def _fail(self, in_flight: InFlight, reason: str) -> None:
-        self._count_failure(in_flight, reason)
-        self._telling.fail(in_flight.msg_id, reason)
-
-    def _retry_later(self, in_flight: InFlight, failure: Failure, seconds: float) -> None:
+    def _fail(self, in_flight: InFlight, failure: Failure) -> None:
+        """Fail the message in the way that the bolt asked for."""
         reason = _said(failure)
         if failure.blame:
             self._count_failure(in_flight, reason)
         else:
             self._tally.add("released")
-        self._telling.retry_later(in_flight.msg_id, seconds, reason, blame=failure.blame)
+        told = self._telling
+        if failure.reject:
+            told.reject(in_flight.msg_id, reason)
+        elif failure.retry_after_s is not None:
+            told.retry_later(in_flight.msg_id, failure.retry_after_s, reason, blame=failure.blame)
+        else:
+            told.fail(in_flight.msg_id, reason)
 
     def _count_failure(self, in_flight: InFlight, reason: str) -> None:
         self._tally.add("failed")

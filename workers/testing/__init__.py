@@ -3,6 +3,8 @@
 plugin          the kit as a pytest plugin
 complete        complete_topology: from the first tuple to the last
 cluster         LocalCluster: runs a topology
+stand_ins       in the place of queue spouts and queue sinks
+looking         the part of it that is asked what came of its messages
 feeder          FeederSpout: emits what a test feeds it
 spout_tasks     all spout tasks of a cluster
 spouts          what one of them is made of: the loop is workers/spout/task

@@ -10,22 +10,22 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 from tiercel.queues.spout import MsgId, Spout
-from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.memory_presence import MemoryPresences
-from tiercel.workers.testing.capture import Seen, watched
+from tiercel.workers.testing.capture import watched
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.engine import Engine
 from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.looking import Looking
 from tiercel.workers.testing.memory_engine import MemoryEngine
 from tiercel.workers.testing.spout_tasks import SpoutTasks
 from tiercel.workers.testing.spouts import Surroundings
+from tiercel.workers.testing.stand_ins import with_stand_ins
 from tiercel.workers.testing.ticks import Ticks
 
 EngineName = Literal["memory", "spark"]
@@ -36,7 +36,7 @@ _ROUNDS = 1_000
 _ROOT_STEP = 1 << 36
 
 
-class LocalCluster:
+class LocalCluster(Looking):
     """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
 
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
@@ -76,18 +76,18 @@ class LocalCluster:
                 'a redis_url is for engine="spark"; engine="memory" has no server'
             )
         check_has_bolts(topology)
-        self._topology = topology if config is None else replace(topology, config=config)
-        self._seen = Seen()
-        self._watched = watched(self._topology, self._seen)
+        super().__init__(topology if config is None else replace(topology, config=config))
+        # A test that names a broker means it; one that a topology names is not for tests.
+        has_broker = config is not None and bool(config.extra.get("amqp_url"))
+        runs = self._topology if has_broker else with_stand_ins(self._topology)
+        self._watched = watched(runs, self._seen)
         self._engine_name = engine
         self._redis_url = redis_url
         self._slots = slots
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
-        self._last_states: dict[str, dict[Key, Any]] = {}
         self._control = MemoryControl(lambda: 0.0)
         self._spouts = SpoutTasks(self._watched)
-        self._engine: Engine | None = None
         self._running: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -184,16 +184,11 @@ class LocalCluster:
         return [one.msg_id for one in self._spouts.told(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
-        """The message ids that this spout was told failed or timed out, in order.
+        """The message ids that this spout was told failed, timed out or were rejected, in order.
 
         One that it replays may stand here often; one that a bolt wants later without blame is none.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.is_failure]
-
-    def retried_later(self, component: str) -> list[tuple[MsgId, float]]:
-        """Each message id that a bolt wanted later (``RetryLater``), with the seconds, in order."""
-        told = self._spouts.told(component)
-        return [(one.msg_id, one.later_s) for one in told if one.later_s is not None]
 
     def fail_reasons(self, component: str) -> list[str]:
         """The reason for each of ``failed``: ``timeout``, or ``bolt[task]: ValueError: …``."""
@@ -223,18 +218,6 @@ class LocalCluster:
             )
         return self._seen.of(component, stream)
 
-    def state(self, component: str) -> dict[Key, Any]:
-        """The state of a ``StatefulBolt``: what its tasks have put there.
-
-        Raises LocalClusterError if there is no such bolt.
-        """
-        spec = self._topology.bolts.get(component)
-        if spec is None or not isinstance(spec.bolt, StatefulBolt):
-            raise LocalClusterError(f"there is no stateful bolt {component!r}")
-        if component in self._last_states:
-            return dict(self._last_states[component])
-        return _state_of(self._running_engine(), component)
-
     def spout(self, component: str, task_index: int = 0) -> Spout:
         """The spout object that runs: a ``FeederSpout`` itself, else a copy of the topology's."""
         spouts = self._spouts.spouts_of(component)
@@ -247,7 +230,7 @@ class LocalCluster:
         engine = self._engine = self._new_engine()
         running.callback(engine.close)
         engine.start()
-        running.callback(self._keep_states, engine)
+        running.callback(self._keep_seen, engine)
         # Nothing of what a driver and an operator say lapses here.
         lease = Lease(MemoryPresences(lambda: 0.0))
         lease.take(Holder(driver="local-cluster", run=engine.run_id))
@@ -261,11 +244,6 @@ class LocalCluster:
         self._running_engine()
         self._control.order(state)
         self._spouts.obey()
-
-    def _keep_states(self, engine: Engine) -> None:
-        for component, spec in self._topology.bolts.items():
-            if isinstance(spec.bolt, StatefulBolt):
-                self._last_states[component] = _state_of(engine, component)
 
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
@@ -281,14 +259,3 @@ class LocalCluster:
         moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
         # One that has come and could not be used, as by a spout that is deactivated, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
-
-    def _running_engine(self) -> Engine:
-        if self._engine is None:
-            raise LocalClusterError(
-                "the cluster does not run: use it as `with LocalCluster(topology) as cluster:`"
-            )
-        return self._engine
-
-
-def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
-    return {decode_key(field): decode_value(raw) for field, raw in engine.state.entries(component)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.spout import Spout
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
@@ -31,6 +32,24 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
         for component, spout in spouts.items()
     }
     return replace(topology, spouts={**topology.spouts, **replaced})
+
+
+def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
+    """The same topology with other bolts in the places of its own, such as one that answers in the
+    place of an API. Streams, subscriptions and settings stay.
+
+    Raises LocalClusterError for a component that is no bolt of the topology.
+    """
+    unknown = [component for component in bolts if component not in topology.bolts]
+    if unknown:
+        raise LocalClusterError(
+            f"there is no bolt {unknown[0]!r}; the bolts are {', '.join(topology.bolts)}"
+        )
+    replaced = {
+        component: replace(topology.bolts[component], bolt=bolt)
+        for component, bolt in bolts.items()
+    }
+    return replace(topology, bolts={**topology.bolts, **replaced})
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
@@ -83,6 +102,7 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
             if found and not allow_failures:
                 raise LocalClusterError(
                     f"{len(found)} tuples of {component!r} failed, the first one with: {found[0]}"
+                    + "".join(f"\n\n{text}" for text in cluster.tracebacks())
                 )
         return {
             component: cluster.read_tuples(component)

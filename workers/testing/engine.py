@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import Metrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.spark_jobs.state.store import StateStore
 
@@ -61,6 +63,10 @@ class Engine(Protocol):
 
         Raises LocalClusterError if the bolts cannot be run.
         """
+        ...
+
+    def tracebacks(self) -> Sequence[KnownError]:
+        """Return the errors that bolts have raised so far, the newest first."""
         ...
 
     def close(self) -> None:

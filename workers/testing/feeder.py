@@ -23,7 +23,7 @@ from tiercel.spark_jobs.errors import (
 from tiercel.workers.testing.clock import SimulatedClock
 
 
-class _Fed(NamedTuple):
+class Fed(NamedTuple):
     """One tuple that was fed."""
 
     values: list[Any]
@@ -69,11 +69,11 @@ class FeederSpout(Spout):
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
         self._clock: Callable[[], float] = SimulatedClock()
-        self._fed: deque[_Fed] = deque()
+        self._fed: deque[Fed] = deque()
         # What was emitted with a message id and is not settled.
-        self._emitted: dict[MsgId, list[_Fed]] = {}
+        self._emitted: dict[MsgId, list[Fed]] = {}
         # What comes again, the next one first: when, and in which order it was asked for.
-        self._later: list[tuple[float, int, _Fed]] = []
+        self._later: list[tuple[float, int, Fed]] = []
         self._asked = 0
 
     def feed(
@@ -97,7 +97,7 @@ class FeederSpout(Spout):
         if (task is not None) != (stream in self.direct_streams):
             what = "is not direct: name no task" if task is not None else "is direct: name the task"
             raise DirectStreamError(f"stream {stream!r} of the feeder {what}")
-        self._fed.append(_Fed(list(values), msg_id, stream, task))
+        self._fed.append(Fed(list(values), msg_id, stream, task))
 
     def attach(self, clock: Callable[[], float]) -> None:
         """Go by this clock, in seconds."""
@@ -115,6 +115,9 @@ class FeederSpout(Spout):
             fed = self._fed.popleft()
         else:
             return
+        self._emit(collector, fed)
+
+    def _emit(self, collector: SpoutCollector, fed: Fed) -> None:
         if fed.msg_id is not None:
             self._emitted.setdefault(fed.msg_id, []).append(fed)
         if fed.task is None:
@@ -135,7 +138,7 @@ class FeederSpout(Spout):
             at = round(self._clock() + seconds, 9)
             heapq.heappush(self._later, (at, self._asked, fed))
 
-    def _take(self, msg_id: MsgId) -> _Fed | None:
+    def _take(self, msg_id: MsgId) -> Fed | None:
         fed = self._emitted.get(msg_id)
         if not fed:
             return None

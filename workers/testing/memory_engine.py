@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from functools import partial
 
 from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
@@ -107,6 +109,9 @@ class MemoryEngine:
         """Nothing moves, so no company comes: batches that are not full have waited."""
         self._now += self._longest_wait_s
         return self._longest_wait_s > 0 and self._worked()
+
+    def tracebacks(self) -> Sequence[KnownError]:
+        return self.metrics.traces()
 
     def close(self) -> None:
         while self._attempts:

@@ -7,24 +7,24 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-
-from pyspark import cloudpickle
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.inbox.records import StaleAttemptError
-from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
@@ -36,6 +36,8 @@ from tiercel.workers.testing.spark_run import WatchedRun
 
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0
+# A process tells its counters, and what bolts raised, each second.
+_TOLD_S = 1.5
 _DELETED_AT_ONCE = 500
 
 
@@ -77,6 +79,7 @@ class SparkEngine:
         self.run_id = self._run.id
         self._client = connect_topology(redis_url, name)
         self._spark: LongTasks | None = None
+        self._worked_at = time.monotonic()
         self._open = ExitStack()
         for part in (self.ledger, self.metrics, self.state, self.inboxes, self._client):
             self._open.callback(part.close)
@@ -89,16 +92,15 @@ class SparkEngine:
         """Ask Redis first: Spark takes seconds to start, once per process."""
         with translated("run on Redis"):
             self._client.ping()
-        _check_travel(self._run.topology)
+        check_travel(self._run.topology)
         self._open.callback(self._wipe)
         self.inboxes.adopt(self.run_id, self._tasks)
         self.ledger.begin(self.run_id)
         around = self._open.enter_context(replace(self._run, topology=self._run.topology).opened())
         self._capture = Attempt(around, self._capture_task, threading.Event())
-        shipped = replace(self._run, topology=_without_spouts(self._run.topology))
         spark = shared_spark()
         try:
-            self._spark = LongTasks(spark.context, shipped)
+            self._spark = LongTasks(spark.context, self._run)
             self._spark.start()
         except Exception as error:
             raise LocalClusterError(
@@ -121,6 +123,14 @@ class SparkEngine:
             empty = 0 if waiting else empty + 1
             if waiting:
                 time.sleep(_LOOK_S)
+        self._worked_at = time.monotonic()
+
+    def tracebacks(self) -> Sequence[KnownError]:
+        """Processes tell them about once a second: waits until that was done after the last
+        work.
+        """
+        time.sleep(max(0.0, self._worked_at + _TOLD_S - time.monotonic()))
+        return self.metrics.traces()
 
     def close(self) -> None:
         self._open.close()
@@ -140,23 +150,3 @@ class SparkEngine:
             keys = list(self._client.scan_iter(pattern, count=_DELETED_AT_ONCE))
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 self._client.unlink(*keys[start : start + _DELETED_AT_ONCE])
-
-
-def _check_travel(topology: Topology) -> None:
-    """Spark's own message would not say which bolt it is."""
-    for component, spec in topology.bolts.items():
-        try:
-            cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            reason = f"bolt {component!r} cannot travel to Spark: {reason_of(error)}"
-            raise LocalClusterError(
-                f"{reason}; make what cannot be pickled in prepare, not in __init__"
-            ) from error
-
-
-def _without_spouts(topology: Topology) -> Topology:
-    """The topology for the workers. Spouts stay in the test, and may hold on to anything there."""
-    spouts = {
-        component: replace(spec, spout=Spout()) for component, spec in topology.spouts.items()
-    }
-    return replace(topology, spouts=spouts)

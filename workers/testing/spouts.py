@@ -37,6 +37,8 @@ class SpoutOutcome:
     msg_id: MsgId
     # None: acked.
     reason: str | None
+    # A bolt said that it can never be processed.
+    rejected: bool = False
     # Seconds after which a bolt wants it again; None: it was acked, or failed in another way.
     later_s: float | None = None
     # False: a failure that counts nowhere.
@@ -120,6 +122,10 @@ class _Witness(Telling):
     def fail(self, msg_id: MsgId, reason: str) -> None:
         self._told.append(SpoutOutcome(msg_id=msg_id, reason=reason))
         super().fail(msg_id, reason)
+
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        self._told.append(SpoutOutcome(msg_id=msg_id, reason=reason, rejected=True))
+        super().reject(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
         told = SpoutOutcome(msg_id=msg_id, reason=reason, later_s=seconds, blame=blame)

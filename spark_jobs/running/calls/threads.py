@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 
 from tiercel.spark_jobs.emitting.outputs import Outputs
@@ -50,7 +52,9 @@ class ThreadCalls:
         needed = min(self._most, self._work.qsize() + len(self._running))
         while len(self._threads) < needed:
             name = f"{self._component}: call {len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            # With the task's context: what the bolt logs there names its task.
+            served = partial(contextvars.copy_context().run, self._serve)
+            thread = threading.Thread(target=served, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 

@@ -35,7 +35,7 @@ def test_a_message_becomes_a_tuple_and_its_ack_removes_it(amqp_url):
 
 def test_typed_columns_come_from_json_and_bad_bodies_are_dead_lettered(amqp_url):
     queue = unique()
-    with Stage(amqp_url, QueueSpout(queue, "word string, n long")) as stage:
+    with Stage(amqp_url, QueueSpout(queue, "word string, n long?")) as stage:
         wait_until(lambda: stage.counts["channels"])
         put(
             amqp_url,
@@ -69,6 +69,22 @@ def test_values_that_the_collector_refuses_are_dead_lettered_too(amqp_url):
         put(amqp_url, queue, b"refuse me", b"take me")
         assert stage.run(1)[0][0] == ["take me"]
         wait_until(lambda: stage.counts["dead_lettered"] == 1)
+
+
+def test_a_message_that_is_rejected_is_dead_lettered_after_its_first_delivery(amqp_url):
+    queue = unique()
+    with Stage(amqp_url, QueueSpout(queue)) as stage:
+        wait_until(lambda: stage.counts["channels"])
+        put(amqp_url, queue, b"unknown customer", b"fine")
+        rejected, fine = stage.run(2)
+        stage.spout.reject(rejected[1], "bill[3]: Reject: there is no such customer")
+        stage.spout.ack(fine[1])
+        wait_until(lambda: stage.counts["dead_lettered"] == 1)
+        assert stage.counts["rejected"] == 1
+    ((body, headers),) = take_all(amqp_url, f"{queue}.dead")
+    assert body == b"unknown customer"
+    assert headers["x-tiercel-reason"] == ("rejected: bill[3]: Reject: there is no such customer")
+    assert ready(amqp_url, queue) == 0
 
 
 def test_a_message_that_always_fails_ends_in_the_dead_letters(amqp_url):

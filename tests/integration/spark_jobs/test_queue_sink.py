@@ -195,14 +195,11 @@ def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
         }
 
 
-def test_without_an_address_its_tuples_fail_with_what_to_do():
-    with SinkStage(QueueSink("q", body=field("body")), None) as running:
-        running.publish(["a"])
-        assert (
-            "'out' publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
-            in running.failed[0]
-        )
-    with SinkStage(QueueSink("q", body=field("body")), "http://nowhere") as running:
+def test_without_an_address_it_says_what_to_do():
+    sink = QueueSink("q", body=field("body"))
+    with pytest.raises(TopologyError, match=r"^'out' publishes .*: use --amqp or set TIERCEL_AMQP"):
+        sink.prepare({}, sinking().context_of(3))
+    with SinkStage(sink, "http://nowhere") as running:
         running.publish(["a"])
         assert AddressError.__name__ in running.failed[0]
 

@@ -13,6 +13,7 @@ import pytest
 from tiercel import QueueSpout, TopologyBuilder
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.traces import TraceReport, trace_counter
 from tiercel.workers.control.registry import Registry
 
 ROOT = Path(__file__).parents[3]
@@ -166,3 +167,67 @@ def test_a_redis_that_is_away_is_one_line(errors):
     assert (code, output, len(said.splitlines())) == (2, "", 1)
     assert said.startswith("tiercel: ")
     assert "secret" not in said
+
+
+def trace(
+    url, topology, *, seconds=(0,), kind="KeyError", text="Traceback:\n  deep\nKeyError: 'x'"
+):
+    """Errors that a bolt raised at these seconds."""
+    report(url, topology)
+    metrics = RedisMetrics(url, topology)
+    metrics.add("split", 3, {trace_counter(kind, "helpers.py:12"): len(seconds)})
+    metrics.trace(
+        [
+            TraceReport(
+                at=THEN + timedelta(seconds=second),
+                component="split",
+                task=3,
+                kind=kind,
+                place="helpers.py:12",
+                reason=f"{kind}: 'x' (helpers.py:12)",
+                text=text,
+            )
+            for second in seconds
+        ]
+    )
+    metrics.close()
+
+
+def test_tracebacks_are_shown_by_kind_with_their_count_and_times(errors, url):
+    trace(url, "words", seconds=(0, 4, 61))
+    trace(url, "words", seconds=(7,), kind="OSError")
+    code, output, _ = errors("words", "--traceback")
+    assert code == 0
+    assert (
+        output
+        == """\
+split: KeyError: 'x' (helpers.py:12)
+3 times, first at 2024-02-29 12:30:00, last at 2024-02-29 12:31:01; the first one in task 3:
+    Traceback:
+      deep
+    KeyError: 'x'
+
+split: OSError: 'x' (helpers.py:12)
+once, at 2024-02-29 12:30:07; the first one in task 3:
+    Traceback:
+      deep
+    KeyError: 'x'
+"""
+    )
+
+
+def test_tracebacks_of_several_topologies_are_named_and_limited(errors, url):
+    trace(url, "words")
+    trace(url, "orders", seconds=(5,))
+    assert errors("--traceback")[1].startswith("orders split: KeyError")
+    assert "words" not in errors("--traceback", "--limit", "1")[1]
+    report(url, "quiet")
+    assert errors("quiet", "--traceback")[:2] == (0, "no errors that a bolt raised\n")
+
+
+def test_a_traceback_shows_no_password_and_no_line_of_it_looks_like_an_error_s_head(errors, url):
+    trace(url, "words", text="redis://:hush@host\nsplit: OSError: forged\n\x1b[2J")
+    _, output, _ = errors("--traceback")
+    assert "redis://:***@host" in output
+    assert [line for line in output.splitlines() if not line.startswith(" ")][2:] == []
+    assert r"\x1b[2J" in output

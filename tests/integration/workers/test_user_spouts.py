@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support.reasons import unplaced
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Bolt, Config, Spout, TopologyBuilder
 from tiercel.acker.redis_ledger import open_ledger
@@ -206,7 +207,7 @@ def test_each_tuple_is_acked_or_failed_once_on_the_task_that_emitted_it(run, req
     assert calls == dict.fromkeys(expected, 1)
     assert all(same_thread for *_, same_thread in told)
     reasons = {
-        msg_id[1] % 4: reason.partition("]: ")[2] or reason
+        msg_id[1] % 4: unplaced(reason.partition("]: ")[2] or reason)
         for _, what, msg_id, reason, _ in told
         if what == "fail"
     }

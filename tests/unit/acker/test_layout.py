@@ -92,11 +92,11 @@ def test_slices_together_are_the_whole():
     assert np.concatenate([part.xors for part in parts]).tolist() == roots.tolist()
 
 
-@given(st.lists(st.tuples(IDS, st.text(), st.integers(0, 2**31), st.text())))
+@given(st.lists(st.tuples(IDS, st.text(), st.integers(0, 2**31), st.text(), st.booleans())))
 def test_failures_survive_packing(told):
     failures = [
-        Failure(root=root, component=name, task=task, reason=reason)
-        for root, name, task, reason in told
+        Failure(root=root, component=name, task=task, reason=reason, reject=reject)
+        for root, name, task, reason, reject in told
     ]
     packed = b"".join(failure.root.to_bytes(8) + pack_failure(failure) for failure in failures)
     assert unpack_failures(packed) == failures

@@ -15,9 +15,9 @@ from tiercel.queues.schema import Schema
 from tiercel.queues.values import python_values
 
 EVERYTHING = Schema.parse(
-    "s string, b binary, t boolean, i8 tinyint, i64 bigint, f float, d double, day date, "
-    "at timestamp, local timestamp_ntz, price decimal(38,10), words array<string>, blobs "
-    "array<array<binary>>, texts map<string,string>"
+    "s string?, b binary?, t boolean?, i8 tinyint?, i64 bigint?, f float?, d double?, day date?, "
+    "at timestamp?, local timestamp_ntz?, price decimal(38,10)?, words array<string>?, blobs "
+    "array<array<binary>>?, texts map<string,string>?"
 )
 TEXT = st.text(st.characters(codec="utf-8"))
 MOMENTS = st.datetimes()

@@ -57,8 +57,39 @@ def test_json_members_go_to_the_columns_of_their_name():
     assert decode("word string, n long", '{"n": 3, "word": "a", "more": [1]}') == ["a", 3]
 
 
-def test_what_is_missing_or_null_is_none():
-    assert decode("word string, n long", '{"n": null}') == [None, None]
+def test_what_is_optional_may_be_missing_or_null():
+    assert decode("word string?, n long?", '{"n": null}') == [None, None]
+    assert decode("word string?, n long?", '{"n": 1, "word": "a"}') == ["a", 1]
+
+
+def test_what_is_missing_has_its_default():
+    ddl = (
+        "unit string DEFAULT 'kg', n long? DEFAULT 3, price decimal(4,2) default 1.50, "
+        "w array<int> DEFAULT [1, 2]"
+    )
+    assert decode(ddl, "{}") == ["kg", 3, Decimal("1.50"), [1, 2]]
+    assert decode(ddl, '{"unit": "g", "n": null}')[:2] == ["g", None]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("{}", "^the body has no 'order', which must be a long; it has nothing$"),
+        ('{"ordr": 1, "unit": "g"}', "^the body has no 'order', .*; it has ordr, unit$"),
+        (json.dumps(dict.fromkeys("abcdefg", 1)), "; it has a, b, c, d, e, …$"),
+        ('{"order": null}', "^field 'order' is a long, the body has null$"),
+        ('{"order": 1, "unit": null}', "^field 'unit' is a string, the body has null$"),
+        (json.dumps({"x" * 1000: 1}), f"; it has {'x' * 30}$"),
+    ],
+)
+def test_what_is_required_and_missing_is_a_bad_body_and_says_what_is_there(body, reason):
+    with pytest.raises(BadBodyError, match=reason):
+        decode("order long, unit string DEFAULT 'kg'", body)
+
+
+def test_a_default_that_is_no_value_of_its_field_is_refused_where_it_is_written():
+    with pytest.raises(SchemaError, match="field 'n' is a long, its default is \"a\""):
+        decoder_for(Schema.parse("n long DEFAULT 'a'"))
 
 
 def test_every_type_arrives_as_arrow_wants_it():

@@ -2,11 +2,24 @@
 
 import copy
 import pickle
+from dataclasses import dataclass
 
 import pytest
 
 from tiercel import QueueSpout, SpoutContext
 from tiercel.queues.errors import AddressError, SchemaError
+
+
+@dataclass
+class Order:
+    order: int
+    note: str | None = None
+
+
+def test_a_model_takes_the_place_of_fields_and_travels():
+    spout = pickle.loads(pickle.dumps(QueueSpout("orders", model=Order)))
+    assert spout.output_fields == "`order` long, `note` string?"
+    assert spout.decoder()(b'{"order": 1}') == [1, None]
 
 
 def test_it_travels_before_it_is_opened():
@@ -32,6 +45,10 @@ def test_it_travels_before_it_is_opened():
         ({"queue": "q", "properties": "message_id"}, SchemaError),
         ({"queue": "q", "fields": "type string", "properties": ["type"]}, SchemaError),
         ({"queue": "q", "bindings": [("e", "k")], "declare": False}, ValueError),
+        ({"queue": "q", "fields": "a int DEFAULT 'x'"}, SchemaError),
+        ({"queue": "q", "model": int}, SchemaError),
+        ({"queue": "q", "model": Order, "fields": "a int"}, ValueError),
+        ({"queue": "q", "model": Order, "format": "text"}, ValueError),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_where_it_is_written(arguments, error):

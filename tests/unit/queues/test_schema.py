@@ -158,3 +158,44 @@ def test_the_number_of_values_must_be_that_of_the_fields():
         schema.check([1])
     with pytest.raises(SchemaError, match="must be a list"):
         schema.check("ab")
+
+
+def test_what_bodies_may_leave_out_is_said_behind_the_type():
+    schema = Schema.parse(
+        "a string ?, b decimal(4, 2)? , c string default 'it''s, (so', "
+        "d array<int> DEFAULT [1, 2], default long"
+    )
+    assert [field.type for field in schema.fields] == [
+        "string",
+        "decimal(4, 2)",
+        "string",
+        "array<int>",
+        "long",
+    ]
+    assert [field.optional for field in schema.fields] == [True, True, False, False, False]
+    assert [field.default for field in schema.fields] == ["", "", '"it\'s, (so"', "[1, 2]", ""]
+    assert str(schema) == (
+        'a string?, b decimal(4, 2)?, c string DEFAULT "it\'s, (so", d array<int> DEFAULT [1, 2], '
+        "default long"
+    )
+    assert Schema.parse(str(schema)) == schema
+
+
+def test_what_is_optional_in_bodies_makes_no_difference_to_tuples():
+    row = [None, None]
+    assert Schema.parse("a string?, b long DEFAULT 3").batch([row]).to_pylist() == [
+        {"a": None, "b": None}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("a string DEFAULT kg", "cannot read the default 'kg' of field 'a'"),
+        ("a string DEFAULT null", "cannot have the default null; write a question mark"),
+        ("a strin?", "unknown type 'strin'"),
+    ],
+)
+def test_a_default_that_cannot_be_read_says_how_to_write_it(ddl, said):
+    with pytest.raises(SchemaError, match=said):
+        Schema.parse(ddl)

@@ -60,7 +60,12 @@ def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
         (
             "def f():\n    raise ValueError('two\\nlines')",
             "f",
-            r"module_\w+:f\(\) failed: ValueError: two lines \(module_\w+.py, line 2\)",
+            r"module_\w+:f\(\) failed: ValueError: two lines \(module_\w+.py:2\)",
+        ),
+        (
+            "from tiercel import QueueSpout\ndef f():\n    QueueSpout('q', 'a float64')",
+            "f",
+            r"module_\w+:f\(\) failed: SchemaError: unknown type 'float64'.* \(module_\w+.py:3\)",
         ),
         ("def f():\n    raise SystemExit(3)", "f", r"module_\w+:f\(\) failed: SystemExit: 3 .*"),
         (
@@ -68,7 +73,7 @@ def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
             "f",
             (
                 r"module_\w+ cannot be imported: ZeroDivisionError: division by zero "
-                r"\(module_\w+.py, line 1\)"
+                r"\(module_\w+.py:1\)"
             ),
         ),
         ("def (:", "f", r"module_\w+ cannot be imported: SyntaxError: .*"),

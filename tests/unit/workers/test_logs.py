@@ -10,8 +10,8 @@ import warnings
 import pytest
 from rich.console import Console
 
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.logs import JsonFormatter, TextFormatter, set_up_logging
-from tiercel.workers.redaction import redact
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tiercel.spark_jobs.logs.redaction import LONGEST, redact
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import ConfigError
 from tiercel.workers.logs import JsonFormatter, TextFormatter
-from tiercel.workers.redaction import LONGEST, redact
 
 FORMS = (
     ("amqp", "amqp://user:{}@rabbit:5672/vhost"),

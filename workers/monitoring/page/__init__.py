@@ -1,15 +1,16 @@
 """The page of ``tiercel monitor``: one topology at a time, live.
 
-server     serves the page and ``/metrics``
-gate       which requests come in, and where to
-hosts      under which names it answers
-headers    what the browser must not do
-limits     how much of it strangers can use up
-allowance  a few at once, then one now and again
-token      asks for the token, and limits guesses
-view       the page
-tables     its tables, as NiceGUI takes them
-charts     its graph and chart
-letters    its dead letters
-actions    what it can do with the token
+server      serves the page and ``/metrics``
+gate        which requests come in, and where to
+hosts       under which names it answers
+headers     what the browser must not do
+limits      how much of it strangers can use up
+allowance   a few at once, then one now and again
+token       asks for the token, and limits guesses
+view        the page
+tables      its tables, as NiceGUI takes them
+charts      its graph and chart
+letters     its dead letters
+tracebacks  what bolts raised
+actions     what it can do with the token
 """

@@ -1,19 +1,24 @@
-"""Actions of the page that need the token: activate, deactivate, look at dead letters
-and put them back.
+"""Actions of the page that need the token: activate, deactivate, look at dead letters and put
+them back, look at tracebacks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 from nicegui import run, ui
 
 from tiercel.acker.errors import AckerError
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.control.audit import log_action
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.steering import Steering
@@ -21,8 +26,6 @@ from tiercel.workers.errors import WorkersError
 from tiercel.workers.monitoring.page.limits import peer_of
 from tiercel.workers.monitoring.page.token import TokenPrompt
 from tiercel.workers.monitoring.watcher import Addresses
-from tiercel.workers.printable import printable
-from tiercel.workers.redaction import redact
 
 Result = TypeVar("Result")
 _EXPECTED = (AckerError, QueuesError, WorkersError)
@@ -94,9 +97,21 @@ class Actions:
 
         await self._prompt.let(action)
 
+    async def tracebacks(self, topology: str, done: Callable[[Sequence[KnownError]], None]) -> None:
+        """Look at what bolts raised, with the lines of code that it went through."""
 
-def _shown(letters: Sequence[DeadLetter]) -> str:
-    return f"showed {len(letters)}"
+        def known() -> Sequence[KnownError]:
+            with closing(RedisMetrics(self._addresses.redis_urls[0], topology)) as metrics:
+                return metrics.traces()
+
+        async def action() -> None:
+            done(await _tried("look at", f"the tracebacks of {topology}", known, _shown) or ())
+
+        await self._prompt.let(action)
+
+
+def _shown(things: Sequence[object]) -> str:
+    return f"showed {len(things)}"
 
 
 async def _tried(

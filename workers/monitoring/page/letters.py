@@ -8,11 +8,11 @@ from typing import Any, Literal
 from nicegui import ui
 
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.tables import DEAD, definitions, rows_of
 from tiercel.workers.monitoring.tables import TableKind
 from tiercel.workers.monitoring.wording import body_text, size
-from tiercel.workers.printable import printable
 
 # Of the oldest, at most. A page holds their bodies, 64 KiB each at most.
 SHOWN = 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring import tables
 from tiercel.workers.monitoring.bolts import TaskRow
 from tiercel.workers.monitoring.overview import Overview
@@ -18,7 +19,6 @@ from tiercel.workers.monitoring.tables import (
     Kind,
     TableKind,
 )
-from tiercel.workers.printable import printable
 
 # The page shows one topology, and its letters are chosen by their rows.
 OWN = tables.OWN.without("topology")

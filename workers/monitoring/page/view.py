@@ -15,6 +15,7 @@ from tiercel.workers.monitoring.page.charts import depth_options, graph_options,
 from tiercel.workers.monitoring.page.letters import Letters, table_of
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, tables_of
 from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
+from tiercel.workers.monitoring.page.tracebacks import TracebackDialog
 from tiercel.workers.monitoring.station import LOOK_S, Station
 from tiercel.workers.monitoring.tables import (
     ACKER,
@@ -148,6 +149,8 @@ class Page:
     def _table(self, kind: TableKind[Any]) -> None:
         with _section(kind.title):
             self._tables[kind] = table_of(kind)
+            if kind is ERRORS:
+                TracebackDialog(self._tables[kind], self._actions, lambda: self._topology)
 
     def _choose(self, topology: str | None) -> None:
         self._topology = topology

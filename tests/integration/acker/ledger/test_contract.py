@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -238,6 +239,14 @@ def test_reasons_arrive_as_they_are(ledger, feed, reason):
     ledger.register(1, [ROOT], [A])
     assert ledger.fail([Failure(root=ROOT, component="überbolt", task=12, reason=reason)]) == 1
     assert said(feed.read(NOW)) == {"failed": [(ROOT, "überbolt", 12, reason)]}
+
+
+def test_a_failure_that_rejects_its_message_arrives_as_one(ledger, feed):
+    ledger.register(1, [ROOT, OTHER], [A, A])
+    rejecting = replace(failure(ROOT, "never"), reject=True)
+    assert ledger.apply(token(), updates(), [rejecting, failure(OTHER, "no")]).failed == 2
+    found = {one.root: one.reject for one in feed.read(NOW).failed}
+    assert found == {ROOT: True, OTHER: False}
 
 
 def test_a_reason_keeps_its_first_500_characters(ledger, feed):

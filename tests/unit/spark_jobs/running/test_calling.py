@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.inbox_cluster import RUN, InboxCluster, at_work
 from tests.support.pump import Source, killed_after
+from tests.support.reasons import unplaced
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Topology, TopologyBuilder
 from tiercel.queues.inbox.chunk import decode
@@ -272,7 +273,7 @@ def test_what_prepare_raises_fails_what_waits_and_the_next_time_it_is_tried_agai
     closing.callback(attempt.close)
     assert attempt.turn()
     failed = cluster.outcomes().failed
-    assert {failure.root: failure.reason for failure in failed} == dict.fromkeys(
+    assert {failure.root: unplaced(failure.reason) for failure in failed} == dict.fromkeys(
         roots, "prepare: OSError: no disk"
     )
     cluster.emit([["c"]])
@@ -293,7 +294,7 @@ def test_what_is_retaken_after_a_death_is_prepared_for_again_too(
     successor = cluster.attempt(FIRST)
     closing.callback(successor.close)
     wait_until(lambda: successor.turn(0.01) is not None and len(words_in(cluster, LAST)) == 2)
-    assert [failure.reason for failure in cluster.outcomes().failed] == [
+    assert [unplaced(failure.reason) for failure in cluster.outcomes().failed] == [
         "prepare: OSError: no disk"
     ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.reasons import unplaced
 from tiercel import BasicBolt, Bolt, Config, QueueSpout, Spout, TopologyBuilder
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import (
@@ -136,9 +137,9 @@ def test_acks_and_fails_come_in_the_order_of_emission_with_the_reason():
         cluster.run_until_idle()
         assert cluster.acked("sentences") == ["e", "c", "a"]
         assert cluster.failed("sentences") == ["d", "b"]
-        assert {reason.partition(": ")[2] for reason in cluster.fail_reasons("sentences")} == {
-            "ValueError: a bad word"
-        }
+        assert {
+            unplaced(reason).partition(": ")[2] for reason in cluster.fail_reasons("sentences")
+        } == {"ValueError: a bad word"}
         assert ["two"] not in cluster.read_tuples("split"), (
             "what a BasicBolt emitted for a failed tuple is dropped"
         )
@@ -171,6 +172,8 @@ def test_a_complete_topology_does_not_hide_a_failure_unless_it_is_told_to():
     with pytest.raises(
         LocalClusterError, match=r"1 tuples of 'sentences' failed.*ValueError: a bad word"
     ):
+        complete_topology(topology, {"sentences": [["bad"], ["fine"]]})
+    with pytest.raises(LocalClusterError, match=r'\n  File ".*", line \d+, in execute\n.*raise'):
         complete_topology(topology, {"sentences": [["bad"], ["fine"]]})
     emitted = complete_topology(topology, {"sentences": [["bad"], ["fine"]]}, allow_failures=True)
     assert emitted["split"] == [["fine"]]
@@ -453,3 +456,18 @@ def test_properties_that_a_feeder_does_not_have_are_refused_where_they_are_fed()
         feeder.feed(["a", "b"], properties={"message_id": "m"})
     with pytest.raises(BadValuesError, match="there are none: name them in properties"):
         FeederSpout("body string").feed(["a"], properties={"message_id": "m"})
+
+
+def test_the_first_traceback_of_each_error_can_be_looked_at_after_the_end_too():
+    feeder = FeederSpout(fields="sentence string")
+    with LocalCluster(word_count(feeder)) as cluster:
+        assert cluster.tracebacks() == []
+        for number in range(3):
+            feeder.feed(["bad"], msg_id=number)
+        cluster.run_until_idle()
+        [text] = cluster.tracebacks()
+        assert text.startswith("Traceback (most recent call last):\n  File")
+        assert "tiercel/" not in text.splitlines()[1]
+        assert text.endswith("ValueError: a bad word")
+        assert "(testing/test_local_cluster.py:" in cluster.fail_reasons("sentences")[0]
+    assert cluster.tracebacks() == [text]

@@ -1,0 +1,27 @@
+-- Keep the first traceback of each kind of error, and when each kind came last.
+--
+-- KEYS   1 kind to its first report   2 the kinds, by when they came last
+-- ARGV   1 kinds per topology
+--        then in threes: kind, seconds since the epoch, the report or "" for one without a traceback
+-- Reply  how many kinds were new
+--
+-- A repeated call changes nothing. Must never replace a report: the first one is what people have
+-- seen in the log.
+
+local new = 0
+for i = 2, #ARGV, 3 do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 1 then
+    redis.call('ZADD', KEYS[2], 'GT', ARGV[i + 1], ARGV[i])
+  elseif ARGV[i + 2] ~= '' then
+    if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[1]) then
+      local oldest = redis.call('ZPOPMIN', KEYS[2])[1]
+      if oldest then
+        redis.call('HDEL', KEYS[1], oldest)
+      end
+    end
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 2])
+    redis.call('ZADD', KEYS[2], ARGV[i + 1], ARGV[i])
+    new = new + 1
+  end
+end
+return new

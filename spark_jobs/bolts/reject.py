@@ -1,0 +1,20 @@
+"""The way for a bolt to say that a message can never be processed."""
+
+from __future__ import annotations
+
+
+class Reject(Exception):  # noqa: N818 - reads as an order: raise Reject("the customer is unknown")
+    """Raised by a bolt: its tuple can never be processed, and trying again is of no use.
+
+    The message at the tuple's root fails, with this as its reason, and goes to the dead-letter
+    queue at once, after its first delivery and not after the last; so do those of all its roots.
+
+    Storm's other way to fail takes it too: ``collector.fail(tup, Reject("…"))``. An ``ArrowBolt``
+    or a ``BatchBolt`` that raises it is called with halves, down to the tuple that it is for.
+    Raised by ``flush`` or ``prepare``, which have no tuple, or for a batch that ``on_error`` does
+    not split, it is an exception like any other: name the tuple to ``collector.fail`` there.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
