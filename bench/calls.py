@@ -59,7 +59,7 @@ class Call(AsyncBolt):
 
     concurrency = CONCURRENCY
 
-    async def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # type: ignore[override]  # noqa: ARG002
+    async def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002
         self._url = f"http://127.0.0.1:{config['port']}/"
         self._client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
@@ -67,7 +67,7 @@ class Call(AsyncBolt):
         async with self._client.get(self._url) as answer:
             await answer.read()
 
-    async def cleanup(self) -> None:  # type: ignore[override]
+    async def cleanup(self) -> None:
         await self._client.close()
 
 
