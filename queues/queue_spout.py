@@ -18,12 +18,10 @@ from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.properties import PropertyColumns
-from tiercel.queues.models import fields_of, model_decoder
+from tiercel.queues.models import body_fields, model_decoder
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
-
-_DEFAULT_FIELDS = "body string"
 
 
 class MessageId(NamedTuple):
@@ -70,19 +68,29 @@ class QueueSpout(Spout):
     itself: one that is not wanted any more is unbound by hand.
     """
 
+    # Made by ``open``.
+    _task = -1
+    _context: SpoutContext | None = None
+    _consumer: Consumer | None = None
+    _decode: Decoder | None = None
+    # None: no property is named.
+    _read: Callable[[Delivery], list[Any]] | None = None
+    # The last argument of ``expect``; -1: not called yet.
+    _expected = -1
+
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
         self,
         queue: str,
         fields: str | None = None,
         *,
-        properties: Sequence[str] | Mapping[str, str] = (),
         model: type[Any] | None = None,
         format: Format | None = None,  # noqa: A002 - reads best where it is used
+        properties: Sequence[str] | Mapping[str, str] = (),
+        bindings: Sequence[Sequence[Any]] = (),
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
-        bindings: Sequence[Sequence[Any]] = (),
     ) -> None:
         """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
         place ``model`` is a dataclass or a pydantic model, which validates each body.
@@ -90,8 +98,6 @@ class QueueSpout(Spout):
         ``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or
         ValueError.
         """
-        if model is not None and (fields is not None or format not in (None, "json")):
-            raise ValueError("a model takes the place of fields, and its bodies are JSON")
         self._queue = WorkQueue(
             name=queue,
             delivery_limit=delivery_limit,
@@ -100,20 +106,12 @@ class QueueSpout(Spout):
             bindings=tuple(map(Binding.of, bindings)),
         )
         self.properties = PropertyColumns.of(properties)
-        self.body_fields = fields_of(model) if model else fields or _DEFAULT_FIELDS
+        self.body_fields = body_fields(fields, model, format)
         self.output_fields = self.properties.after(self.body_fields)
         self.changing_fields = self.properties.changing
         self._model = model
         self._format = format
         self._prefetch = prefetch
-        # Last argument of ``expect``; -1: not called yet.
-        self._expected = -1
-        self._consumer: Consumer | None = None
-        self._decode: Decoder | None = None
-        # None: no property is named.
-        self._read: Callable[[Delivery], list[Any]] | None = None
-        self._context: SpoutContext | None = None
-        self._task = -1
         self._check()
 
     @property

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pika import BasicProperties
-
+from tiercel.queues.broker.frames import read_properties
+from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.queue_spout import QueueSpout, refusal_of
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, SpoutCollector
@@ -32,15 +32,10 @@ _MESSAGE = Schema.parse("exchange string, routing_key string, properties binary,
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedMessage:
-    """A message that a ``QueueSink`` would have published."""
-
-    body: bytes
-    # Empty: the default exchange, where the routing key is the name of the queue.
-    exchange: str
-    routing_key: str
-    # As pika has them: ``properties.headers``, ``properties.message_id``, ...
-    properties: BasicProperties
+class PublishedMessage(OutgoingMessage):
+    """A message that a ``QueueSink`` would have published: ``body``, ``exchange`` (empty for a
+    queue), ``routing_key``, and ``properties`` as pika has them (``properties.headers``).
+    """
 
     def json(self) -> Any:
         """Return the value of a JSON body. Raises ValueError."""
@@ -156,7 +151,7 @@ def published_message(values: Sequence[Any]) -> PublishedMessage:
         body=body,
         exchange=exchange,
         routing_key=routing_key,
-        properties=BasicProperties().decode(properties),
+        properties=read_properties(properties),
     )
 
 
