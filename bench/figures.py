@@ -203,7 +203,7 @@ def drained(results: Results, what: str, figure: str) -> Figure:
 
 
 def cpu_per_message(results: Results, what: str) -> dict[str, float]:
-    """Microseconds of CPU a sentence by what a process is, the largest first."""
+    """Microseconds of CPU per sentence by what a process is, the largest first."""
     rounds = [
         of_round[what]
         for of_round in rounds_of(results, "throughput")

@@ -155,7 +155,7 @@ def _cpu(results: Results) -> list[str]:
         }
         parts = ", ".join(f"{role} {cpu:,.0f}" for role, cpu in found.items())
         rows.append([says, _number(sum(found.values()) or None), parts])
-    table = _table(["who", "µs of CPU a sentence", "of that"], rows)
+    table = _table(["who", "µs of CPU per sentence", "of that"], rows)
     return table and [table[0], "| --- | ---: | --- |", *table[2:]]
 
 
