@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.acker.keys import shown
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
@@ -37,6 +38,7 @@ class Tuple:
     __slots__ = (
         "began_ns",
         "emitted",
+        "key",
         "origin",
         "process_ns",
         "record",
@@ -46,8 +48,14 @@ class Tuple:
         "values",
     )
 
-    def __init__(
-        self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None
+    def __init__(  # noqa: PLR0913 - positional, for map: there are so many
+        self,
+        values: Sequence[Any],
+        origin: Origin,
+        row: int,
+        seed: int,
+        record: object = None,
+        key: bytes | None = None,
     ) -> None:
         self.values = values
         self.origin = origin
@@ -58,6 +66,10 @@ class Tuple:
         self.seed = seed
         # That of the step which has it: ``emitting.record.Record``.
         self.record = record
+        # 16 bytes: the same at each delivery of the message, also after a restart and for a dead
+        # letter that was put back, and no other tuple's. None if the message has no identity, see
+        # ``QueueSpout(identity=…)``.
+        self.key = key
         # Emissions anchored to it so far.
         self.emitted = 0
         self.state = OPEN
@@ -125,4 +137,7 @@ def tuples_of(
     columns = [column.to_pylist() for column in chunk.values.columns]
     rows = range(first, first + chunk.values.num_rows)
     mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
-    return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, mine, repeat(record)))
+    keys = chunk.lineage.keys
+    known = repeat(None) if keys is None else shown(keys)
+    values = zip(*columns, strict=True)
+    return list(map(Tuple, values, repeat(origin), rows, mine, repeat(record), known))

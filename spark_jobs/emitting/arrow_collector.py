@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
+from tiercel.acker.keys import Keys, shown
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
@@ -36,6 +37,7 @@ class Portion:
     tasks: NDArray[np.int32]
     # Position of each row in the step's input.
     rows: Rows
+    keys: Keys | None = None
 
     def halves(self) -> tuple[Portion, Portion]:
         """The first and the second half of at least two rows."""
@@ -53,6 +55,7 @@ class Portion:
             batch=self.batch.slice(start, end - start),
             tasks=self.tasks[start:end],
             rows=self.rows[start:end],
+            keys=None if self.keys is None else self.keys[start:end],
         )
 
 
@@ -62,6 +65,8 @@ class ArrowTaskOutput:
 
     stream: str
     target: int
+    # The component of the target.
+    bolt: str
     values: pa.RecordBatch
     # Rows of the step's input.
     anchors: Anchors
@@ -100,6 +105,12 @@ class ArrowRecorder(Recorder, ArrowCollector):
     @property
     def source_tasks(self) -> pa.Int32Array:
         return pa.array(self._portion.tasks, pa.int32())
+
+    @property
+    def keys(self) -> pa.FixedSizeBinaryArray:
+        portion = self._portion
+        known = [None] * len(portion.rows) if portion.keys is None else shown(portion.keys)
+        return pa.array(known, pa.binary(16))
 
     @property
     def is_tick(self) -> bool:
@@ -206,15 +217,36 @@ class ArrowRecorder(Recorder, ArrowCollector):
         self, stream: str, values: pa.RecordBatch, anchors: Anchors, chosen: list[dict[int, Rows]]
     ) -> None:
         for tasks in chosen:
+            numbers = self._copy_numbers(tasks, values.num_rows)
             for target, rows in tasks.items():
                 # A copy, also of all rows: a bolt may use the numpy arrays again that its
                 # columns are made of.
                 copied = values.take(pa.array(rows))
+                mine = anchors.select(rows)
+                if numbers:
+                    mine = mine.numbered(numbers[target])
                 self.sent.append(
                     ArrowTaskOutput(
-                        stream=stream, target=target, values=copied, anchors=anchors.select(rows)
+                        stream=stream,
+                        target=target,
+                        bolt=self._outputs.bolts[target],
+                        values=copied,
+                        anchors=mine,
                     )
                 )
                 self.transferred += len(rows)
         self.emissions.append(anchors)
         self.emitted += values.num_rows
+
+    def _copy_numbers(self, tasks: dict[int, Rows], outputs: int) -> dict[int, Ids]:
+        """The number of each copy among those of its row for one bolt, where rows have several,
+        and their keys are to differ.
+        """
+        if self._portion.keys is None or sum(map(len, tasks.values())) <= outputs:
+            return {}
+        seen = np.zeros(outputs, np.uint64)
+        numbers = {}
+        for task in sorted(tasks):
+            numbers[task] = seen[tasks[task]]
+            seen[tasks[task]] += np.uint64(1)
+        return numbers

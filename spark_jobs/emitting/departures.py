@@ -93,7 +93,8 @@ def _departing(
             kept = kept[~stay]
             values = values.filter(pa.array(~stay))
         if kept.size:
-            child = child_lineage(lineage, seeds, one.anchors, one.task_output.target)
+            output = one.task_output
+            child = child_lineage(lineage, seeds, one.anchors, output.target, output.bolt)
             if kept.size < total:
                 child = select(child, kept)
             yield Departure(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import edges, seed_array
+from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
 from tiercel.queues.inbox.chunk import Lineage, Rows
 
@@ -26,7 +27,8 @@ class Anchors:
     counts: Rows
     # The anchor's row in the input.
     rows: Rows
-    # Its number among the emissions that are anchored to that row.
+    # Its number among the emissions that are anchored to that row. In the upper half, which edges
+    # pass over: the number of this copy among those of the emission for one bolt.
     positions: Ids
 
     def select(self, emissions: Rows) -> Anchors:
@@ -39,6 +41,12 @@ class Anchors:
         return Anchors(
             counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
         )
+
+
+    def numbered(self, numbers: Ids) -> Anchors:
+        """Those of copies that have these numbers among the copies of their emissions."""
+        upper = np.repeat(numbers << np.uint64(32), self.counts)
+        return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
 
 
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
@@ -68,7 +76,22 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
             offsets=_offsets(counts),
             roots=np.concatenate([lineage.roots for lineage in lineages]),
             edges=np.concatenate([lineage.edges for lineage in lineages]),
+            keys=join_keys(lineages),
         )
+    )
+
+
+def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
+    """The keys of all tuples, in order; None if none has one."""
+    if all([lineage.keys is None for lineage in lineages]):
+        return None
+    return np.concatenate(
+        [
+            np.zeros((len(lineage.counts), LANES), np.uint64)
+            if lineage.keys is None
+            else lineage.keys
+            for lineage in lineages
+        ]
     )
 
 
@@ -93,6 +116,7 @@ def merge_roots(lineage: Lineage) -> Lineage:
         offsets=_offsets(np.bincount(owner[starts], minlength=len(counts))),
         roots=roots[starts],
         edges=np.bitwise_xor.reduceat(lineage.edges[order], starts),
+        keys=lineage.keys,
     )
 
 
@@ -111,8 +135,11 @@ def row_seeds(lineage: Lineage) -> Ids:
     return seeds
 
 
-def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -> Lineage:
-    """The lineage of emissions to ``target``: one edge per anchor, in every root of that anchor.
+def child_lineage(
+    lineage: Lineage, seeds: Ids, anchors: Anchors, target: int, bolt: str
+) -> Lineage:
+    """The lineage of emissions to ``target``, a task of ``bolt``: one edge per anchor, in every
+    root of that anchor.
 
     ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has
     what this returns.
@@ -130,6 +157,9 @@ def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -
             offsets=_offsets(per_emission),
             roots=lineage.roots[_expand(lineage.offsets[:-1][anchors.rows], counts)],
             edges=np.repeat(derived, counts),
+            keys=None
+            if lineage.keys is None
+            else child_keys(lineage.keys[anchors.rows], anchors.counts, anchors.positions, bolt),
         )
     )
 
@@ -179,6 +209,7 @@ def select(lineage: Lineage, rows: Rows) -> Lineage:
         offsets=_offsets(lineage.counts[rows]),
         roots=lineage.roots[pairs],
         edges=lineage.edges[pairs],
+        keys=None if lineage.keys is None else lineage.keys[rows],
     )
 
 

@@ -24,6 +24,7 @@ class TaskOutput:
 
     __slots__ = (
         "anchor_counts",
+        "bolt",
         "numbers",
         "positions",
         "rows",
@@ -33,10 +34,12 @@ class TaskOutput:
         "values",
     )
 
-    def __init__(self, stream: str, schema: Schema, target: int) -> None:
+    def __init__(self, stream: str, schema: Schema, target: int, bolt: str) -> None:
         self.stream = stream
         self.schema = schema
         self.target = target
+        # The component of the target.
+        self.bolt = bolt
         self.clear()
 
     def clear(self) -> None:
@@ -70,6 +73,7 @@ class OutputStream:
         "mutable",
         "schema",
         "subscribers",
+        "to_several",
         "width",
     )
 
@@ -81,6 +85,8 @@ class OutputStream:
         self.batch_choosers: list[ChooseBatch] = []
         # True if any of them asks for the identity of an emission.
         self.by_identity = False
+        # True if any of them may send a tuple to several tasks.
+        self.to_several = False
         # Target task to what was emitted to it, if the stream is direct.
         self.direct = direct
         # True if tuples may hold lists or buffers.
@@ -112,14 +118,17 @@ class Outputs:
         spec = topology.spec(component)
         self.streams: dict[str, OutputStream] = {}
         self.task_outputs: list[TaskOutput] = []
+        # The component of each task that receives anything.
+        self.bolts: dict[int, str] = {}
         for name, schema in spec.streams.items():
             output_stream = self.streams[name] = OutputStream(
                 schema, {} if name in spec.direct else None
             )
             for bolt, subscription in topology.subscribers(component, name):
                 tasks = topology.task_ids(bolt)
-                made = {task: TaskOutput(name, schema, task) for task in tasks}
+                made = {task: TaskOutput(name, schema, task, bolt) for task in tasks}
                 self.task_outputs += made.values()
+                self.bolts.update(dict.fromkeys(tasks, bolt))
                 if output_stream.direct is None:
                     stream = Stream(
                         schema=schema, tasks=tasks, name=name, context=context, local=local
@@ -129,6 +138,7 @@ class Outputs:
                         batch_chooser(subscription.grouping, stream)
                     )
                     output_stream.by_identity |= subscription.grouping.by_identity
+                    output_stream.to_several |= subscription.grouping.to_several
                 else:
                     output_stream.direct.update(made)
 
@@ -199,6 +209,22 @@ class Outputs:
                 f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list "
                 f"with one value for each of ({output_stream.schema})"
             )
+
+
+def copy_numbers(chosen: Sequence[TaskOutput]) -> list[int]:
+    """The number of each copy of one emission among those for its bolt, in the upper half of 64
+    bits: keys of copies differ by it.
+
+    By task, so that the order in which a grouping names them makes no difference.
+    """
+    found = [0] * len(chosen)
+    seen: dict[str, int] = {}
+    for at in sorted(range(len(chosen)), key=lambda at: chosen[at].target):
+        bolt = chosen[at].bolt
+        number = seen.get(bolt, 0)
+        seen[bolt] = number + 1
+        found[at] = number << 32
+    return found
 
 
 def _may_change(column: pa.DataType) -> bool:
