@@ -3,6 +3,7 @@
 spout        the contract of a spout; write your own from it
 queue_spout  the built-in one: tuples from a RabbitMQ queue
 consuming    a message is opened, and acked or rejected in the end
+message      what a message has beside its body
 retry        what to do with a message that failed
 formats      from the body of a message to the values of a tuple
 json_text    JSON, bounded

@@ -5,6 +5,7 @@ QueuesError
 ├── AddressError             an AMQP URL that cannot be read
 ├── BadBodyError             a message whose body does not decode or does not fit the schema: a
                              permanent failure
+├── BadPropertyError         a property of a message that has no true value, or cannot be written
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
 ├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments):
                              a person must act
@@ -33,6 +34,10 @@ class BadBodyError(QueuesError, ValueError):
     """The body of a message does not decode or does not fit its schema; trying
     again cannot help.
     """
+
+
+class BadPropertyError(QueuesError, ValueError):
+    """A property of a message has no true value, or cannot be written; trying again cannot help."""
 
 
 class BrokerUnavailableError(QueuesError):

@@ -1,14 +1,15 @@
 """The typed columns of a stream, written in Spark's DDL: ``"word string, n long"``.
 
 One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is
-emitted) and Arrow (the chunks). Columns are flat or arrays of flat values; put a nested structure
-into a JSON string. Types are Spark's: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+emitted) and Arrow (the chunks). Columns are flat, arrays of flat values, or maps of texts, which
+are dictionaries in Python; put any other nested structure into a JSON string. Types are Spark's:
+https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -18,6 +19,9 @@ import pyarrow as pa
 
 from tiercel.queues.decimals import MISFITS, decimal_for
 from tiercel.queues.errors import SchemaError
+
+# Texts by name, such as the headers of a message.
+TEXTS = pa.map_(pa.string(), pa.string())
 
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
@@ -51,6 +55,7 @@ _PYTHON: dict[pa.DataType, type] = {
 }
 _COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
 _DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_MAP = re.compile(r"map<\s*string\s*,\s*string\s*>")
 _ARRAY = re.compile(r"array<(.+)>")
 
 
@@ -183,6 +188,14 @@ class Schema:
         return ", ".join(f"{field.name} {field.type}" for field in self.fields)
 
 
+def python_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column as tuples have them."""
+    values: list[Any] = column.to_pylist()
+    if column.type != TEXTS:
+        return values
+    return [None if pairs is None else dict(pairs) for pairs in values]
+
+
 def _shown(value: Any) -> str:
     try:
         return f"{value!r:.50}"
@@ -197,6 +210,8 @@ def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
     """
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))
+    if type_ == TEXTS:
+        return _unless_none(_pairs)
     if not pa.types.is_list(type_):
         return None
     inner = _whole if pa.types.is_integer(type_.value_type) else _exactly(type_.value_type)
@@ -207,6 +222,12 @@ def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
 
 def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else function(value)
+
+
+def _pairs(texts: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(texts, Mapping):
+        raise TypeError("not a mapping")  # Arrow takes pairs too, also of a name that stands twice
+    return list(texts.items())
 
 
 def _whole(value: Any) -> Any:
@@ -255,9 +276,11 @@ def _arrow(type_: str, ddl: str) -> pa.DataType:
         scale = int(match[2])
         if 1 <= precision <= 38 and scale <= precision:
             return pa.decimal128(precision, scale)
-    if match := _ARRAY.fullmatch(type_):
-        return pa.list_(_arrow(match[1].strip(), ddl))
-    allowed = ", ".join(_FLAT)
+    if (match := _ARRAY.fullmatch(type_)) and not _MAP.fullmatch(inner := match[1].strip()):
+        return pa.list_(_arrow(inner, ddl))
+    if _MAP.fullmatch(type_):
+        return TEXTS
     raise SchemaError(
-        f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s) or array<type>"
+        f"unknown type {type_!r} in {ddl!r}; use one of {', '.join(_FLAT)}, decimal(p,s), "
+        "map<string,string> or array<type>"
     )

@@ -146,12 +146,23 @@ class Epoch:
         tag = method.delivery_tag
         now = self._settings.clock()
         self.broker_consumer.stirred(now)
-        count = delivered_before(properties.headers, redelivered=method.redelivered)
-        delivery = Delivery(self.number, tag, body, count, properties, now)
+        again = method.redelivered
+        count = delivered_before(properties.headers, redelivered=again)
+        delivery = Delivery(
+            self.number,
+            tag,
+            body,
+            count,
+            properties,
+            now,
+            method.exchange,
+            method.routing_key,
+            again,
+        )
         self._book.open(tag)
         self._intake.arrived(len(body))
         self.counts["delivered"] += 1
-        self.counts["redelivered"] += bool(method.redelivered)
+        self.counts["redelivered"] += bool(again)
         if self._limit.deletes and self._limit.is_last_delivery(count):
             self.counts["rejected"] += 1
             self.messages.dead_letter_last(delivery)

@@ -20,6 +20,10 @@ class Delivery(NamedTuple):
     properties: Any
     # Time of delivery, in monotonic seconds.
     arrived_s: float = 0.0
+    # As the broker says them; text that is not UTF-8 is bytes.
+    exchange: str | bytes = ""
+    routing_key: str | bytes = ""
+    redelivered: bool = False
 
 
 class HandOut:

@@ -12,7 +12,9 @@ from datetime import timedelta
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from pika import BasicProperties
 from pika.exceptions import ChannelWrongStateError
+from pika.spec import Basic
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
@@ -101,9 +103,9 @@ class FakeChannel:
             done = done + 1
             self.unacked[self._tag] = message
             self._consumer.open.add(self._tag)
-            method = SimpleNamespace(delivery_tag=self._tag, redelivered=message.count > 0)
-            headers = {"x-delivery-count": message.count}
-            self._consumer.callback(self, method, SimpleNamespace(headers=headers), message.body)
+            method = Basic.Deliver("", self._tag, message.count > 0, "", "q")
+            properties = BasicProperties(headers={"x-delivery-count": message.count})
+            self._consumer.callback(self, method, properties, message.body)
         return done
 
     def answer_cancel(self):

@@ -1,0 +1,79 @@
+"""The headers of a message as text, for a column ``map<string,string>``.
+
+Numbers are written as they are, true and false as in JSON, moments in ISO 8601, byte arrays in
+base64, tables and arrays as JSON. Text that is not UTF-8 is a byte array.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+from tiercel.queues.broker.headers import Headers
+from tiercel.queues.errors import BadPropertyError
+
+# RabbitMQ's own: its counts, and the queues that it sends copies to.
+BROKER_HEADERS = frozenset(("x-delivery-count", "x-acquired-count", "CC", "BCC"))
+# Of a message that was dead-lettered, and came by the default exchange since: exchange and routing
+# key that it was published with.
+EXCHANGE_HEADER = "x-tiercel-exchange"
+ROUTING_KEY_HEADER = "x-tiercel-routing-key"
+_NOT_ITS_OWN = BROKER_HEADERS | {EXCHANGE_HEADER, ROUTING_KEY_HEADER}
+# Many messages of a queue have the same few headers; longer tables are hardly the same twice.
+_SHARED_BYTES = 128
+
+
+def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """Return the message's own headers; raises BadPropertyError if they cannot be read.
+
+    What RabbitMQ keeps there for itself is left out. A header without a value is None.
+    """
+    if not isinstance(headers, Headers):
+        return _texts(headers or {})
+    wire = headers.wire
+    if not wire and headers.unreadable:
+        raise BadPropertyError(f"its headers cannot be read: {headers.unreadable}")
+    return dict(_shared_texts(wire)) if len(wire) <= _SHARED_BYTES else _texts_on_wire(wire)
+
+
+def near_text(value: str | bytes) -> str:
+    r"""Return text that is not UTF-8, which pika leaves as bytes, with ``\xff`` in it."""
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
+def _texts_on_wire(wire: bytes) -> dict[str, str | None]:
+    headers = Headers(wire)
+    if headers.unreadable:
+        raise BadPropertyError(f"its headers cannot be read: {headers.unreadable}")
+    return _texts(headers)
+
+
+_shared_texts = lru_cache(maxsize=64)(_texts_on_wire)
+
+
+def _texts(headers: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: _text(value) for name, value in headers.items() if name not in _NOT_ITS_OWN}
+
+
+def _text(value: Any) -> str | None:
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, (dict, list)):
+        return _JSON.encode(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """Return a value that is neither text nor nested as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)  # datetime is a date too
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain)
