@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +35,6 @@ _HALF = np.uint64(32)
 _DIGITS = (1 << 32) - 1
 
 
-class Identity(NamedTuple):
-    """What a message is known by, as its spout says."""
-
-    # The same at each delivery, and no other message's.
-    id: bytes
-    # 32 bits of a digest of what the message says; 0: it is not compared.
-    content: int = 0
-    # Seconds since the epoch: it may have been processed since then; 0: no earlier than now.
-    since: int = 0
-
-
 class Origin:
     """Makes the keys of the tuples of one spout: of one topology, and one of its components."""
 
@@ -55,14 +43,17 @@ class Origin:
         self._component = component
         self._begun: dict[str, blake2b] = {}
 
-    def key(self, identity: Identity, stream: str) -> bytes:
-        """The three lanes of a tuple on ``stream``."""
+    def key(self, identity: bytes, content: int, since: int, stream: str) -> bytes:
+        """The three lanes of a tuple on ``stream``, whose message has this identity.
+
+        For ``content`` and ``since`` see above.
+        """
         begun = self._begun.get(stream)
         if begun is None:
             begun = self._begun[stream] = _hash(self._topology, self._component, stream)
         made = begun.copy()
-        made.update(identity.id)
-        said = (identity.content & _DIGITS) << 32 | min(max(identity.since, 0), _DIGITS)
+        made.update(identity)
+        said = (content & _DIGITS) << 32 | min(max(since, 0), _DIGITS)
         return made.digest() + said.to_bytes(8, "little")
 
 
@@ -155,9 +146,7 @@ def _all_of(
     return found
 
 
-def _said_together(
-    parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]
-) -> Ids:
+def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Ids:
     """Of several messages: all that they say, since the oldest of them."""
     content, since = (part.astype(np.uint64) for part in said_of(parents))
     together = np.zeros(len(starts), np.uint64)

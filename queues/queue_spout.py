@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
+from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
 
+# The counter of messages that have no identity, where one was asked for.
+NO_IDENTITY = "no_identity"
 _DEFAULT_FIELDS = "body string"
 
 
@@ -27,6 +31,10 @@ class MessageId(NamedTuple):
     task: int
     epoch: int
     tag: int
+
+
+# A message, its values, and what it is known by.
+_Decoded = tuple[MessageId, list[Any], Identity | None]
 
 
 class QueueSpout(Spout):
@@ -44,6 +52,11 @@ class QueueSpout(Spout):
     Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
     it (five minutes) has it give messages back to the broker.
 
+    With an ``identity`` a message is the same one at each delivery, also after a restart and as a
+    dead letter that was put back: ``tup.key`` is the same for each tuple of its tree then, and
+    effects take place once by it. One that has no such identity is processed as ever, without keys,
+    and counted (``no_identity``).
+
     The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
     is used as it is.
     """
@@ -58,8 +71,10 @@ class QueueSpout(Spout):
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
+        identity: str | None = None,
     ) -> None:
-        """``format`` is text, json or bytes; by default what suits the fields.
+        """``format`` is text, json or bytes; by default what suits the fields. ``identity`` is
+        what a message is known by: "message_id", "header:NAME", "body", or None: by nothing.
 
         Raises SchemaError or ValueError.
         """
@@ -71,6 +86,9 @@ class QueueSpout(Spout):
             raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
         # an impossible combination fails here, not in a worker
         decoder_for(Schema.parse(fields), format)
+        self.identity = identity
+        if identity is not None:
+            identity_reader(identity)  # a wrong one fails here too
         self.output_fields = fields
         self._queue = WorkQueue(
             name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare
@@ -81,6 +99,7 @@ class QueueSpout(Spout):
         self._expected = -1
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
+        self._identify: Callable[[Delivery], Identity | None] | None = None
         self._context: SpoutContext | None = None
         self._task = -1
 
@@ -95,6 +114,7 @@ class QueueSpout(Spout):
         self._task = context.task_id
         self._expected = -1
         self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
+        self._identify = None if self.identity is None else identity_reader(self.identity)
         settings = ConsumerSettings(
             queue=self._queue,
             wake=context.wake,
@@ -126,12 +146,15 @@ class QueueSpout(Spout):
         found = self._decoded(collector, limit)
         if not found:
             return
-        msg_ids, rows = zip(*found, strict=True)
+        msg_ids, rows, identities = zip(*found, strict=True)
         try:
-            collector.emit_all(rows, msg_ids)
+            if self._identify is None:
+                collector.emit_all(rows, msg_ids)
+            else:
+                collector.emit_all(rows, msg_ids, identities=identities)
         except Exception:  # noqa: BLE001 - one by one it is seen which of them is to blame
-            for msg_id, values in found:
-                self._emit(collector, msg_id, values)
+            for one in found:
+                self._emit(collector, *one)
 
     def check(self) -> None:
         """Raises BrokerRefusedError when an operator must act: a refused login, a queue that does
@@ -172,7 +195,7 @@ class QueueSpout(Spout):
             raise RuntimeError("open the spout first")
         return self._consumer
 
-    def _decoded(self, collector: SpoutCollector, limit: int) -> list[tuple[MessageId, list[Any]]]:
+    def _decoded(self, collector: SpoutCollector, limit: int) -> list[_Decoded]:
         """The next messages, as far as they can be decoded, but for an empty list at least one
         while there are any.
         """
@@ -181,20 +204,37 @@ class QueueSpout(Spout):
         task = self._task
         if consumer is None or decode is None:
             raise RuntimeError("open the spout first")
-        decoded: list[tuple[MessageId, list[Any]]] = []
+        decoded: list[_Decoded] = []
         while not decoded and (deliveries := consumer.get(limit)):
             for delivery in deliveries:
                 msg_id = MessageId(task, delivery.epoch, delivery.tag)
                 try:
-                    decoded.append((msg_id, decode(delivery.body)))
+                    decoded.append((msg_id, decode(delivery.body), self._identity_of(delivery)))
                 except Exception as error:  # noqa: BLE001 - a message harms itself alone
                     self._refuse(collector, msg_id, error)
         return decoded
 
-    def _emit(self, collector: SpoutCollector, msg_id: MessageId, values: list[Any]) -> bool:
+    def _identity_of(self, delivery: Delivery) -> Identity | None:
+        if self._identify is None:
+            return None
+        found = self._identify(delivery)
+        if found is None and self._context is not None:
+            self._context.count(NO_IDENTITY, 1)
+        return found
+
+    def _emit(
+        self,
+        collector: SpoutCollector,
+        msg_id: MessageId,
+        values: list[Any],
+        identity: Identity | None,
+    ) -> bool:
         """False if the values do not fit: then the message is refused."""
         try:
-            collector.emit(values, msg_id)
+            if identity is None:
+                collector.emit(values, msg_id)
+            else:
+                collector.emit(values, msg_id, identity=identity)
         except Exception as error:  # noqa: BLE001 - a grouping may raise anything; a message harms itself alone
             self._refuse(collector, msg_id, error)
             return False

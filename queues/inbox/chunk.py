@@ -119,9 +119,7 @@ def encode(chunk: Chunk) -> bytes:
     """The chunk as an Arrow IPC stream."""
     lineage = chunk.lineage
     keys = lineage.keys
-    schema, beginning = _written_heading(
-        chunk.route, chunk.values.schema, keyed=keys is not None
-    )
+    schema, beginning = _written_heading(chunk.route, chunk.values.schema, keyed=keys is not None)
     offsets = pa.array(lineage.offsets, pa.int32())
     ids = [
         pa.ListArray.from_arrays(offsets, pa.array(array, pa.uint64()))
@@ -135,9 +133,7 @@ def encode(chunk: Chunk) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _written_heading(
-    route: Route, values: pa.Schema, *, keyed: bool
-) -> tuple[pa.Schema, bytes]:
+def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[pa.Schema, bytes]:
     """The schema of all chunks on one route, and its message: to write it anew is half of a
     small chunk's price.
     """

@@ -22,7 +22,10 @@ BROKER_HEADERS = frozenset(("x-delivery-count", "x-acquired-count", "CC", "BCC")
 # key that it was published with.
 EXCHANGE_HEADER = "x-tiercel-exchange"
 ROUTING_KEY_HEADER = "x-tiercel-routing-key"
-_NOT_ITS_OWN = BROKER_HEADERS | {EXCHANGE_HEADER, ROUTING_KEY_HEADER}
+# When it died, in seconds since the epoch: a letter that was put back may be older than what is
+# remembered of its like.
+SINCE_HEADER = "x-tiercel-since"
+_NOT_ITS_OWN = BROKER_HEADERS | {EXCHANGE_HEADER, ROUTING_KEY_HEADER, SINCE_HEADER}
 # Many messages of a queue have the same few headers; longer tables are hardly the same twice.
 _SHARED_BYTES = 128
 

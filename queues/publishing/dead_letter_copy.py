@@ -7,6 +7,7 @@ lose the message on a queue that has no dead-letter exchange, and has no room fo
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.message.header_text import SINCE_HEADER
 from tiercel.queues.publishing.outlet import Outlet, Publication
 
 log = logging.getLogger(__name__)
@@ -94,15 +96,17 @@ def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicPro
     frame beside the reason, which then says so.
     """
     headers = Headers.of(properties.headers)
+    # Of a letter that dies again, the first death counts.
+    ours = {} if SINCE_HEADER in headers else {SINCE_HEADER: str(int(time.time()))}
     if headers.unreadable:
         reason = f"{reason}; headers left out: {headers.unreadable}"
-    copy = copy_properties(properties, clean_headers(headers).plus(_ours(queue, reason)))
+    copy = copy_properties(properties, clean_headers(headers).plus(ours | _ours(queue, reason)))
     if size_of(copy) > _FRAME_BYTES:
         reason = (
             f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
             "too large with the reason"
         )
-        copy = copy_properties(properties, Headers().plus(_ours(queue, reason)))
+        copy = copy_properties(properties, Headers().plus(ours | _ours(queue, reason)))
     return copy
 
 

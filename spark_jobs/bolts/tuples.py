@@ -48,7 +48,7 @@ class Tuple:
         "values",
     )
 
-    def __init__(  # noqa: PLR0913 - positional, for map: there are so many
+    def __init__(  # noqa: PLR0913, PLR0917 - for map: there are so many
         self,
         values: Sequence[Any],
         origin: Origin,

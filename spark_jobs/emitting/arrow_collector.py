@@ -19,7 +19,7 @@ from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_a
 from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
 from tiercel.spark_jobs.emitting.fold import Anchors
-from tiercel.spark_jobs.emitting.outputs import OutputStream
+from tiercel.spark_jobs.emitting.outputs import OutputStream, copy_numbers_of
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line, reason_of
@@ -217,13 +217,13 @@ class ArrowRecorder(Recorder, ArrowCollector):
         self, stream: str, values: pa.RecordBatch, anchors: Anchors, chosen: list[dict[int, Rows]]
     ) -> None:
         for tasks in chosen:
-            numbers = self._copy_numbers(tasks, values.num_rows)
+            numbers = copy_numbers_of(tasks) if self._portion.keys is not None else {}
             for target, rows in tasks.items():
                 # A copy, also of all rows: a bolt may use the numpy arrays again that its
                 # columns are made of.
                 copied = values.take(pa.array(rows))
                 mine = anchors.select(rows)
-                if numbers:
+                if target in numbers:
                     mine = mine.numbered(numbers[target])
                 self.sent.append(
                     ArrowTaskOutput(
@@ -237,16 +237,3 @@ class ArrowRecorder(Recorder, ArrowCollector):
                 self.transferred += len(rows)
         self.emissions.append(anchors)
         self.emitted += values.num_rows
-
-    def _copy_numbers(self, tasks: dict[int, Rows], outputs: int) -> dict[int, Ids]:
-        """The number of each copy among those of its row for one bolt, where rows have several,
-        and their keys are to differ.
-        """
-        if self._portion.keys is None or sum(map(len, tasks.values())) <= outputs:
-            return {}
-        seen = np.zeros(outputs, np.uint64)
-        numbers = {}
-        for task in sorted(tasks):
-            numbers[task] = seen[tasks[task]]
-            seen[tasks[task]] += np.uint64(1)
-        return numbers

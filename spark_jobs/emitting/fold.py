@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import edges, seed_array
+from tiercel.acker.ids import edge, edges, seed, seed_array
 from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
 from tiercel.queues.inbox.chunk import Lineage, Rows
 
+# Stands for the root of a spout tuple that is not tracked.
+UNTRACKED = 0
 _FIRST = np.zeros(1, np.int64)
 
 
@@ -42,11 +45,44 @@ class Anchors:
             counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
         )
 
-
     def numbered(self, numbers: Ids) -> Anchors:
-        """Those of copies that have these numbers among the copies of their emissions."""
-        upper = np.repeat(numbers << np.uint64(32), self.counts)
+        """Those of copies that have these numbers, in the upper half."""
+        upper = np.repeat(numbers, self.counts)
         return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
+
+
+def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
+    """The first edges of the trees: derived from the root and the target, so that two copies
+    of a tuple differ.
+    """
+    roots = [root for root in given if root != UNTRACKED]
+    return Lineage(
+        offsets=np.array([0, *accumulate([root != UNTRACKED for root in given])], np.int32),
+        roots=np.array(roots, np.uint64),
+        edges=np.array([edge(seed(root, 0), 0, target) for root in roots], np.uint64),
+    )
+
+
+def first_lineage_of_many(ids: Sequence[int] | Ids, target: int) -> Lineage:
+    """As ``first_lineage_of_few``."""
+    given = np.asarray(ids, np.uint64)
+    tracked = given != UNTRACKED
+    roots = given[tracked]
+    count = len(roots)
+    seeds = seed_array(roots, np.zeros(count, np.uint64))
+    targets = np.full(count, target, np.uint64)
+    return Lineage(
+        offsets=np.concatenate([[0], np.cumsum(tracked)]).astype(np.int32),
+        roots=roots,
+        edges=edges(seeds, np.zeros(count, np.uint64), targets),
+    )
+
+
+def with_keys(lineage: Lineage, keys: Keys, copies: Ids | None, bolt: str) -> Lineage:
+    """The lineage of tuples that ``bolt`` receives, with their keys."""
+    count = len(keys)
+    numbers = np.zeros(count, np.uint64) if copies is None else copies
+    return replace(lineage, keys=child_keys(keys, np.ones(count, np.int64), numbers, bolt))
 
 
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
@@ -83,7 +119,7 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
 
 def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
     """The keys of all tuples, in order; None if none has one."""
-    if all([lineage.keys is None for lineage in lineages]):
+    if all(lineage.keys is None for lineage in lineages):
         return None
     return np.concatenate(
         [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import NoneType
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
+from tiercel.acker.ledger import Ids
+from tiercel.queues.inbox.chunk import Rows
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
@@ -25,6 +28,7 @@ class TaskOutput:
     __slots__ = (
         "anchor_counts",
         "bolt",
+        "keys",
         "numbers",
         "positions",
         "rows",
@@ -52,6 +56,25 @@ class TaskOutput:
         # Both are left empty by collectors that anchor every emission to exactly one tuple, as
         # a BasicBolt does.
         self.numbers: list[int] = []
+        # Of a spout's tuples: the lanes of their keys; empty if none has one.
+        self.keys: list[bytes] = []
+
+    def add_key(self, key: bytes, number: int) -> None:
+        """Add the key of the tuple that was added last, and its ``copy_numbers``."""
+        before = len(self.values) - 1 - len(self.keys)
+        self.keys += [NO_KEY] * before
+        self.positions += [0] * before
+        self.keys.append(key)
+        self.positions.append(number)
+
+    def spout_keys(self) -> Keys | None:
+        """The keys of a spout's tuples, as the bolt receives them; None if none has one."""
+        if not self.keys:
+            return None
+        before = len(self.values) - len(self.keys)
+        single = np.ones(len(self.values), np.int64)
+        positions = np.array([*self.positions, *[0] * before], np.uint64)
+        return child_keys(as_keys([*self.keys, *[NO_KEY] * before]), single, positions, self.bolt)
 
     def anchors(self) -> Anchors:
         """The anchors of all emissions."""
@@ -225,6 +248,22 @@ def copy_numbers(chosen: Sequence[TaskOutput]) -> list[int]:
         seen[bolt] = number + 1
         found[at] = number << 32
     return found
+
+
+def copy_numbers_of(tasks: Mapping[int, Rows]) -> dict[int, Ids]:
+    """``copy_numbers`` of emissions to tasks of one bolt, for each its rows; empty if none has
+    several copies.
+    """
+    parts = [rows for rows in tasks.values() if len(rows)]
+    most = 1 + max([int(rows[-1]) for rows in parts], default=0)
+    if len(parts) == 1 or sum(map(len, parts)) <= np.unique(np.concatenate(parts or [[]])).size:
+        return {}
+    seen = np.zeros(most, np.uint64)
+    numbers = {}
+    for task in sorted(tasks):
+        numbers[task] = seen[tasks[task]]
+        seen[tasks[task]] += np.uint64(1 << 32)
+    return numbers
 
 
 def _may_change(column: pa.DataType) -> bool:
