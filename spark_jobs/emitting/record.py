@@ -6,10 +6,10 @@ What it means for the trees is computed when the step ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.queues.inbox.chunk import Rows
@@ -25,6 +25,21 @@ class Item(Protocol):
     row: int
     seed: int
     state: int
+
+
+class Once(Protocol):
+    """Executes each tuple that has a key once, over all its deliveries."""
+
+    # Counts of what it came upon, see ``running.counts``.
+    counts: Mapping[str, int]
+
+    def collector(self) -> Any:
+        """The ``BasicRecorder`` of the step."""
+        ...
+
+    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+        """Return ``execute``, for tuples that were not applied before."""
+        ...
 
 
 class Record:
@@ -43,6 +58,8 @@ class Record:
         self.untracked = untracked
         # Differs from step to step.
         self.salt = salt
+        # Looks for tuples that were applied before; None: the bolt is not to be once.
+        self.once: Once | None = None
         # The tuples that the task holds from before, then its input.
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.

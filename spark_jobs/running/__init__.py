@@ -15,6 +15,7 @@ step             one step: what the bolt did, ready to leave
 execution        one bolt over the input of one step
 arrow_execution  one ArrowBolt over it
 states           what a step does around a state
+once             what it does with tuples that were applied before
 counts           what is counted of a step
 commit           the order in which it leaves
 suspicion        what a new attempt does where the one before it died

@@ -6,6 +6,9 @@ process_ns    time from the beginning of ``execute`` to the ack, all acked tuple
 steps         steps that were committed
 step_ns       time of these, from the first tuple to the end of the commit: what a full inbox makes
               wait is part of it
+once_repeated, once_unkeyed, once_unsure
+              of a bolt that is to be once: tuples that were applied before; that have no key; that
+              may have been applied before what is remembered
 from:[…]      executed, by the component and the stream that they came from: the edges of the
               topology's graph
 
@@ -65,6 +68,7 @@ def task_counts(record: Record, sources: Mapping[str, int], step_ns: int) -> dic
         "execute_ns": record.execute_ns,
         "process_ns": record.process_ns,
         **sources,
+        **(record.once.counts if record.once is not None else {}),
     }
     return {name: count for name, count in counts.items() if count}
 
