@@ -60,10 +60,10 @@ class MarkReader:
         asked = [key for part in parts.values() for key in part]
         found: dict[bytes, Recalled] = dict(zip(asked, replies, strict=True))
         if any(isinstance(one, tuple) for one in replies):
-            self._settle(found)
+            self._ask_home(found)
         return found
 
-    def _settle(self, found: dict[bytes, Recalled]) -> None:
+    def _ask_home(self, found: dict[bytes, Recalled]) -> None:
         """Ask the home shards of the tasks that made a mark whether its commit is final."""
         unsure: Mapping[bytes, tuple[int, str]] = {
             key: one for key, one in found.items() if isinstance(one, tuple)

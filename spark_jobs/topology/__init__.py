@@ -3,6 +3,7 @@
 config          a topology's settings
 builder         puts a topology together
 checks          whether it can run
+identities      whether keys reach a bolt that is to be once
 graph           what it makes: components, tasks, subscriptions
 grouping        which task receives a tuple: a grouping chooses here
 batch_grouping  groupings without a Python loop

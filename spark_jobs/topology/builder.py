@@ -32,6 +32,7 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
 )
+from tiercel.spark_jobs.topology.identities import check_once
 
 
 @dataclass
@@ -178,6 +179,8 @@ class TopologyBuilder:
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
             check_subscriptions(topology, id_, spec)
+        for id_, spec in bolts.items():
+            check_once(topology, id_, spec)
         for id_ in (*spouts, *bolts):
             check_config(topology, id_)
         return topology

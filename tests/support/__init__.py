@@ -34,6 +34,7 @@ trees          whole runs made up for the property tests
 inboxes        words for tests of the inboxes
 chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
+marks          keys of tuples
 
 Topologies:
 
