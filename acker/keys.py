@@ -68,20 +68,19 @@ def has_key(keys: Keys) -> NDArray[np.bool_]:
     return found
 
 
-def said_of(keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each tuple's message: the digest of what it says, and since when it may have been
+def said_by(lanes: bytes) -> tuple[int, int]:
+    """Of a tuple's message: the digest of what it says, and since when it may have been
     processed; 0 where that is not known.
     """
-    said = keys[:, 2]
-    return (said >> _HALF).astype(np.int64), (said & _LOW).astype(np.int64)
+    said = int.from_bytes(lanes[KEY_BYTES:], "little")
+    return said >> 32, said & _DIGITS
 
 
-def shown(keys: Keys) -> list[bytes | None]:
-    """The keys that bolts see: 16 bytes each, or None."""
-    joined = np.ascontiguousarray(keys[:, :2]).astype("<u8").tobytes()
-    found: list[bytes | None] = [
-        joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)
-    ]
+def lanes_of(keys: Keys) -> list[bytes | None]:
+    """The lanes of each tuple, of which the first 16 bytes are the key; None without a key."""
+    joined = keys.astype("<u8").tobytes()
+    size = len(NO_KEY)
+    found: list[bytes | None] = [joined[at : at + size] for at in range(0, len(joined), size)]
     for row in np.flatnonzero(~has_key(keys)).tolist():
         found[row] = None
     return found
@@ -148,7 +147,8 @@ def _all_of(
 
 def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Ids:
     """Of several messages: all that they say, since the oldest of them."""
-    content, since = (part.astype(np.uint64) for part in said_of(parents))
+    content = parents[:, 2] >> _HALF
+    since = parents[:, 2] & _LOW
     together = np.zeros(len(starts), np.uint64)
     if anchored.any():
         at = starts[anchored]

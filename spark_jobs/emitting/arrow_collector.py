@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
-from tiercel.acker.keys import Keys, shown
+from tiercel.acker.keys import KEY_BYTES, Keys, lanes_of
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
@@ -109,8 +109,10 @@ class ArrowRecorder(Recorder, ArrowCollector):
     @property
     def keys(self) -> pa.FixedSizeBinaryArray:
         portion = self._portion
-        known = [None] * len(portion.rows) if portion.keys is None else shown(portion.keys)
-        return pa.array(known, pa.binary(16))
+        if portion.keys is None:
+            return pa.nulls(len(portion.rows), pa.binary(KEY_BYTES))
+        known = [lanes and lanes[:KEY_BYTES] for lanes in lanes_of(portion.keys)]
+        return pa.array(known, pa.binary(KEY_BYTES))
 
     @property
     def is_tick(self) -> bool:

@@ -90,7 +90,7 @@ class BasicRecorder(Recorder, BasicCollector):
             task_output.rows.append(row)
             task_output.positions.append(position)
             tasks.append(task_output.target)
-        if output_stream.to_several and tup.key is not None:
+        if output_stream.to_several and tup.lanes is not None:
             for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
                 task_output.positions[-1] |= number
         record.emitted += 1
@@ -198,7 +198,7 @@ class OutputRecorder(Recorder, OutputCollector):
             rows.append(anchor.row)
             positions.append(anchor.emitted)
             anchor.emitted += 1
-        several = len(chosen) > 1 and bool(anchored) and anchored[0].key is not None
+        several = len(chosen) > 1 and bool(anchored) and anchored[0].lanes is not None
         numbers = copy_numbers(chosen) if several else repeat(0)
         for task_output, number in zip(chosen, numbers, strict=False):
             task_output.values.append(values)

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tiercel.acker.keys import said_of
+from tiercel.acker.keys import KEY_BYTES, said_by
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.inbox.chunk import Lineage
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -72,23 +71,14 @@ class NotingRecorder(BasicRecorder, BasicCollector):
 class OnceStep:
     """``Once`` of one step of one bolt task. One thread only."""
 
-    def __init__(
-        self, bolt: StatefulBolt, state: KeyValueState, record: Record, lineage: Lineage
-    ) -> None:
+    def __init__(self, bolt: StatefulBolt, state: KeyValueState, record: Record) -> None:
         """Look for the tuples of the step; raises as ``StateTurn.recall`` does."""
         self.counts: Counter[str] = Counter()
         self._state = state
         self._record = record
         state.retention_s = max(1, int(bolt.once_retention.total_seconds()))
-        keys = [] if lineage.keys is None else [tup.key for tup in record.fresh if tup.key]
-        self._known = state.recall(list(dict.fromkeys(keys))) if keys else {}
-        # Of each row; asked for where there are keys.
-        self._content: list[int] = []
-        self._since: list[int] = []
-        if lineage.keys is not None:
-            content, since = said_of(lineage.keys)
-            self._content = content.tolist()
-            self._since = since.tolist()
+        keys = dict.fromkeys(tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes)
+        self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - state.retention_s
         self._collector = NotingRecorder(record)
 
@@ -100,30 +90,33 @@ class OnceStep:
             """Execute, and remember it: if one of the two raises, neither has taken place."""
             collector.noted = []
             execute(tup, collector)
-            key = tup.key
-            if key is not None:
-                content = self._content[tup.row].to_bytes(_CONTENT_BYTES)
-                record = content + collector.packed()
-                self._state.marks[key] = self._known[key] = record
+            lanes = tup.lanes
+            if lanes is not None:
+                content, _ = said_by(lanes)
+                record = content.to_bytes(_CONTENT_BYTES) + collector.packed()
+                self._state.marks[lanes[:KEY_BYTES]] = record
+                self._known[lanes[:KEY_BYTES]] = record
 
         applying = self._state.guarded(apply)
 
         def once(tup: Tuple, collector: NotingRecorder) -> None:
-            key = tup.key
-            if key is None:
+            lanes = tup.lanes
+            if lanes is None:
                 self.counts[UNKEYED] += not tup.is_tick
-            elif (known := self._known.get(key)) is not None:
-                self._repeat(tup, collector, known)
-                return
-            elif 0 < self._since[tup.row] < self._oldest:
-                self._doubt()
+            else:
+                content, since = said_by(lanes)
+                known = self._known.get(lanes[:KEY_BYTES])
+                if known is not None:
+                    self._repeat(content, collector, known)
+                    return
+                if 0 < since < self._oldest:
+                    self._doubt()
             applying(tup, collector)
 
         return once
 
-    def _repeat(self, tup: Tuple, collector: NotingRecorder, record: bytes) -> None:
+    def _repeat(self, content: int, collector: NotingRecorder, record: bytes) -> None:
         """Emit what the tuple emitted when it was applied."""
-        content = self._content[tup.row]
         then = int.from_bytes(record[:_CONTENT_BYTES])
         if content and then and content != then:
             raise OtherMessageError(

@@ -10,7 +10,6 @@ from operator import attrgetter
 from tiercel.acker.effects import Effect
 from tiercel.acker.ledger import Failure, Updates
 from tiercel.acker.work import canonical
-from tiercel.queues.inbox.chunk import Lineage
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
@@ -43,10 +42,8 @@ class TaskStates:
         return bool(self._begun)
 
     @contextmanager
-    def lent(
-        self, task_id: int, bolt: StatefulBolt, record: Record, lineage: Lineage
-    ) -> Iterator[None]:
-        """Lend the bolt its state, with the values that its tuples, of this lineage, need.
+    def lent(self, task_id: int, bolt: StatefulBolt, record: Record) -> Iterator[None]:
+        """Lend the bolt its state, with the values that its tuples need.
 
         Raises as ``StateStore.begin`` does, and ``StateTurn.recall`` for one that is to be once.
 
@@ -67,7 +64,7 @@ class TaskStates:
             state.open(self._begin(beginning))
             self._begun[task_id] = state
             if bolt.once:
-                record.once = OnceStep(bolt, state, record, lineage)
+                record.once = OnceStep(bolt, state, record)
             yield
         finally:
             del bolt.state, bolt.key_fields

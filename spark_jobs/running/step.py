@@ -181,7 +181,7 @@ class Step:
                 "Watch | None", partial(self._while_it_may, may, noting) if may else noting
             )
             if self._states is not None and isinstance(bolt, StatefulBolt):
-                with self._states.lent(self._of.task, bolt, record, self.lineage):
+                with self._states.lent(self._of.task, bolt, record):
                     trusted = execute_bolt(bolt, record, watch)
             else:
                 trusted = execute_bolt(bolt, record, watch)
