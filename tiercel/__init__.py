@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SchemaError,
         ServerTooOldError,
     )
+    from tiercel.queues.message.identity import Identity
     from tiercel.queues.publishing.dead_letters import DeadLetter
     from tiercel.queues.publishing.publisher import Publisher
     from tiercel.queues.queue_spout import MessageId, QueueSpout
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
     from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
     from tiercel.spark_jobs.bolts.context import TopologyContext
+    from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -87,12 +89,14 @@ __all__ = [
     "Config",
     "ConfigValueError",
     "CustomGrouping",
+    "DatabaseSink",
     "DeadLetter",
     "DirectStreamError",
     "Field",
     "ForeignTupleError",
     "Grouping",
     "GroupingError",
+    "Identity",
     "KeyValueState",
     "MessageId",
     "MessageTooLargeError",
@@ -158,6 +162,7 @@ _PLACES = {
         "SchemaError",
         "ServerTooOldError",
     ),
+    "tiercel.queues.message.identity": ("Identity",),
     "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
     "tiercel.queues.publishing.publisher": ("Publisher",),
     "tiercel.queues.queue_spout": (
@@ -187,6 +192,7 @@ _PLACES = {
         "OutputCollector",
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
+    "tiercel.spark_jobs.bolts.database_sink": ("DatabaseSink",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),

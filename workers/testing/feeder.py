@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.message.identity import Identified
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
@@ -18,6 +19,9 @@ from tiercel.spark_jobs.errors import (
     TopologyError,
     UnknownStreamError,
 )
+
+# Values, message id, stream, task, identity.
+_Fed = tuple[list[Any], MsgId | None, str, int | None, Identified | None]
 
 
 class FeederSpout(Spout):
@@ -47,7 +51,7 @@ class FeederSpout(Spout):
         self.output_fields = fields
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
-        self._fed: deque[tuple[list[Any], MsgId | None, str, int | None]] = deque()
+        self._fed: deque[_Fed] = deque()
 
     def feed(
         self,
@@ -55,10 +59,12 @@ class FeederSpout(Spout):
         msg_id: MsgId | None = None,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
+        identity: Identified | None = None,
     ) -> None:
         """Emit this at the next ``run_until_idle``; without a ``msg_id`` it is not tracked.
 
-        ``task`` is for direct streams.
+        ``task`` is for direct streams; ``identity`` is what the message is known by, from which the
+        keys of its tuples follow.
 
         Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
         few, here and not in ``run_until_idle``.
@@ -67,15 +73,15 @@ class FeederSpout(Spout):
         if (task is not None) != (stream in self.direct_streams):
             what = "is not direct: name no task" if task is not None else "is direct: name the task"
             raise DirectStreamError(f"stream {stream!r} of the feeder {what}")
-        self._fed.append((list(values), msg_id, stream, task))
+        self._fed.append((list(values), msg_id, stream, task, identity))
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         if self._fed:
-            values, msg_id, stream, task = self._fed.popleft()
+            values, msg_id, stream, task, identity = self._fed.popleft()
             if task is None:
-                collector.emit(values, msg_id, stream)
+                collector.emit(values, msg_id, stream, identity)
             else:
-                collector.emit_direct(task, values, msg_id, stream)
+                collector.emit_direct(task, values, msg_id, stream, identity)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
         """Itself: the test holds on to it."""

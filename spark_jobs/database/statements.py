@@ -1,0 +1,46 @@
+"""How the databases that are known say things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Table, delete, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import Delete, Select
+
+# Seconds since the epoch.
+NOW = {
+    "postgresql": "(CAST(extract(epoch FROM now()) AS bigint))",
+    "sqlite": "(CAST(strftime('%s', 'now') AS integer))",
+}
+_INSERT = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+
+def claim(kind: str, keys: Table) -> Any:
+    """Insert keys; returns those that were not there. Waits for transactions that insert one too:
+    it is there if theirs is committed.
+    """
+    return _INSERT[kind](keys).on_conflict_do_nothing().returning(keys.c.key)
+
+
+def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[str]) -> Any:
+    """Insert rows; one that is there is updated, if ``updated_by`` names the columns that tell."""
+    statement = _INSERT[kind](table)
+    if not updated_by:
+        return statement
+    changed = {column: statement.excluded[column] for column in columns if column not in updated_by}
+    if not changed:
+        return statement.on_conflict_do_nothing(index_elements=list(updated_by))
+    return statement.on_conflict_do_update(index_elements=list(updated_by), set_=changed)
+
+
+def known(keys: Table, some: Sequence[bytes]) -> Select[Any]:
+    """Read what the messages said whose keys are there."""
+    return select(keys.c.key, keys.c.content).where(keys.c.key.in_(some))
+
+
+def forget(kind: str, keys: Table, retention_s: int, most: int) -> Delete:
+    """Delete old keys, ``most`` at most."""
+    old = keys.c.written_at < text(f"{NOW[kind]} - {int(retention_s)}")
+    return delete(keys).where(keys.c.key.in_(select(keys.c.key).where(old).limit(most)))
