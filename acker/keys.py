@@ -35,7 +35,7 @@ _HALF = np.uint64(32)
 _DIGITS = (1 << 32) - 1
 
 
-class Origin:
+class KeyOrigin:
     """Makes the keys of the tuples of one spout: of one topology, and one of its components."""
 
     def __init__(self, topology: str, component: str) -> None:

@@ -38,7 +38,7 @@ class EmbeddedPostgres(EmbeddedServer):
     """Its data survive ``stop`` and ``kill``, and are lost by ``restart(keep_data=False)``.
 
     It never runs as root: where this process does, it is the user ``postgres`` that Debian's
-    package makes, or ``nobody``.
+    package makes, or the one that owns nothing.
     """
 
     name = "PostgreSQL"

@@ -78,12 +78,7 @@ class QueueSpout(Spout):
 
         Raises SchemaError or ValueError.
         """
-        if not queue or len(f"{queue}.dead".encode()) > 255:
-            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
-        if not 1 <= prefetch <= 65535:
-            raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
-        if delivery_limit < 1:
-            raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
+        _check(queue, prefetch, delivery_limit)
         # an impossible combination fails here, not in a worker
         decoder_for(Schema.parse(fields), format)
         self.identity = identity
@@ -251,6 +246,15 @@ class QueueSpout(Spout):
         collector.report_error(f"message dead-lettered: {reason}")
         if self._context is not None:
             self._context.count("rejected", 1)
+
+
+def _check(queue: str, prefetch: int, delivery_limit: int) -> None:
+    if not queue or len(f"{queue}.dead".encode()) > 255:
+        raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
+    if not 1 <= prefetch <= 65535:
+        raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
+    if delivery_limit < 1:
+        raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
 
 
 def _message_id(msg_id: MsgId) -> MessageId:

@@ -9,6 +9,7 @@ running    one bolt task at work: steps and commits
 emitting   what a bolt emits, acks and fails, and what that does to the trees
 hashing    of keys, the same everywhere
 reasons    why a tuple failed, in one line
+database   rows into a database, each once
 state      what the state of a StatefulBolt is, and the stores that keep it
 snapshots  what outlives the process of a bolt
 suspects   which tuple ended the process, or hangs in it

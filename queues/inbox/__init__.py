@@ -3,7 +3,7 @@
 contract       appending, taking, sealing and finishing
 records        what travels through them
 chunk          the tuples of a record, as one Arrow record batch
-message_head   what pyarrow does not tell of it
+columns        the types of its columns
 rules          what both backends check alike
 memory         within one process
 memory_inbox   one of them, as one attempt at its task has it

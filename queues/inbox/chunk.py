@@ -14,11 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.message_head import is_compressed
+from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
@@ -31,29 +30,12 @@ _IDS = pa.list_(pa.uint64())
 # Numbers of 64 bits that a key is made of, see ``acker.keys``.
 KEY_LANES = 3
 _KEY = pa.binary(8 * KEY_LANES)
-# The types of ``queues.schema``, beside decimals and lists: each value has bytes of its own.
-_FLAT = {
-    pa.string(),
-    pa.binary(),
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-}
-_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
-_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-_TIMES = {
-    pa.date32(): _DAYS,
-    pa.timestamp("us"): _MICROSECONDS,
-    pa.timestamp("us", tz="UTC"): _MICROSECONDS,
-}
-_LEAST_SCALE = -38  # what pyarrow makes Python decimals of
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
 _END = _FRAME.pack(_CONTINUES, 0)
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
 # Longer headings, of streams with thousands of columns, are read each time.
 _KEPT_BYTES = 16 * 1024
 # All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is
@@ -159,7 +141,7 @@ def decode(payload: bytes) -> Chunk:
         batch = _batch(payload, at, heading.schema)
         columns = batch.columns
         for column, type_ in heading.times:
-            _check_times(columns[column], type_)
+            check_times(columns[column], type_)
         width = len(heading.values)
         return Chunk(
             route=heading.route,
@@ -200,9 +182,9 @@ def _heading(head: bytes) -> _Heading:
     fields = list(schema)
     keyed = len(fields) > 2 and fields[-3].name == _KEYS and fields[-3].type == _KEY
     values = fields[: -3 if keyed else -2]
-    leaves = [_leaf(field.type) for field in values]
+    leaves = [leaf_of(field.type) for field in values]
     for field, leaf in zip(values, leaves, strict=True):
-        if not _is_plain(leaf):
+        if not is_plain(leaf):
             raise BadChunkError(
                 f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
             )
@@ -214,7 +196,7 @@ def _heading(head: bytes) -> _Heading:
     route = Route(
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
-    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in TIMES]
     return _Heading(schema, pa.schema(values), times, route)
 
 
@@ -226,7 +208,7 @@ def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
             f"a {message.type} of Arrow's format {message.metadata_version} where its rows should "
             "be"
         )
-    if is_compressed(message.metadata):
+    if _is_compressed(message.metadata):
         raise BadChunkError("its body is compressed")
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
@@ -261,24 +243,28 @@ def _keys(column: pa.Array) -> NDArray[np.uint64]:
     return np.frombuffer(values, "<u8", KEY_LANES * len(column)).reshape(-1, KEY_LANES)
 
 
-def _leaf(type_: pa.DataType) -> pa.DataType:
-    """The type itself; of a list, that of its values."""
-    while type_.id == _IDS.id:
-        type_ = type_.value_type
-    return type_
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Look into the message's head: pyarrow unpacks a body without asking, however
+    large it becomes.
+
+    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the
+    table's length, its own and then the places of its fields, 0 for one that is not there. The
+    third field of a message is the head of its batch, whose fourth is the compression.
+    """
+    head = memoryview(metadata)
+    (message,) = _U32.unpack_from(head)
+    place = _place(head, message, 2)
+    (distance,) = _U32.unpack_from(head, place)
+    return _place(head, place + distance, 3) != 0
 
 
-def _is_plain(type_: pa.DataType) -> bool:
-    if pa.types.is_decimal128(type_):
-        return bool(_LEAST_SCALE <= type_.scale <= type_.precision)
-    return type_ in _FLAT or type_ in _TIMES
-
-
-def _check_times(column: pa.Array, type_: pa.DataType) -> None:
-    """Arrow has the year 300,000, Python has not: no tuple could be made of it."""
-    while column.type.id == _IDS.id:
-        column = column.flatten()
-    first, last = _TIMES[type_]
-    ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
-    if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
-        raise BadChunkError(f"a {type_} is not within the years 1 to 9999")
+def _place(head: memoryview, table: int, field: int) -> int:
+    """Return the offset of a field in a table; 0 if it is not there."""
+    (distance,) = _I32.unpack_from(head, table)
+    directory = table - distance
+    (length,) = _U16.unpack_from(head, directory)
+    at = 4 + 2 * field
+    if at >= length:
+        return 0
+    (offset,) = _U16.unpack_from(head, directory + at)
+    return table + offset if offset else 0

@@ -1,4 +1,4 @@
-"""What a message is known by over all of its deliveries: its id, a header, or its body.
+"""Identity of a message over all of its deliveries: its id, a header, or its body.
 
 RabbitMQ gives a message no identity of its own. A delivery tag is the channel's, and a message that
 is published twice is two messages to the broker.
@@ -19,7 +19,7 @@ _HEADER = "header:"
 
 
 class Identity(NamedTuple):
-    """What a message is known by."""
+    """Identity of a message, as its spout tells it."""
 
     # The same at each delivery, and no other message's.
     id: bytes

@@ -8,4 +8,5 @@ bolt           the contract of a bolt
 arrow_bolt     the contract of a bolt over whole batches
 stateful_bolt  the bolt with a state
 queue_sink     the built-in bolt: into a RabbitMQ queue
+database_sink  the built-in bolt: into a table of a database
 """

@@ -72,17 +72,10 @@ class DatabaseSink(Bolt):
         written before, must not commit, and may be called again with each half of them, if it
         raises. Raises TopologyError.
         """
-        if not isinstance(table, str) or not table:
-            raise TopologyError(f"DatabaseSink needs the name of a table, not {table!r:.50}")
+        _check(table, fields, patience_secs)
         if mode not in _MODES or (write is not None and mode != "insert"):
             raise TopologyError(
                 f"DatabaseSink has the modes insert and upsert, or a function; not {mode!r:.50}"
-            )
-        if isinstance(fields, str):
-            raise TopologyError(f"DatabaseSink takes a list of fields: write fields=[{fields!r}]")
-        if not patience_secs > 0:
-            raise TopologyError(
-                f"DatabaseSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
             )
         if url is not None:
             engine_of(url).dispose()  # a wrong one fails here, not in a task
@@ -163,7 +156,7 @@ class DatabaseSink(Bolt):
             )
 
     def _written(self, held: Sequence[Tuple], collector: OutputCollector) -> list[Outcome]:
-        """What became of each, however long the database is away, within ``patience_secs``."""
+        """Write; return what became of each. Waits for a database that is away."""
         rows = [self._row(tup) for tup in held]
         until = time.monotonic() + self._patience_s
         wait_s = _SHORTEST_WAIT_S
@@ -220,6 +213,17 @@ class DatabaseSink(Bolt):
             return Row(key=None, content=0, values=values, item=tup)
         content, _ = said_by(lanes)
         return Row(key=lanes[:KEY_BYTES], content=content, values=values, item=tup)
+
+
+def _check(table: str, fields: object, patience_secs: float) -> None:
+    if not isinstance(table, str) or not table:
+        raise TopologyError(f"DatabaseSink needs the name of a table, not {table!r:.50}")
+    if isinstance(fields, str):
+        raise TopologyError(f"DatabaseSink takes a list of fields: write fields=[{fields!r}]")
+    if not patience_secs > 0:
+        raise TopologyError(
+            f"DatabaseSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
+        )
 
 
 def _hold(held: Sequence[Tuple], collector: OutputCollector) -> None:

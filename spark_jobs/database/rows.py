@@ -13,7 +13,7 @@ class DatabaseAwayError(Exception):
 
 
 class Fate(Enum):
-    """What became of a row."""
+    """Fate of a row."""
 
     WRITTEN = "written"
     # It was written before, by another delivery of its message.
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one row, and in the database's words why."""
+    """Fate of one row, and in the database's words why."""
 
     fate: Fate
     reason: str = ""

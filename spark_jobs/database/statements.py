@@ -1,4 +1,4 @@
-"""How the databases that are known say things."""
+"""Statements, in the words of the databases that are known."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _LOOK_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterSettings:
-    """What is written where."""
+    """Settings: what is written where."""
 
     table: str
     # Update rows that are there.
@@ -182,7 +182,7 @@ class Writer:
 
 
 def _same(row: Row, first: Row, outcome: Outcome) -> Outcome:
-    """What becomes of a row that has the key of one before it."""
+    """Return what becomes of a row that has the key of one before it."""
     if outcome.fate is Fate.WRITTEN:
         return _repeated(row.content, first.content)
     return outcome

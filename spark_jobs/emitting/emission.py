@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ids import mix, mix_array
-from tiercel.acker.keys import NO_KEY, Keys, Origin, as_keys
+from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, as_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode
@@ -70,7 +70,7 @@ class SpoutEmitter:
         self.task_id = task_id
         self._component = component
         self._outputs = Outputs(topology, task_id)
-        self._origin = Origin(topology.name, component)
+        self._origin = KeyOrigin(topology.name, component)
         self._roots: list[int] = []
         self._whole: dict[TaskOutput, list[_Whole]] = {}
         # By stream: one turn for all would send every second tuple to one task if two
@@ -141,15 +141,7 @@ class SpoutEmitter:
             _LOW
         )
         # All choices first: one of them may raise.
-        chosen: list[tuple[TaskOutput, Rows, Ids | None]] = []
-        for choose, (_, made) in zip(
-            output_stream.batch_choosers, output_stream.subscribers, strict=True
-        ):
-            tasks = choose(batch, turned)
-            numbers = {} if keys is None else copy_numbers_of(tasks)
-            chosen += [
-                (made[task], mine, numbers.get(task)) for task, mine in tasks.items() if len(mine)
-            ]
+        chosen = _chosen_rows(output_stream, batch, turned, keyed=keys is not None)
         for task_output, mine, copies in chosen:
             every = len(mine) == count
             part = batch if every else batch.take(pa.array(mine))
@@ -287,3 +279,19 @@ class SpoutEmitter:
             target_task=task_output.target,
         )
         return encode(Chunk(route=route, values=values, lineage=lineage))
+
+
+def _chosen_rows(
+    output_stream: OutputStream, batch: pa.RecordBatch, turned: Ids, *, keyed: bool
+) -> list[tuple[TaskOutput, Rows, Ids | None]]:
+    """Return who receives which rows; with ``keyed``, the numbers of the copies of a row too."""
+    chosen: list[tuple[TaskOutput, Rows, Ids | None]] = []
+    for choose, (_, made) in zip(
+        output_stream.batch_choosers, output_stream.subscribers, strict=True
+    ):
+        tasks = choose(batch, turned)
+        numbers = copy_numbers_of(tasks) if keyed else {}
+        chosen += [
+            (made[task], mine, numbers.get(task)) for task, mine in tasks.items() if len(mine)
+        ]
+    return chosen

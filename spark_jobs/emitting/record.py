@@ -58,8 +58,7 @@ class Record:
         self.untracked = untracked
         # Differs from step to step.
         self.salt = salt
-        # Looks for tuples that were applied before; None: the bolt is not to be once.
-        self.once: Once | None = None
+        self.once: Once | None = None  # of a bolt that is to be once
         # The tuples that the task holds from before, then its input.
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.

@@ -16,6 +16,7 @@ execution        one bolt over the input of one step
 arrow_execution  one ArrowBolt over it
 states           what a step does around a state
 once             what it does with tuples that were applied before
+emissions        what these emitted, as a few bytes
 counts           what is counted of a step
 commit           the order in which it leaves
 suspicion        what a new attempt does where the one before it died

@@ -17,7 +17,7 @@ from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
-from tiercel.spark_jobs.state.emissions import Emitted, pack_emissions, unpack_emissions
+from tiercel.spark_jobs.running.emissions import PastEmission, pack_emissions, unpack_emissions
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
 # The counters: tuples that were applied before; that have no key; that were not found, and whose
@@ -34,16 +34,16 @@ class NotingRecorder(BasicRecorder, BasicCollector):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        self.noted: list[Emitted] = []
+        self.noted: list[PastEmission] = []
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         tasks = super().emit(values, stream)
-        self.noted.append(Emitted(stream, self._kept(stream, values)))
+        self.noted.append(PastEmission(stream, self._kept(stream, values)))
         return tasks
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         super().emit_direct(task, values, stream)
-        self.noted.append(Emitted(stream, self._kept(stream, values), task))
+        self.noted.append(PastEmission(stream, self._kept(stream, values), task))
 
     def packed(self) -> bytes:
         """Return what was noted; raises BadValuesError for a value that does not fit its stream:
@@ -58,7 +58,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             return pack_emissions(self.noted)
         except TypeError:
             plain = [
-                Emitted(stream, _plain(self._streams[stream].schema, values), task)
+                PastEmission(stream, _plain(self._streams[stream].schema, values), task)
                 for stream, values, task in self.noted
             ]
             return pack_emissions(plain)

@@ -2,7 +2,6 @@
 
 key_value     what a bolt uses: get, put, delete, increment, iterate
 encoding      keys and values as readable bytes
-emissions     what a tuple emitted, as a few bytes
 store         the contract of the stores
 memory        in memory
 redis_store   in Redis, with its scripts in lua/

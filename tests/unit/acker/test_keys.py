@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiercel.acker.keys import (
     LANES,
     NO_KEY,
-    Origin,
+    KeyOrigin,
     as_keys,
     child_keys,
     has_key,
@@ -20,7 +20,7 @@ from tiercel.acker.keys import (
 
 
 def keys_of(*ids: bytes | None, content: int = 0, since: int = 0):
-    origin = Origin("topology", "spout")
+    origin = KeyOrigin("topology", "spout")
     return as_keys([NO_KEY if one is None else origin.key(one, content, since, "s") for one in ids])
 
 
@@ -45,12 +45,12 @@ def test_equal_identities_have_equal_keys_and_others_have_others(ids) -> None:
     [("other", "spout", "s"), ("topology", "other", "s"), ("topology", "spout", "other")],
 )
 def test_one_identity_at_two_places_is_two_keys(topology, component, stream) -> None:
-    mine = Origin("topology", "spout").key(b"m", 0, 0, "s")
-    assert Origin(topology, component).key(b"m", 0, 0, stream) != mine
+    mine = KeyOrigin("topology", "spout").key(b"m", 0, 0, "s")
+    assert KeyOrigin(topology, component).key(b"m", 0, 0, stream) != mine
 
 
 def test_names_do_not_run_into_each_other() -> None:
-    assert Origin("ab", "c").key(b"", 0, 0, "d") != Origin("a", "bc").key(b"", 0, 0, "d")
+    assert KeyOrigin("ab", "c").key(b"", 0, 0, "d") != KeyOrigin("a", "bc").key(b"", 0, 0, "d")
 
 
 @given(

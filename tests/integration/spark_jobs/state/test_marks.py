@@ -187,7 +187,7 @@ def test_marks_bind_the_number_of_shards(redis_url, make_spec):
 
 
 def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
-    """What was made long ago by the clock of the memory, which runs with the commits."""
+    """Long ago by the clock of the memory, which runs with the commits."""
     monkeypatch.setattr(redis_marks, "_BUCKETS", 4)
     spec = make_spec()
     store = RedisStateStore(spec, 1)
@@ -212,7 +212,7 @@ def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
     store.close()
 
 
-# -- any number of tasks, deaths anywhere -----------------------------------------------------------
+# -- any number of tasks, deaths anywhere ------------------------------------------------------
 
 UNHURRIED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -1,4 +1,4 @@
-"""What a tuple emitted, as a few bytes: for those below when it comes again. Pure.
+"""Emissions of a tuple as a few bytes: for those below when it comes again. Pure.
 
 Each value says what it is, so that a topology that was changed since reads it as it was then. The
 plain types of Python and those of stream columns are known; nothing is ever unpickled.
@@ -26,12 +26,12 @@ _SHORT = 0x80
 _DIRECT = 1
 _NAMED = 2
 _DOUBLE = struct.Struct("<d")
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of moments that have no zone
-_UTC_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_1970 = datetime(1970, 1, 1)  # noqa: DTZ001 - of moments that have no zone
+_UTC_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Emitted(NamedTuple):
+class PastEmission(NamedTuple):
     """One emission of a tuple."""
 
     stream: str
@@ -40,7 +40,7 @@ class Emitted(NamedTuple):
     task: int | None = None
 
 
-def pack_emissions(emissions: Iterable[Emitted]) -> bytes:
+def pack_emissions(emissions: Iterable[PastEmission]) -> bytes:
     """Raises TypeError for a value that is of none of the known types."""
     out = bytearray()
     for stream, values, task in emissions:
@@ -55,7 +55,7 @@ def pack_emissions(emissions: Iterable[Emitted]) -> bytes:
     return bytes(out)
 
 
-def unpack_emissions(packed: bytes) -> list[Emitted]:
+def unpack_emissions(packed: bytes) -> list[PastEmission]:
     """Raises ValueError for bytes that ``pack_emissions`` has not made."""
     reader = _Reader(packed)
     emissions = []
@@ -64,7 +64,7 @@ def unpack_emissions(packed: bytes) -> list[Emitted]:
             head = reader.number()
             task = reader.number() if head & _DIRECT else None
             stream = reader.value() if head & _NAMED else DEFAULT_STREAM
-            emissions.append(Emitted(stream, [reader.value() for _ in range(head >> 2)], task))
+            emissions.append(PastEmission(stream, [reader.value() for _ in range(head >> 2)], task))
     except (IndexError, struct.error, ArithmeticError, KeyError, RecursionError) as error:
         raise ValueError(f"not what a tuple emitted: {error!r}") from error
     return emissions
@@ -120,10 +120,10 @@ def _put_map(out: bytearray, value: dict[Any, Any]) -> None:
 def _put_moment(out: bytearray, value: datetime) -> None:
     if value.tzinfo is None:
         out.append(_MOMENT)
-        _put_number(out, (value - _EPOCH) // _MICROSECOND)
+        _put_number(out, (value - _1970) // _MICROSECOND)
     else:
         out.append(_UTC_MOMENT)
-        _put_number(out, (value - _UTC_EPOCH) // _MICROSECOND)
+        _put_number(out, (value - _UTC_1970) // _MICROSECOND)
 
 
 def _put_date(out: bytearray, value: date) -> None:
@@ -215,6 +215,6 @@ _READERS: dict[int, Callable[[_Reader], Any]] = {
     _MAP: _Reader.pairs,
     _DECIMAL: lambda reader: Decimal(reader.bytes().decode()),
     _DATE: lambda reader: date.fromordinal(reader.number()),
-    _MOMENT: lambda reader: _EPOCH + reader.number() * _MICROSECOND,
-    _UTC_MOMENT: lambda reader: _UTC_EPOCH + reader.number() * _MICROSECOND,
+    _MOMENT: lambda reader: _1970 + reader.number() * _MICROSECOND,
+    _UTC_MOMENT: lambda reader: _UTC_1970 + reader.number() * _MICROSECOND,
 }

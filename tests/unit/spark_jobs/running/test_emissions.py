@@ -1,4 +1,4 @@
-"""What a tuple emitted comes back as it was."""
+"""Emissions come back from memory as they were."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.spark_jobs.state.emissions import Emitted, pack_emissions, unpack_emissions
+from tiercel.spark_jobs.running.emissions import PastEmission, pack_emissions, unpack_emissions
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 SCALARS = st.one_of(
@@ -30,7 +30,7 @@ VALUES = st.one_of(
 )
 EMISSIONS = st.lists(
     st.builds(
-        Emitted,
+        PastEmission,
         st.one_of(st.just("default"), TEXTS),
         st.lists(VALUES, max_size=5),
         st.one_of(st.none(), st.integers(0, 1 << 31)),
@@ -55,26 +55,26 @@ def test_emissions_come_back_as_they_were(emissions) -> None:
 
 
 def test_a_word_and_its_count_need_few_bytes() -> None:
-    assert len(pack_emissions([Emitted("default", ["falcon", 17])])) == 9
+    assert len(pack_emissions([PastEmission("default", ["falcon", 17])])) == 9
     assert pack_emissions([]) == b""
 
 
 def test_what_is_no_number_stays_none() -> None:
-    [one] = unpack_emissions(pack_emissions([Emitted("default", [math.nan, -math.inf])]))
+    [one] = unpack_emissions(pack_emissions([PastEmission("default", [math.nan, -math.inf])]))
     assert math.isnan(one.values[0])
     assert one.values[1] == -math.inf
 
 
 def test_a_moment_of_another_zone_is_the_same_moment() -> None:
     moment = datetime(2026, 1, 2, 3, tzinfo=timezone.max)
-    [one] = unpack_emissions(pack_emissions([Emitted("default", [moment])]))
+    [one] = unpack_emissions(pack_emissions([PastEmission("default", [moment])]))
     assert one.values == [moment]
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, 1j])
 def test_a_value_of_no_stream_is_refused(value) -> None:
     with pytest.raises(TypeError, match="cannot be kept"):
-        pack_emissions([Emitted("default", [value])])
+        pack_emissions([PastEmission("default", [value])])
 
 
 @given(st.binary(max_size=60))
@@ -98,6 +98,6 @@ def test_what_is_cut_off_is_not_read_as_something_else(emissions, data) -> None:
 
 def test_dates_are_no_moments() -> None:
     [one] = unpack_emissions(
-        pack_emissions([Emitted("default", [date(2026, 1, 2), Decimal("1.50")])])
+        pack_emissions([PastEmission("default", [date(2026, 1, 2), Decimal("1.50")])])
     )
     assert exactly(one.values) == exactly([date(2026, 1, 2), Decimal("1.50")])
