@@ -30,7 +30,8 @@ from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, Running, clear, fill, running, sentences, servers, until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
 from tiercel.workers.config import Settings
 
 RATES = (100, 1_000, 5_000)
@@ -94,7 +95,9 @@ class Schedule:
                 at = began + number / rate
                 properties = BasicProperties(delivery_mode=2, message_id=str(round(at * 1e6)))
                 self._outlet.submit(
-                    Publication(self._queue, bodies[number % len(bodies)], properties, self._done)
+                    Publication(
+                        "", self._queue, bodies[number % len(bodies)], properties, self._done
+                    )
                 )
                 late.append(now - at)
             sent = due

@@ -3,6 +3,7 @@
 word_count          sentences from RabbitMQ, split, counted by word in a state
 arrow_word_count    the same with whole record batches, into another queue
 invoices            from queue to queue
+quotes              request and reply
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
 """

@@ -10,6 +10,7 @@ QueuesError
 ├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments):
                              a person must act
 │   ├── QueueMissingError    there is no such queue
+│   ├── ExchangeMissingError there is no such exchange
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
@@ -50,6 +51,10 @@ class BrokerRefusedError(QueuesError):
 
 class QueueMissingError(BrokerRefusedError):
     """There is no queue of this name."""
+
+
+class ExchangeMissingError(BrokerRefusedError):
+    """There is no exchange of this name."""
 
 
 class PublishRefusedError(BrokerRefusedError):

@@ -27,7 +27,7 @@ import pyarrow as pa
 from tiercel.queues.decimals import MISFITS, decimal_for
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.json_text import read_json
-from tiercel.queues.schema import Schema
+from tiercel.queues.schema import TEXTS, Schema
 
 Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]
@@ -151,6 +151,7 @@ def _check_for(type_: pa.DataType) -> _Check:
         pa.binary(): _binary,
         pa.bool_(): _boolean,
         pa.date32(): _date,
+        TEXTS: _texts,
     }
     return simple[type_]
 
@@ -237,6 +238,12 @@ def _timestamp_ntz(value: Any) -> datetime:
     if moment.tzinfo is not None:
         raise ValueError
     return moment
+
+
+def _texts(value: Any) -> dict[str, str | None]:
+    if type(value) is not dict:
+        raise TypeError
+    return {_string(name): None if text is None else _string(text) for name, text in value.items()}
 
 
 def _array(check: _Check) -> _Check:

@@ -7,13 +7,15 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.bindings import Binding
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.errors import BadBodyError
+from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
+from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
@@ -47,6 +49,12 @@ class QueueSpout(Spout):
     the last reason; so does, at once, a body that does not fit ``fields``, one above 16 MiB, or a
     message that a grouping raises on.
 
+    The tuple has the ``fields`` of the body, and behind them a column for each of the named
+    ``properties``: message_id, correlation_id, reply_to, content_type, content_encoding, type,
+    app_id, user_id, exchange, routing_key and queue (string), headers (map<string,string>),
+    priority and delivery_count (int), timestamp (timestamp), redelivered (boolean). A mapping
+    gives the columns other names: ``{"type": "kind"}``. A property that is not there is null.
+
     What is released (its driver was restarted, Redis lost the ledger) is emitted again from here,
     at once and as often as it is released; it counts as no failure and costs the message nothing.
     Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
@@ -58,7 +66,11 @@ class QueueSpout(Spout):
     and counted (``no_identity``).
 
     The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
-    is used as it is.
+    is used as it is. Each of ``bindings`` binds it to an exchange: ``("events", "order.*")``, or
+    ``("events", {"format": "pdf"})`` for a headers exchange, or ``("events",)`` for a fanout
+    exchange. An exchange that is missing is made, as a topic exchange in the first case; a third
+    item names another type: ``("events", "order", "direct")``. RabbitMQ forgets no binding by
+    itself: one that is not wanted any more is unbound by hand.
     """
 
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
@@ -66,11 +78,13 @@ class QueueSpout(Spout):
         queue: str,
         fields: str = _DEFAULT_FIELDS,
         *,
+        properties: Sequence[str] | Mapping[str, str] = (),
         format: Format | None = None,  # noqa: A002 - reads best where it is used
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
+        bindings: Sequence[Sequence[Any]] = (),
         identity: str | None = None,
     ) -> None:
         """``format`` is text, json or bytes; by default what suits the fields. ``identity`` is
@@ -78,25 +92,29 @@ class QueueSpout(Spout):
 
         Raises SchemaError or ValueError.
         """
-        _check(queue, prefetch, delivery_limit)
-        # an impossible combination fails here, not in a worker
-        decoder_for(Schema.parse(fields), format)
-        self.identity = identity
-        if identity is not None:
-            identity_reader(identity)  # a wrong one fails here too
-        self.output_fields = fields
         self._queue = WorkQueue(
-            name=queue, delivery_limit=delivery_limit, retry=retry or DEFAULT_RETRY, declare=declare
+            name=queue,
+            delivery_limit=delivery_limit,
+            retry=retry or DEFAULT_RETRY,
+            declare=declare,
+            bindings=tuple(map(Binding.of, bindings)),
         )
+        self.properties = PropertyColumns.of(properties)
+        self.body_fields = fields
+        self.identity = identity
+        self.output_fields = self.properties.after(fields)
         self._format = format
         self._prefetch = prefetch
         # Last argument of ``expect``; -1: not called yet.
         self._expected = -1
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
+        # None: no property is named.
+        self._read: Callable[[Delivery], list[Any]] | None = None
         self._identify: Callable[[Delivery], Identity | None] | None = None
         self._context: SpoutContext | None = None
         self._task = -1
+        self._check()
 
     @property
     def queue(self) -> WorkQueue:
@@ -108,8 +126,9 @@ class QueueSpout(Spout):
         self._context = context
         self._task = context.task_id
         self._expected = -1
-        self._decode = decoder_for(Schema.parse(self.output_fields), self._format)
+        self._decode = decoder_for(Schema.parse(self.body_fields), self._format)
         self._identify = None if self.identity is None else identity_reader(self.identity)
+        self._read = self.properties.reader(self._queue.name) if self.properties.columns else None
         settings = ConsumerSettings(
             queue=self._queue,
             wake=context.wake,
@@ -184,6 +203,24 @@ class QueueSpout(Spout):
             self._consumer.stop(grace)
             self._consumer = None
 
+    def _check(self) -> None:
+        """Raise SchemaError or ValueError for settings that would fail in a worker."""
+        queue = self._queue
+        if not queue.name or len(queue.dead.encode()) > 255:
+            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue.name[:50]!r}")
+        if not 1 <= self._prefetch <= 65535:
+            raise ValueError(f"prefetch must be 1 to 65535, not {self._prefetch}")
+        if queue.delivery_limit < 1:
+            raise ValueError(f"delivery_limit must be at least 1, not {queue.delivery_limit}")
+        if queue.bindings and not queue.declare:
+            raise ValueError(
+                "declare=False leaves the queue as it is, and bindings bind it: leave one out"
+            )
+        decoder_for(Schema.parse(self.body_fields), self._format)
+        Schema.parse(self.output_fields)
+        if self.identity is not None:
+            identity_reader(self.identity)
+
     @property
     def _started(self) -> Consumer:
         if self._consumer is None:
@@ -196,6 +233,7 @@ class QueueSpout(Spout):
         """
         consumer = self._consumer
         decode = self._decode
+        read = self._read
         task = self._task
         if consumer is None or decode is None:
             raise RuntimeError("open the spout first")
@@ -204,15 +242,17 @@ class QueueSpout(Spout):
             for delivery in deliveries:
                 msg_id = MessageId(task, delivery.epoch, delivery.tag)
                 try:
-                    decoded.append((msg_id, decode(delivery.body), self._identity_of(delivery)))
+                    values = decode(delivery.body)
+                    if read is not None:
+                        values += read(delivery)
+                    identity = None if self._identify is None else self._identity_of(delivery)
+                    decoded.append((msg_id, values, identity))
                 except Exception as error:  # noqa: BLE001 - a message harms itself alone
                     self._refuse(collector, msg_id, error)
         return decoded
 
     def _identity_of(self, delivery: Delivery) -> Identity | None:
-        if self._identify is None:
-            return None
-        found = self._identify(delivery)
+        found = None if self._identify is None else self._identify(delivery)
         if found is None and self._context is not None:
             self._context.count(NO_IDENTITY, 1)
         return found
@@ -236,7 +276,7 @@ class QueueSpout(Spout):
         return True
 
     def _refuse(self, collector: SpoutCollector, msg_id: MessageId, error: Exception) -> None:
-        if isinstance(error, BadBodyError):
+        if isinstance(error, (BadBodyError, BadPropertyError)):
             reason = str(error)
         elif isinstance(error, ValueError):
             reason = f"does not fit the fields: {error}"
@@ -246,15 +286,6 @@ class QueueSpout(Spout):
         collector.report_error(f"message dead-lettered: {reason}")
         if self._context is not None:
             self._context.count("rejected", 1)
-
-
-def _check(queue: str, prefetch: int, delivery_limit: int) -> None:
-    if not queue or len(f"{queue}.dead".encode()) > 255:
-        raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue[:50]!r}")
-    if not 1 <= prefetch <= 65535:
-        raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
-    if delivery_limit < 1:
-        raise ValueError(f"delivery_limit must be at least 1, not {delivery_limit}")
 
 
 def _message_id(msg_id: MsgId) -> MessageId:

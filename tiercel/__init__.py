@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tiercel.queues.errors import (
         AddressError,
         BadBodyError,
+        BadPropertyError,
         BrokerRefusedError,
         BrokerUnavailableError,
+        ExchangeMissingError,
         MessageTooLargeError,
         NackedError,
         PublishRefusedError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         ServerTooOldError,
     )
     from tiercel.queues.message.identity import Identity
+    from tiercel.queues.message.outgoing import OutgoingMessage
     from tiercel.queues.publishing.dead_letters import DeadLetter
     from tiercel.queues.publishing.publisher import Publisher
     from tiercel.queues.queue_spout import MessageId, QueueSpout
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.collecting import ArrowCollector, BasicCollector, OutputCollector
     from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
+    from tiercel.spark_jobs.bolts.fields import field
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -79,6 +83,7 @@ __all__ = [
     "ArrowCollector",
     "BadAnchorsError",
     "BadBodyError",
+    "BadPropertyError",
     "BadStateError",
     "BadValuesError",
     "BasicBolt",
@@ -92,6 +97,7 @@ __all__ = [
     "DatabaseSink",
     "DeadLetter",
     "DirectStreamError",
+    "ExchangeMissingError",
     "Field",
     "ForeignTupleError",
     "Grouping",
@@ -102,6 +108,7 @@ __all__ = [
     "MessageTooLargeError",
     "MsgId",
     "NackedError",
+    "OutgoingMessage",
     "OutputCollector",
     "PublishRefusedError",
     "Publisher",
@@ -134,6 +141,7 @@ __all__ = [
     "UnknownStreamError",
     "WorkQueue",
     "declare_queue",
+    "field",
 ]
 
 # Each module with the names that are taken from it.
@@ -152,8 +160,10 @@ _PLACES = {
     "tiercel.queues.errors": (
         "AddressError",
         "BadBodyError",
+        "BadPropertyError",
         "BrokerRefusedError",
         "BrokerUnavailableError",
+        "ExchangeMissingError",
         "MessageTooLargeError",
         "NackedError",
         "PublishRefusedError",
@@ -163,6 +173,7 @@ _PLACES = {
         "ServerTooOldError",
     ),
     "tiercel.queues.message.identity": ("Identity",),
+    "tiercel.queues.message.outgoing": ("OutgoingMessage",),
     "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
     "tiercel.queues.publishing.publisher": ("Publisher",),
     "tiercel.queues.queue_spout": (
@@ -193,6 +204,7 @@ _PLACES = {
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.database_sink": ("DatabaseSink",),
+    "tiercel.spark_jobs.bolts.fields": ("field",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
     "tiercel.spark_jobs.bolts.tuples": ("Tuple",),

@@ -24,6 +24,7 @@ from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
+    ExchangeMissingError,
     QueueMissingError,
     QueuesError,
 )
@@ -169,7 +170,8 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
     if code == _NOT_ALLOWED:
         return BrokerRefusedError(_VHOST.format(at=address, user=address.user, vhost=address.vhost))
     if code == _NOT_FOUND:
-        return QueueMissingError(
+        missing = ExchangeMissingError if "no exchange" in text else QueueMissingError
+        return missing(
             f"RabbitMQ at {address} says: {_line(text)}; declare it first or correct the name"
         )
     if code in _TRANSIENT:

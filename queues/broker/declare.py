@@ -7,7 +7,7 @@ messages, delayed retry).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import LIMIT, PRECONDITION_FAILED, TYPE, read_arguments
+from tiercel.queues.broker.bindings import Binding, bind
 from tiercel.queues.broker.connection import connected, translate
 from tiercel.queues.errors import BrokerRefusedError, ServerTooOldError
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, RetryPolicy
@@ -49,6 +50,8 @@ class WorkQueue:
     retry: RetryPolicy = DEFAULT_RETRY
     # False: it must exist; a missing one is an error.
     declare: bool = True
+    # The exchanges that it gets messages from, beside the default one.
+    bindings: Sequence[Binding] = ()
 
     @property
     def dead(self) -> str:
@@ -83,13 +86,19 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
 
 
 def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
-    """Make sure that the queue exists; ``connection`` is a ``BlockingConnection``.
+    """Make sure that the queue exists, and is bound; ``connection`` is a ``BlockingConnection``.
 
     A queue that exists is never changed.
 
     Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none,
-    BrokerRefusedError.
+    ExchangeMissingError, BrokerRefusedError.
     """
+    declared = _declare_work_queue(connection, address, queue)
+    bind(connection, address, queue.name, queue.bindings)
+    return declared
+
+
+def _declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
     version = check_server(connection, address)
     if queue.declare:
         declare_dead_letter_queue(connection, address, queue.dead)

@@ -251,7 +251,7 @@ class Consumer:
             self._settle(delivery.epoch, [delivery.tag], _Verb.NOT_DEAD_LETTERED)
 
         try:
-            self._dead_letter_writer.copy(delivery.body, delivery.properties, reason, done)
+            self._dead_letter_writer.copy(delivery, reason, done)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its neighbours are not
             done(PublishRefusedError(f"it cannot be copied: {error!r}"))
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
+from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
+from tiercel.queues.schema import TEXTS
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
@@ -140,6 +142,8 @@ def decode(payload: bytes) -> Chunk:
         heading, at = _heading_of(payload)
         batch = _batch(payload, at, heading.schema)
         columns = batch.columns
+        for column in heading.maps:
+            columns[column] = as_map(columns[column])
         for column, type_ in heading.times:
             check_times(columns[column], type_)
         width = len(heading.values)
@@ -157,9 +161,11 @@ def decode(payload: bytes) -> Chunk:
 class _Heading:
     """The first message of a payload."""
 
+    # To read the batch by.
     schema: pa.Schema
     # Without the ids.
     values: pa.Schema
+    maps: list[int]
     # The columns of dates and times, and of lists of them, with the type of their values.
     times: list[tuple[int, pa.DataType]]
     route: Route
@@ -184,7 +190,7 @@ def _heading(head: bytes) -> _Heading:
     values = fields[: -3 if keyed else -2]
     leaves = [leaf_of(field.type) for field in values]
     for field, leaf in zip(values, leaves, strict=True):
-        if not is_plain(leaf):
+        if not is_plain(leaf) and field.type != TEXTS:
             raise BadChunkError(
                 f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
             )
@@ -197,7 +203,8 @@ def _heading(head: bytes) -> _Heading:
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
     times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in TIMES]
-    return _Heading(schema, pa.schema(values), times, route)
+    maps = maps_of(schema)
+    return _Heading(with_pairs(schema, maps), pa.schema(values), maps, times, route)
 
 
 def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -43,6 +43,15 @@ def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
     return dict(_shared_texts(wire)) if len(wire) <= _SHARED_BYTES else _texts_on_wire(wire)
 
 
+def published_headers(exchange: str | bytes, routing_key: str | bytes) -> dict[str, str]:
+    """Return the headers that tell of a copy where the message was published; none for one that
+    came by the default exchange.
+    """
+    if not exchange:
+        return {}
+    return {EXCHANGE_HEADER: near_text(exchange), ROUTING_KEY_HEADER: near_text(routing_key)}
+
+
 def near_text(value: str | bytes) -> str:
     r"""Return text that is not UTF-8, which pika leaves as bytes, with ``\xff`` in it."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")

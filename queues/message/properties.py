@@ -26,6 +26,10 @@ class Arrived(Protocol):
     """A message as it arrived; ``consuming.hand_out.Delivery`` is one."""
 
     @property
+    def body(self) -> bytes:
+        """Its body."""
+
+    @property
     def properties(self) -> Any:
         """Pika's ``BasicProperties``."""
 
@@ -73,7 +77,7 @@ class PropertyColumns:
         """
         if isinstance(properties, (str, bytes)):
             raise SchemaError(f"properties is a list of names: write [{properties!r:.50}]")
-        renamed = isinstance(properties, Mapping)
+        renamed = properties if isinstance(properties, Mapping) else {}
         columns: dict[str, str] = {}
         for name in properties:
             if name not in PROPERTIES:
@@ -81,8 +85,8 @@ class PropertyColumns:
                 raise SchemaError(f"there is no property {name!r:.50}; the properties are {known}")
             if name in columns:
                 raise SchemaError(f"properties names {name!r} twice; name each once")
-            columns[name] = properties[name] if renamed else name
-        return cls(MappingProxyType(columns))
+            columns[name] = renamed.get(name, name)
+        return cls(columns)
 
     def after(self, fields: str) -> str:
         """Return the DDL of a stream with these columns after its own ``fields``."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from tiercel.queues.errors import NackedError, QueuesError
-from tiercel.queues.publishing.outlet import Publication
+from tiercel.queues.publishing.publication import Publication
 
 
 class Fates:

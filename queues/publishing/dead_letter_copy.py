@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pika import BasicProperties
@@ -19,8 +20,14 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.message.header_text import SINCE_HEADER
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.message.header_text import (
+    BROKER_HEADERS,
+    SINCE_HEADER,
+    published_headers,
+)
+from tiercel.queues.message.properties import Arrived
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +38,6 @@ _REASON_BYTES = 2_000
 # agree on by default.
 _FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
-_BROKER_HEADERS = frozenset(
-    (
-        "x-delivery-count",
-        "x-acquired-count",
-        "CC",  # would send copies to the queues named there
-        "BCC",
-    )
-)
 
 
 class DeadLetterWriter:
@@ -55,7 +54,7 @@ class DeadLetterWriter:
         self._outlet: Outlet | None = None
 
     def copy(
-        self, body: bytes, properties: Any, reason: str, done: Callable[[QueuesError | None], None]
+        self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
     ) -> None:
         """Copy it; ``done`` is called once, on another thread, with None when the dead-letter
         queue has the copy.
@@ -65,18 +64,20 @@ class DeadLetterWriter:
                 self._address, f"tiercel dead letters of {self._queue}", self._prepare
             )
         outlet = self._outlet
-        copy = dead_letter_properties(properties, self._queue, reason)
+        body = message.body
+        published = published_headers(message.exchange, message.routing_key)
+        copy = dead_letter_properties(message.properties, self._queue, reason, published)
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
                 # The dead-letter queue may have been deleted: a new connection begins
                 # with declaring it.
                 outlet.reconnect(error)
-                outlet.submit(Publication(self._dead, body, copy, done))
+                outlet.submit(Publication("", self._dead, body, copy, done))
             else:
                 done(error)
 
-        outlet.submit(Publication(self._dead, body, copy, first_try))
+        outlet.submit(Publication("", self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
         """Wait for what is on its way, at most so long, then end."""
@@ -89,24 +90,30 @@ class DeadLetterWriter:
             declare_dead_letter_queue(connection, self._address, self._dead)
 
 
-def dead_letter_properties(properties: Any, queue: str, reason: str) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with the reason.
+def dead_letter_properties(
+    properties: Any, queue: str, reason: str, published: Mapping[str, str] = MappingProxyType({})
+) -> BasicProperties:
+    """The properties of the copy: the original's, persistent, with the reason and with what is said
+    of its publication.
 
     What only fits the original is left out. So are headers that cannot be read or do not fit into a
     frame beside the reason, which then says so.
     """
     headers = Headers.of(properties.headers)
-    # Of a letter that dies again, the first death counts.
-    ours = {} if SINCE_HEADER in headers else {SINCE_HEADER: str(int(time.time()))}
+    told = dict(published)
+    if SINCE_HEADER not in headers:  # of a letter that dies again, the first death counts
+        told[SINCE_HEADER] = str(int(time.time()))
     if headers.unreadable:
         reason = f"{reason}; headers left out: {headers.unreadable}"
-    copy = copy_properties(properties, clean_headers(headers).plus(ours | _ours(queue, reason)))
+    kept = clean_headers(headers).plus(told)
+    copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
     if size_of(copy) > _FRAME_BYTES:
         reason = (
             f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
             "too large with the reason"
         )
-        copy = copy_properties(properties, Headers().plus(ours | _ours(queue, reason)))
+        kept = Headers.of(told)
+        copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
     return copy
 
 
@@ -133,7 +140,7 @@ def copy_properties(properties: Any, headers: Headers) -> BasicProperties:
 
 def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
     """The headers that may travel with a copy, byte for byte as they came."""
-    return Headers.of(headers).without(_BROKER_HEADERS.__contains__)
+    return Headers.of(headers).without(BROKER_HEADERS.__contains__)
 
 
 def size_of(properties: BasicProperties) -> int:

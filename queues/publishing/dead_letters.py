@@ -11,6 +11,7 @@ from typing import Any
 
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import QueuesError
+from tiercel.queues.message.header_text import EXCHANGE_HEADER, published_headers
 from tiercel.queues.publishing.dead_letter_copy import (
     QUEUE_HEADER,
     REASON_HEADER,
@@ -163,9 +164,22 @@ def _as_new(properties: Any) -> Any:
             headers.unreadable,
             extra={"event": "headers_left_out"},
         )
-    return copy_properties(
-        properties, clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS))
-    )
+    kept = clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS))
+    return copy_properties(properties, _published(headers).plus(kept))
+
+
+def _published(headers: Headers) -> Headers:
+    """Return what RabbitMQ says of its publication, of a message that it dead-lettered itself."""
+    deaths = headers.get("x-death")
+    death = deaths[0] if isinstance(deaths, list) and deaths else None
+    if not isinstance(death, dict) or EXCHANGE_HEADER in headers:
+        return Headers()
+    exchange = death.get("exchange")
+    keys = death.get("routing-keys")
+    key = keys[0] if isinstance(keys, list) and keys else ""
+    if not isinstance(exchange, str) or not isinstance(key, str):
+        return Headers()
+    return Headers.of(published_headers(exchange, key))
 
 
 def _id(properties: Any, body: bytes) -> str:

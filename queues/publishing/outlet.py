@@ -7,10 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from pika import BasicProperties, spec
+from pika import spec
 from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
@@ -22,6 +21,7 @@ from tiercel.queues.errors import (
     PublishRefusedError,
     QueuesError,
 )
+from tiercel.queues.publishing.publication import Publication, returned
 
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
@@ -41,20 +41,6 @@ _LONGEST_STALL_S = 60.0
 # one, and refuses for its whole life, while other channels find the new one. Queues that are full
 # refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
-
-Done = Callable[[QueuesError | None], None]
-
-
-@dataclass(slots=True, eq=False)
-class Publication:
-    """One message for one queue, through the default exchange."""
-
-    queue: str
-    body: bytes
-    properties: BasicProperties
-    # Called once, on the I/O thread: None when the broker has it, else why not.
-    done: Done
-    returned: bool = False
 
 
 class Outlet:
@@ -83,7 +69,7 @@ class Outlet:
         self._moved_at = 0.0
         self._stall_s = _STALL_S
         self._watched = False
-        # The queues that took nothing since a refusal, and since when on this channel.
+        # The places that took nothing since a refusal, and since when on this channel.
         self._refusing: dict[str, float] = {}
         self._refusal_s = _REFUSAL_S
         # Nothing more is sent over this channel: when the fate of what was sent is known, there
@@ -181,14 +167,18 @@ class Outlet:
     def _send(self, message: Publication) -> None:
         try:
             self._channel.basic_publish(
-                "", message.queue, message.body, message.properties, mandatory=True
+                message.exchange,
+                message.routing_key,
+                message.body,
+                message.properties,
+                mandatory=True,
             )
         except (AMQPError, ValueError, struct.error) as error:
             # pika encodes all of it before it sends any of it: the broker has seen nothing.
             self._tell(
                 message,
                 PublishRefusedError(
-                    f"a message for queue {message.queue!r} cannot be written as AMQP: {error!r}"
+                    f"a message for {message.place} cannot be written as AMQP: {error!r}"
                 ),
             )
             return
@@ -221,17 +211,11 @@ class Outlet:
             return
         self._watch()
 
-    def _on_return(self, _channel: Any, method: Any, _properties: Any, body: bytes) -> None:
-        # A return has no delivery tag, and comes before the confirm of its message. Equal messages
-        # are interchangeable.
-        for message in self._unconfirmed.values():
-            if (
-                message.queue == method.routing_key
-                and not message.returned
-                and message.body == body
-            ):
-                message.returned = True
-                return
+    def _on_return(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        # A return has no delivery tag, and comes before the confirm of its message.
+        found = returned(self._unconfirmed.values(), method, properties, body)
+        if found is not None:
+            found.returned = True
 
     def _on_confirm(self, frame: Any) -> None:
         self._moved_at = time.monotonic()
@@ -244,7 +228,7 @@ class Outlet:
             if message is not None:
                 self._bytes -= len(message.body)
                 self._suspects = max(0, self._suspects - 1)
-                self._judge(message.queue, taken=taken or message.returned)
+                self._judge(message.place, taken=taken or message.returned)
                 self._tell(message, self._verdict(message, taken=taken))
         if method.multiple:
             self._confirmed = method.delivery_tag
@@ -253,27 +237,23 @@ class Outlet:
             self.reconnect(BrokerUnavailableError(f"{self._address} refuses what is published"))
         self._pump()
 
-    def _judge(self, queue: str, *, taken: bool) -> None:
+    def _judge(self, place: str, *, taken: bool) -> None:
         """Decide if it is the channel that refuses: ``_REFUSAL_S``."""
         if taken:
-            if self._refusing.pop(queue, None) is not None:
+            if self._refusing.pop(place, None) is not None:
                 self._refusal_s = _REFUSAL_S
             return
         now = time.monotonic()
-        if now - self._refusing.setdefault(queue, now) >= self._refusal_s and not self._stale:
+        if now - self._refusing.setdefault(place, now) >= self._refusal_s and not self._stale:
             self._stale = True
             self._refusal_s = min(2 * self._refusal_s, _LONGEST_STALL_S)
 
     def _verdict(self, message: Publication, *, taken: bool) -> QueuesError | None:
         if message.returned:
-            return PublishRefusedError(
-                f"there is no queue {message.queue!r} on {self._address}; declare it first or "
-                "correct the name"
-            )
+            return PublishRefusedError(message.unroutable(self._address))
         if not taken:
             return NackedError(
-                f"queue {message.queue!r} on {self._address} did not take it; it is full or "
-                "unavailable"
+                f"{message.place} on {self._address} did not take it; it is full or unavailable"
             )
         return None
 

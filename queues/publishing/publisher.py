@@ -5,12 +5,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
-
-from pika import BasicProperties
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import (
@@ -20,8 +18,11 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import write_headers, write_properties
 from tiercel.queues.publishing.confirms import Fates, Unconfirmed
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Done, Publication
 
 # Messages and bytes of them in memory, confirmed or not yet.
 _ROOM = 4_000
@@ -61,38 +62,60 @@ class Publisher:
         on_confirmed: Callable[[int], None] = lambda _count: None,
         headers: Mapping[str, Any] | None = None,
     ) -> int:
-        """Publish the bodies in order; returns their number when the broker has
+        """Publish the bodies into a queue, as ``publish_all`` does; raises BadPropertyError for
+        headers that cannot be written.
+        """
+        table = write_headers(headers) if headers else None
+
+        def messages() -> Iterator[OutgoingMessage]:
+            for body in bodies:
+                properties = write_properties({})
+                properties.headers = table
+                yield OutgoingMessage(body=body, routing_key=queue, properties=properties)
+
+        return self.publish_all(messages(), on_confirmed=on_confirmed)
+
+    def publish_all(
+        self,
+        messages: Iterable[OutgoingMessage],
+        *,
+        on_confirmed: Callable[[int], None] = lambda _count: None,
+    ) -> int:
+        """Publish the messages in order; returns their number when the broker has
         confirmed all of them.
 
         What the broker nacks, because the queue is full or a quorum queue has no leader just now,
         is offered again behind what was sent meanwhile, and no more is sent until it is taken.
         ``on_confirmed`` is called on this thread with how many more were confirmed. Raises
         MessageTooLargeError before such a body is sent, PublishRefusedError naming the first
-        message that is not in the queue when that is missing or has taken nothing for ``patience``,
+        message that no queue has, because there is none or it has taken nothing for ``patience``,
         BrokerUnavailableError after ``patience`` without a connection, BrokerRefusedError. When it
-        raises, messages before that one are in the queue, and some after it may be.
+        raises, messages before that one are in their queues, and some after it may be. What
+        ``messages`` itself raises passes, when those before it are confirmed.
         """
         with self._lock:
             unconfirmed = Unconfirmed()
             run = secrets.token_hex(8)
+            source = _checked(messages)
             count = 0
-            for index, body in enumerate(bodies):
-                if len(body) > MAX_BODY_BYTES:
+            while True:
+                try:
+                    message = next(source, None)
+                except Exception:
                     self._wait(unconfirmed, on_confirmed, 0, 0)
-                    raise MessageTooLargeError(
-                        f"message {index + 1} has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
-                    )
-                self._wait_for_room(unconfirmed, on_confirmed, len(body))
-                properties = _persistent(f"{run}-{index}", headers)
-                message = Publication(queue, body, properties, unconfirmed.done(index))
-                unconfirmed.add(index, message)
-                self._outlet.submit(message)
-                count = index + 1
+                    raise
+                if message is None:
+                    break
+                self._wait_for_room(unconfirmed, on_confirmed, len(message.body))
+                publication = _publication(message, f"{run}-{count}", unconfirmed.done(count))
+                unconfirmed.add(count, publication)
+                self._outlet.submit(publication)
+                count += 1
             self._wait(unconfirmed, on_confirmed, 0, 0)
             return count
 
-    def publish_each(self, messages: Sequence[tuple[str, bytes]]) -> list[QueuesError | None]:
-        """Publish (queue, body) messages in order; returns the fate of each: None once confirmed by
+    def publish_each(self, messages: Sequence[OutgoingMessage]) -> list[QueuesError | None]:
+        """Publish the messages in order; returns the fate of each: None once confirmed by
         the broker, else why not.
 
         They are told one by one: a message that is too large, returned or refused does not concern
@@ -107,17 +130,17 @@ class Publisher:
                 self._renew()
             fates = Fates(len(messages))
             run = secrets.token_hex(8)
-            for index, (queue, body) in enumerate(messages):
+            for index, message in enumerate(messages):
                 done = fates.done(index)
-                if len(body) > MAX_BODY_BYTES:
+                size = len(message.body)
+                if size > MAX_BODY_BYTES:
                     done(
                         MessageTooLargeError(
-                            f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}"
+                            f"the message has {size} bytes, the limit is {MAX_BODY_BYTES}"
                         )
                     )
                 else:
-                    properties = _persistent(f"{run}-{index}")
-                    self._outlet.submit(Publication(queue, body, properties, done))
+                    self._outlet.submit(_publication(message, f"{run}-{index}", done))
             return self._await(fates)
 
     def close(self) -> None:
@@ -220,7 +243,18 @@ def _refused(unconfirmed: Unconfirmed, error: QueuesError) -> QueuesError:
     return refusal
 
 
-def _persistent(message_id: str, headers: Mapping[str, Any] | None = None) -> BasicProperties:
-    return BasicProperties(
-        headers=dict(headers) if headers else None, delivery_mode=2, message_id=message_id
-    )
+def _checked(messages: Iterable[OutgoingMessage]) -> Iterator[OutgoingMessage]:
+    for number, message in enumerate(messages, 1):
+        size = len(message.body)
+        if size > MAX_BODY_BYTES:
+            raise MessageTooLargeError(
+                f"message {number} has {size} bytes, the limit is {MAX_BODY_BYTES}"
+            )
+        yield message
+
+
+def _publication(message: OutgoingMessage, message_id: str, done: Done) -> Publication:
+    properties = message.properties
+    if properties.message_id is None:
+        properties.message_id = message_id
+    return Publication(message.exchange, message.routing_key, message.body, properties, done)

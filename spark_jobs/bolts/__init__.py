@@ -7,6 +7,8 @@ collecting     what it emits, acks and fails with: the contracts
 bolt           the contract of a bolt
 arrow_bolt     the contract of a bolt over whole batches
 stateful_bolt  the bolt with a state
+fields         settings that each tuple answers with a field
+envelope       a tuple's message, but for its body
 queue_sink     the built-in bolt: into a RabbitMQ queue
 database_sink  the built-in bolt: into a table of a database
 """

@@ -1,69 +1,88 @@
-"""The built-in sink: each tuple becomes a message in a RabbitMQ queue."""
+"""The built-in sink: each tuple becomes a message, in a RabbitMQ queue or for an exchange."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeGuard
+from typing import Any, Unpack
 
 from tiercel.queues.bodies import json_body, plain_body
+from tiercel.queues.broker.bindings import find_exchange
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import BrokerUnavailableError, QueuesError
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import WRITTEN
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.envelope import Envelope, SinkProperties
+from tiercel.spark_jobs.bolts.fields import FromField, value_of
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
 
-_Message = tuple[str, bytes]
-_NAME_BYTES = 250
-# AMQP has 255, and the dead-letter queue needs five of them.
-_NAMES = "use 1 to 250 bytes"
+# An exchange and nothing, or nothing and a queue.
+Place = tuple[str, str]
 
 
 class QueueSink(Bolt):
     """Publishes persistent messages with publisher confirms and ``mandatory``; emits nothing.
 
+    A message goes to ``queue``, or to ``exchange`` with the ``routing_key``. Its body is ``body``
+    as it is, a string or bytes, or else a JSON object of ``fields``, by default of all that are not
+    used otherwise. Its properties are headers (a mapping), message_id, correlation_id, reply_to,
+    content_type, content_encoding, type, app_id and user_id (texts), priority (0 to 255),
+    expiration (a timedelta, or milliseconds) and timestamp. Each of all these is the same for all
+    tuples, or ``field("name")``: the value of that field, where null is none.
+
     Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the
-    reason, when the message was returned (no such queue) or refused (queue full, message too
-    large), or when the broker told nothing for ``patience_secs``. So a message is in its queue at
-    least once: what was published may come again when another part of its tree fails. One tuple's
-    failure does not concern its neighbours. The messages of a step go out together, in order.
+    reason, when the message was returned (no such queue, or an exchange that leads it to none) or
+    refused (queue full, message too large), or when the broker told nothing for ``patience_secs``.
+    So a message is in its queue at least once: what was published may come again when another part
+    of its tree fails. One tuple's failure does not concern its neighbours. The messages of a step
+    go out together, in order.
     """
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,
-        queue: str | None = None,
+        queue: Any = None,
         *,
-        field: str | None = None,
+        exchange: Any = None,
+        routing_key: Any = "",
+        body: Any = None,
         fields: Sequence[str] = (),
-        queue_field: str | None = None,
+        persistent: bool = True,
         declare: bool = True,
         patience_secs: float = 15.0,
+        **properties: Unpack[SinkProperties],
     ) -> None:
-        """The body is ``field`` as it is, a string or bytes, or else a JSON object of ``fields``,
-        by default of all of them.
-
-        ``queue_field`` holds the name of the tuple's queue; where that is null, the tuple goes to
-        ``queue``. ``declare``: a queue that is missing is made, as a ``QueueSpout`` would make it,
-        with its dead letters. Raises TopologyError.
+        """``declare``: a queue that is missing is made, as a ``QueueSpout`` would make it, with
+        its dead letters; an exchange must be there. Raises TopologyError.
         """
-        _check_target(queue, queue_field)
-        _check_body(field, fields)
+        _check_properties(properties)
+        self._envelope = Envelope(
+            queue=queue,
+            exchange=exchange,
+            routing_key=routing_key,
+            persistent=persistent,
+            properties=properties,
+        )
+        _check_body(body, fields)
         if not patience_secs > 0:
             raise TopologyError(
                 f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
             )
-        self._queue = queue
-        self._queue_field = queue_field
-        self._field, self._fields = field, tuple(fields)
-        self._declare, self._patience = declare, timedelta(seconds=patience_secs)
+        self._body = None if body is None else value_of(body)
+        self._fields = tuple(fields)
+        self._not_in_body = self._envelope.fields
+        self._declare = declare
+        self._patience = timedelta(seconds=patience_secs)
         self._amqp_url = ""
         self._publisher: Publisher | None = None
-        self._declared: set[str] = set()
-        self._held: list[tuple[Tuple, _Message]] = []
+        # Queues that were made, and exchanges that were there.
+        self._known: set[Place] = set()
+        self._held: list[tuple[Tuple, OutgoingMessage]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
         """Connects in the background, to ``config["amqp_url"]``: the topology's broker, or one of
@@ -84,7 +103,7 @@ class QueueSink(Bolt):
         if tup.is_tick:
             collector.ack(tup)
             return
-        self._held.append((tup, (self._queue_of(tup), self._body_of(tup))))
+        self._held.append((tup, self._envelope.around(tup, self._body_of(tup))))
 
     def flush(self, collector: OutputCollector) -> None:
         """Publish, wait for the confirms, and ack or fail each tuple."""
@@ -93,14 +112,14 @@ class QueueSink(Bolt):
         if not held:
             return
         reported = set()
-        for (tup, (queue, _)), error in zip(
+        for (tup, message), error in zip(
             held, self._publish([message for _, message in held]), strict=True
         ):
             if error is None:
                 collector.ack(tup)
                 continue
             # If the queue was deleted, the next step makes it again.
-            self._declared.discard(queue)
+            self._known.discard(_place_of(message))
             reason = reason_of(error)
             if reason not in reported:
                 reported.add(reason)
@@ -112,77 +131,82 @@ class QueueSink(Bolt):
         if self._publisher is not None:
             self._publisher.close()
 
-    def _queue_of(self, tup: Tuple) -> str:
-        named = None if self._queue_field is None else tup[self._queue_field]
-        queue = self._queue if named is None else named
-        if not _can_name_a_queue(queue):
-            raise ValueError(
-                f"field {self._queue_field!r} holds {queue!r:.50}, which is no name of a "
-                f"queue: {_NAMES}"
-            )
-        return queue
-
     def _body_of(self, tup: Tuple) -> bytes:
-        if self._field is not None:
-            return plain_body(tup[self._field])
-        names = self._fields or [name for name in tup.fields if name != self._queue_field]
+        if self._body is not None:
+            return plain_body(self._body(tup))
+        names = self._fields or [name for name in tup.fields if name not in self._not_in_body]
         return json_body((name, tup[name]) for name in names)
 
-    def _publish(self, messages: list[_Message]) -> list[QueuesError | None]:
+    def _publish(self, messages: list[OutgoingMessage]) -> list[QueuesError | None]:
         """The fate of each, in order."""
         if self._publisher is None:
             raise TopologyError("QueueSink was not prepared")
-        refused = self._declare_all({queue for queue, _ in messages}) if self._declare else {}
+        places = [_place_of(message) for message in messages]
+        refused = self._look_after(set(places))
         fates = iter(
             self._publisher.publish_each(
-                [message for message in messages if message[0] not in refused]
+                [
+                    message
+                    for message, place in zip(messages, places, strict=True)
+                    if place not in refused
+                ]
             )
         )
-        return [refused[queue] if queue in refused else next(fates) for queue, _ in messages]
+        return [refused[place] if place in refused else next(fates) for place in places]
 
-    def _declare_all(self, queues: set[str]) -> dict[str, QueuesError]:
-        """Make the queues that are not known to be there.
+    def _look_after(self, places: set[Place]) -> dict[Place, QueuesError]:
+        """Make the queues that are not known to be there, and look for the exchanges: publishing to
+        one that is missing ends the channel with all that is on its way.
 
-        Returns why not, for those that could not be made.
+        Returns why not, for those that are not there.
         """
-        refused: dict[str, QueuesError] = {}
+        refused: dict[Place, QueuesError] = {}
         away: BrokerUnavailableError | None = None
-        for queue in sorted(queues - self._declared):
+        for place in sorted(places - self._known):
+            exchange, queue = place
             try:
                 if away is not None:
                     # No more waiting for a broker that was waited for.
                     raise away
-                declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
-                self._declared.add(queue)
+                if exchange:
+                    find_exchange(self._amqp_url, exchange, self._patience)
+                elif self._declare:
+                    declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
+                self._known.add(place)
             except BrokerUnavailableError as error:
-                refused[queue] = away = error
+                refused[place] = away = error
             except QueuesError as error:
-                refused[queue] = error
+                refused[place] = error
         return refused
 
 
-def _check_target(queue: str | None, queue_field: str | None) -> None:
-    if queue is None and queue_field is None:
-        raise TopologyError(
-            "QueueSink needs a queue: its name, or queue_field for the field that holds it"
-        )
-    if queue is not None and not _can_name_a_queue(queue):
-        raise TopologyError(f"QueueSink cannot publish to {queue!r:.50}: {_NAMES}")
+def _place_of(message: OutgoingMessage) -> Place:
+    return (message.exchange, "") if message.exchange else ("", message.routing_key)
 
 
-def _check_body(field: str | None, fields: Sequence[str]) -> None:
-    if field is not None and fields:
+def _check_properties(properties: Mapping[str, Any]) -> None:
+    for name in properties:
+        if name not in WRITTEN:
+            known = ", ".join(WRITTEN)
+            raise TopologyError(
+                f"QueueSink has no setting {name!r}, and a message no such property; its "
+                f"properties are {known}"
+            )
+
+
+def _check_body(body: Any, fields: Sequence[str]) -> None:
+    if body is not None and fields:
         raise TopologyError(
-            "QueueSink takes field for a body as it is, or fields for a JSON object, not both"
+            "QueueSink takes body for a body as it is, or fields for a JSON object, not both"
         )
     if isinstance(fields, str):
         raise TopologyError(
-            f"QueueSink takes a list of fields; for one body as it is write field={fields!r}"
+            f"QueueSink takes a list of fields; for one body as it is write body=field({fields!r})"
         )
-
-
-def _can_name_a_queue(name: object) -> TypeGuard[str]:
-    return isinstance(name, str) and 1 <= len(name.encode()) <= _NAME_BYTES
+    if not (body is None or isinstance(body, (str, bytes, FromField))):
+        raise TopologyError(
+            f'QueueSink takes a string, bytes or field("name") as the body, not {body!r:.50}'
+        )
 
 
 def no_address(component: str) -> str:

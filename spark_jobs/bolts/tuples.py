@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tiercel.acker.keys import KEY_BYTES, lanes_of
 from tiercel.queues.inbox.chunk import Chunk
+from tiercel.queues.schema import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
 OPEN, ACKED, FAILED = range(3)
@@ -142,7 +143,10 @@ def tuples_of(
     """
     route = chunk.route
     origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
-    columns = [column.to_pylist() for column in chunk.values.columns]
+    columns = [
+        python_values(column) if column.type == TEXTS else column.to_pylist()
+        for column in chunk.values.columns
+    ]
     rows = range(first, first + chunk.values.num_rows)
     mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
     keys = chunk.lineage.keys

@@ -104,6 +104,14 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
             or pa.types.is_fixed_size_list(given)
         )
         return listed and _same_kind(given.value_type, wanted.value_type)
+    if pa.types.is_map(wanted):
+        # Not all kinds of keys: a cast that makes null of one ends the process.
+        texts, *_ = _KINDS
+        return (
+            pa.types.is_map(given)
+            and texts(given.key_type)
+            and _same_kind(given.item_type, wanted.item_type)
+        )
     if pa.types.is_integer(given) and pa.types.is_floating(wanted):
         return True
     return any(kind(given) and kind(wanted) for kind in _KINDS)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
-from tiercel.queues.schema import Schema
+from tiercel.queues.schema import TEXTS, Schema
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser
@@ -112,12 +112,12 @@ class OutputStream:
         self.to_several = False
         # Target task to what was emitted to it, if the stream is direct.
         self.direct = direct
-        # True if tuples may hold lists or buffers.
+        # True if tuples may hold lists, mappings or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The values as they are now: a component may use its lists and buffers again before
-        they are encoded.
+        """The values as they are now: a component may use its lists, mappings and buffers again
+        before they are encoded.
         """
         if not self.mutable:
             return tuple(values)
@@ -267,7 +267,7 @@ def copy_numbers_of(tasks: Mapping[int, Rows]) -> dict[int, Ids]:
 
 
 def _may_change(column: pa.DataType) -> bool:
-    return bool(pa.types.is_list(column) or pa.types.is_binary(column))
+    return bool(pa.types.is_list(column) or pa.types.is_binary(column) or column == TEXTS)
 
 
 def _kept(value: Any, column: pa.DataType) -> Any:

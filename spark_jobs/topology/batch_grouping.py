@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
-from tiercel.queues.schema import Schema
+from tiercel.queues.schema import Schema, python_values
 from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import (
     AllTasks,
@@ -44,7 +44,7 @@ def batch_chooser(grouping: Grouping, stream: Stream) -> ChooseBatch:
 
     def choose_all(batch: pa.RecordBatch, identities: Ids) -> dict[int, Rows]:
         chosen: dict[int, list[int]] = {}
-        tuples = zip(*[column.to_pylist() for column in batch.columns], strict=True)
+        tuples = zip(*[python_values(column) for column in batch.columns], strict=True)
         for row, (values, identity) in enumerate(zip(tuples, identities.tolist(), strict=True)):
             for task in choose(values, identity):
                 chosen.setdefault(task, []).append(row)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from tiercel.acker.ids import mix
-from tiercel.queues.schema import Schema
+from tiercel.queues.schema import TEXTS, Schema
 from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.errors import GroupingError, TopologyError
 from tiercel.spark_jobs.hashing import by_key, key_hash
@@ -110,6 +110,11 @@ class Fields(Grouping):
                 raise TopologyError(
                     f"there is no field {field!r} to group by; the fields are "
                     f"{', '.join(schema.names)}"
+                )
+            if schema.fields[schema.position(field)].arrow == TEXTS:
+                raise TopologyError(
+                    f"field {field!r} is a map, by which nothing can be grouped; emit what you "
+                    "group by as a field of its own"
                 )
 
     def chooser(self, stream: Stream) -> Choose:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import take_all
+from tests.support.rpc import RpcClient
 from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
@@ -144,10 +145,24 @@ def each_order_is_billed_and_a_bad_one_is_kept(example: Example) -> None:
     assert "ValueError: order -1 is for 0 pieces" in reasons
 
 
+def each_question_gets_its_answer(example: Example) -> None:
+    url = example.services.amqp_url
+    declare_queue(url, WorkQueue(name="quotes"))
+    with RpcClient(url, "quotes") as client, RpcClient(url, "quotes", direct=True) as another:
+        assert client.ask(300, item="hood", pieces=2) == {"total": "25.00", "error": None}
+        for pieces in range(1, 20):
+            for asking in (client, another):
+                total = f"{pieces * 3.2:.2f}"
+                assert asking.ask(item="bell", pieces=pieces) == {"total": total, "error": None}
+        assert client.ask(item="drum", pieces=2)["error"] == "no such item, or no pieces"
+    wait_until(lambda: example.counted("requests", "acked") == 40, 30, "all requests to be acked")
+
+
 # Condition to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,
+    "quotes": each_question_gets_its_answer,
     "random_sentences": what_was_forgotten_times_out_and_comes_again,
     "reliable_sentences": what_failed_comes_again_until_it_is_done,
     "word_count": words_are_counted,

@@ -13,7 +13,7 @@ import pytest
 from tests.faults import numbered
 from tests.faults.load import PATIENCE
 from tests.faults.stack import Stack
-from tests.support.broker import plain_channel, unique
+from tests.support.broker import plain_channel, to_queues, unique
 from tests.support.brokers import ClusteredRabbitMQ
 from tests.support.replicas import ClusteredRedis, WatchedRedis
 from tests.support.servers import EMBEDDED
@@ -31,7 +31,7 @@ def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) 
     """
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while messages:
-        fates = publisher.publish_each(messages)
+        fates = publisher.publish_each(to_queues(messages))
         messages = [
             message for message, fate in zip(messages, fates, strict=True) if fate is not None
         ]

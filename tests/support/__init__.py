@@ -26,6 +26,7 @@ RabbitMQ:
 broker         a second, plain client beside the code under test
 fake_broker    a broker made of notes, for rare orders of events
 raw            messages with properties as bytes
+rpc            a client that asks and waits for the answer
 
 Redis:
 

@@ -14,6 +14,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.retry import NO_WAIT
 
 
@@ -50,6 +51,11 @@ def put(amqp_url, queue, *bodies, **properties):
             channel.basic_publish(
                 "", queue, body, pika.BasicProperties(delivery_mode=2, **properties), mandatory=True
             )
+
+
+def to_queues(messages):
+    """Messages for ``publish_each``, from (queue, body) each."""
+    return [OutgoingMessage(routing_key=queue, body=body) for queue, body in messages]
 
 
 def ready(amqp_url, queue):

@@ -184,8 +184,8 @@ class FakeDeadLetterWriter:
         self.asked = deque()
         self.dead = []
 
-    def copy(self, body, _properties, reason, done):
-        self.asked.append((body, reason, done))
+    def copy(self, message, reason, done):
+        self.asked.append((message.body, reason, done))
 
     def answer(self, *, taken):
         if self.asked:

@@ -6,8 +6,6 @@ if there is one.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -34,40 +32,52 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(dead_letters, name="dead-letters")
 
 
-def publish(
-    queue: Annotated[str, typer.Argument(help="declared if there is none")],
-    files: Annotated[
-        list[Path], typer.Argument(help="text files, one message per line; - for standard input")
+def publish(  # noqa: PLR0913 - a command has its options
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[QUEUE] FILES...",
+            help="the queue, declared if there is none; then text files, one message per line, -"
+            " for standard input. With --exchange there is no queue",
+        ),
     ],
     *,
     whole: Annotated[bool, typer.Option("--whole", help="one message per file")] = False,
+    exchange: Annotated[
+        str | None, typer.Option(help="publish to this exchange, which must be there")
+    ] = None,
+    routing_key: Annotated[
+        str, typer.Option(metavar="KEY", help="with --exchange: the routing key of all messages")
+    ] = "",
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="a header of all messages; repeat it for more"),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=0, max=255, help="the priority of all messages")
+    ] = None,
+    message_id_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="bodies are JSON objects, of which this member is the message id"
+        ),
+    ] = None,
     amqp: Amqp = None,
 ) -> None:
-    """Publish files into a queue; each message is confirmed by the broker."""
+    """Publish files into a queue or to an exchange; each message is confirmed by the broker."""
+    queue, files = _place_and_files(places, exchange, routing_key)
     settings = _with_broker(amqp)
-    from rich.console import Console  # noqa: PLC0415 - `--help` should not wait for them
-    from rich.progress import Progress  # noqa: PLC0415
+    from tiercel.workers.cli.publishing import Envelopes, headers_of, publish_files  # noqa: PLC0415 - `--help` should not wait for it
 
-    from tiercel.queues.broker.declare import WorkQueue, declare_queue  # noqa: PLC0415
-    from tiercel.queues.publishing.publisher import Publisher  # noqa: PLC0415
-
-    total = sum(_size(file) for file in files)
-    url = settings.amqp or ""
-    declare_queue(url, WorkQueue(name=queue))
-    with (
-        Progress(console=Console(stderr=True), transient=True) as progress,
-        Publisher(url) as publisher,
-    ):
-        bar = progress.add_task(f"publishing to {queue}", total=total or None)
-
-        def bodies() -> Iterator[bytes]:
-            for file in files:
-                for body in _bodies(file, whole=whole):
-                    progress.advance(bar, len(body) + 1)
-                    yield body
-
-        count = publisher.publish(queue, bodies())
-    say(f"published {count} messages to {queue}")
+    envelopes = Envelopes(
+        exchange=exchange or "",
+        routing_key=queue or routing_key,
+        headers=headers_of(header or ()),
+        priority=priority,
+        message_id_from=message_id_from,
+    )
+    count = publish_files(settings.amqp or "", envelopes, files, whole=whole)
+    say(f"published {count} messages to {exchange if queue is None else queue}")
 
 
 @dead_letters.command()
@@ -162,24 +172,17 @@ def _with_broker(amqp: str | None, **given: str | None) -> Settings:
     return with_announced(load_settings("tiercel", amqp=amqp, **given)).required("amqp")
 
 
-def _size(file: Path) -> int:
-    if str(file) == "-":
-        return 0
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-
-
-def _bodies(file: Path, *, whole: bool) -> Iterator[bytes]:
-    """The messages of a file: its lines without the line ends, blank ones left
-    out, or all of it.
-    """
-    try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
-            if whole:
-                yield lines.read()
-            else:
-                yield from filter(None, (line.rstrip(b"\r\n") for line in lines))
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+def _place_and_files(
+    places: list[str], exchange: str | None, routing_key: str
+) -> tuple[str | None, list[Path]]:
+    """The queue, None with an exchange, and the files."""
+    queue, files = (places[0], places[1:]) if exchange is None else (None, places)
+    if exchange is None and routing_key:
+        raise UsageError(
+            "--routing-key is for --exchange: a message reaches a queue by the queue's name"
+        )
+    if exchange is not None and not exchange:
+        raise UsageError("--exchange needs a name; without it the first argument is a queue")
+    if not files:
+        raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
+    return queue, [Path(file) for file in files]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.topology.config import Config
@@ -33,12 +34,16 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
-    """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``."""
+    """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``; it has the
+    properties of a QueueSpout.
+    """
     if component not in topology.spouts:
         raise LocalClusterError(
             f"there is no spout {component!r}; the spouts are {', '.join(topology.spouts)}"
         )
     spec = topology.spouts[component]
+    if isinstance(spec.spout, QueueSpout):
+        return FeederSpout(spec.spout.body_fields, properties=spec.spout.properties.columns)
     return FeederSpout(
         streams={
             stream: ", ".join(f"`{field.name}` {field.type}" for field in schema.fields)

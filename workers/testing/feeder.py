@@ -10,6 +10,7 @@ from typing import Any
 
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified
+from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
@@ -37,38 +38,46 @@ class FeederSpout(Spout):
         self,
         fields: str = "",
         *,
+        properties: Sequence[str] | Mapping[str, str] = (),
         streams: Mapping[str, str] = MappingProxyType({}),
         direct_streams: AbstractSet[str] = frozenset(),
     ) -> None:
         """``fields`` is the default stream's DDL, ``streams`` are named ones.
 
-        Raises TopologyError without either.
+        ``properties`` adds the columns of a QueueSpout's to the default stream. Raises
+        TopologyError without fields and streams, SchemaError.
         """
         if not fields and not streams:
             raise TopologyError(
                 'a FeederSpout needs fields, such as FeederSpout(fields="word string")'
             )
-        self.output_fields = fields
+        self._properties = PropertyColumns.of(properties)
+        self.output_fields = self._properties.after(fields) if fields else ""
+        # Of the default stream, without the properties.
+        self._width = len(Schema.parse(fields).fields) if fields else 0
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
         self._fed: deque[_Fed] = deque()
 
-    def feed(
+    def feed(  # noqa: PLR0913, PLR0917 - a test names what it needs
         self,
         values: Sequence[Any],
         msg_id: MsgId | None = None,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
+        properties: Mapping[str, Any] = MappingProxyType({}),
         identity: Identified | None = None,
     ) -> None:
         """Emit this at the next ``run_until_idle``; without a ``msg_id`` it is not tracked.
 
-        ``task`` is for direct streams; ``identity`` is what the message is known by, from which the
-        keys of its tuples follow.
+        ``task`` is for direct streams. ``properties`` are values of the feeder's properties by
+        name, behind ``values``; those that are not given are null. ``identity`` is what the message
+        is known by, from which the keys of its tuples follow.
 
         Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
         few, here and not in ``run_until_idle``.
         """
+        values = self._with_properties(values, stream, properties)
         self._check(values, stream)
         if (task is not None) != (stream in self.direct_streams):
             what = "is not direct: name no task" if task is not None else "is direct: name the task"
@@ -86,6 +95,19 @@ class FeederSpout(Spout):
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
         """Itself: the test holds on to it."""
         return self
+
+    def _with_properties(
+        self, values: Sequence[Any], stream: str, properties: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        if not isinstance(values, (list, tuple)) or not (properties or self._properties.columns):
+            return values
+        if stream != DEFAULT_STREAM or (len(values) != self._width and not properties):
+            # They stand among the values, or there are none.
+            return values
+        try:
+            return [*values, *self._properties.values(properties)]
+        except SchemaError as error:
+            raise BadValuesError(f"fed to stream {stream!r}: {error}") from error
 
     def _check(self, values: Sequence[Any], stream: str) -> None:
         declared = {

@@ -5,7 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.broker import delete, plain_channel, ready, restart_in_order, take_all, unique
+from tests.support.broker import (
+    delete,
+    plain_channel,
+    ready,
+    restart_in_order,
+    take_all,
+    to_queues,
+    unique,
+)
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
@@ -44,17 +52,17 @@ def test_all_are_in_their_queues_in_order_when_it_returns(amqp_url, queue, publi
     other = unique()
     declare_queue(amqp_url, WorkQueue(name=other))
     messages = [(queue if number % 3 else other, b"%d" % number) for number in range(2500)]
-    assert publisher.publish_each(messages) == [None] * 2500
+    assert publisher.publish_each(to_queues(messages)) == [None] * 2500
     assert bodies(amqp_url, queue) == [body for name, body in messages if name == queue]
     assert bodies(amqp_url, other) == [body for name, body in messages if name == other]
 
 
 def test_nothing_to_publish_is_done_at_once(publisher):
-    assert publisher.publish_each([]) == []
+    assert publisher.publish_each(to_queues([])) == []
 
 
 def test_they_are_persistent_and_each_has_an_id(amqp_url, queue, publisher):
-    publisher.publish_each([(queue, b"a"), (queue, b"b")])
+    publisher.publish_each(to_queues([(queue, b"a"), (queue, b"b")]))
     with plain_channel(amqp_url) as channel:
         found = [channel.basic_get(queue, auto_ack=True)[1] for _ in range(2)]
     assert [properties.delivery_mode for properties in found] == [2, 2]
@@ -67,7 +75,7 @@ def test_a_message_for_a_queue_that_is_missing_is_returned_and_its_neighbours_ar
     missing = unique("missing")
     # The same body for both: a return names no message.
     fates = publisher.publish_each(
-        [(queue, b"x"), (missing, b"x"), (queue, b"x"), (missing, b"y"), (queue, b"z")]
+        to_queues([(queue, b"x"), (missing, b"x"), (queue, b"x"), (missing, b"y"), (queue, b"z")])
     )
     assert [fate is None for fate in fates] == [True, False, True, False, True]
     assert all(isinstance(fate, PublishRefusedError) for fate in fates if fate)
@@ -84,20 +92,22 @@ def test_a_message_for_a_full_queue_is_refused_and_its_neighbours_are_not(
             full, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
         )
     fates = publisher.publish_each(
-        [(full, b"1"), (queue, b"a"), (full, b"2"), (full, b"3"), (queue, b"b"), (full, b"4")]
+        to_queues(
+            [(full, b"1"), (queue, b"a"), (full, b"2"), (full, b"3"), (queue, b"b"), (full, b"4")]
+        )
     )
     assert [fate is None for fate in fates] == [True, True, True, False, True, False]
     assert "is full or unavailable" in str(fates[3])
     assert bodies(amqp_url, full) == [b"1", b"2"]
     assert bodies(amqp_url, queue) == [b"a", b"b"]
-    assert publisher.publish_each([(full, b"5")]) == [None], "there is room again"
+    assert publisher.publish_each(to_queues([(full, b"5")])) == [None], "there is room again"
 
 
 def test_a_message_that_is_too_large_is_refused_with_its_size_and_its_neighbours_are_not(
     amqp_url, queue, publisher
 ):
     fates = publisher.publish_each(
-        [(queue, b"before"), (queue, bytes(MAX_BODY_BYTES + 1)), (queue, b"after")]
+        to_queues([(queue, b"before"), (queue, bytes(MAX_BODY_BYTES + 1)), (queue, b"after")])
     )
     assert [type(fate) for fate in fates] == [type(None), MessageTooLargeError, type(None)]
     assert str(MAX_BODY_BYTES + 1) in str(fates[1])
@@ -105,7 +115,7 @@ def test_a_message_that_is_too_large_is_refused_with_its_size_and_its_neighbours
 
 
 def test_what_amqp_cannot_say_is_refused_alone(amqp_url, queue, publisher):
-    fates = publisher.publish_each([(queue, b"a"), ("q" * 256, b"b"), (queue, b"c")])
+    fates = publisher.publish_each(to_queues([(queue, b"a"), ("q" * 256, b"b"), (queue, b"c")]))
     assert [type(fate) for fate in fates] == [type(None), PublishRefusedError, type(None)]
     assert "cannot be written as AMQP" in str(fates[1])
     assert bodies(amqp_url, queue) == [b"a", b"c"]
@@ -124,7 +134,7 @@ class Interrupted(list):
 
 
 def test_of_a_queue_that_is_deleted_meanwhile_the_rest_is_returned(amqp_url, queue, publisher):
-    messages = Interrupted((queue, b"%d" % number) for number in range(4_000))
+    messages = Interrupted(to_queues((queue, b"%d" % number) for number in range(4_000)))
     messages.interrupt = lambda: (
         wait_until(lambda: ready(amqp_url, queue)) and delete(amqp_url, queue)
     )
@@ -148,7 +158,7 @@ def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url, queue)
     with Proxy(amqp_url) as wire, Publisher(wire.url, patience=timedelta(seconds=60)) as publisher:
         saboteur = threading.Thread(target=cut)
         saboteur.start()
-        fates = publisher.publish_each(messages)
+        fates = publisher.publish_each(to_queues(messages))
         done.set()
         saboteur.join()
     assert fates == [None] * len(messages)
@@ -160,25 +170,27 @@ def test_a_confirm_that_never_comes_is_not_waited_for_for_ever(amqp_url, queue, 
     other = unique()
     declare_queue(amqp_url, WorkQueue(name=other))
     with Proxy(amqp_url) as wire, Publisher(wire.url) as publisher:
-        assert publisher.publish_each([(queue, b"first")]) == [None]
+        assert publisher.publish_each(to_queues([(queue, b"first")])) == [None]
         wire.mute()
         # The window is full of messages whose confirms do not come: what waits behind them
         # must get through.
         messages = [(queue, b"%d" % number) for number in range(1_100)] + [(other, b"b")]
-        assert publisher.publish_each(messages) == [None] * 1_101
+        assert publisher.publish_each(to_queues(messages)) == [None] * 1_101
     assert set(bodies(amqp_url, queue)) == {b"first"} | {body for _, body in messages[:-1]}
     assert set(bodies(amqp_url, other)) == {b"b"}
 
 
 def test_a_broker_that_is_away_is_told_after_the_patience_and_nothing_comes_later(amqp_url, queue):
     with Proxy(amqp_url) as wire, Publisher(wire.url, patience=timedelta(seconds=4)) as publisher:
-        assert publisher.publish_each([(queue, b"first")]) == [None]
+        assert publisher.publish_each(to_queues([(queue, b"first")])) == [None]
         wire.retarget(NOWHERE)
-        fates = publisher.publish_each([(queue, b"lost"), (queue, bytes(MAX_BODY_BYTES + 1))])
+        fates = publisher.publish_each(
+            to_queues([(queue, b"lost"), (queue, bytes(MAX_BODY_BYTES + 1))])
+        )
         assert [type(fate) for fate in fates] == [BrokerUnavailableError, MessageTooLargeError]
         assert "gave up after" in str(fates[0])
         wire.retarget(amqp_url)
-        assert publisher.publish_each([(queue, b"second")]) == [None]
+        assert publisher.publish_each(to_queues([(queue, b"second")])) == [None]
         assert bodies(amqp_url, queue) == [b"first", b"second"], (
             "what had failed was published after all"
         )
@@ -193,11 +205,11 @@ def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
         channel.queue_declare(queue, durable=True)
     restart_in_order(broker)
     with Publisher(broker.url, patience=timedelta(seconds=60)) as publisher:
-        assert publisher.publish_each([(queue, b"before")]) == [None]
+        assert publisher.publish_each(to_queues([(queue, b"before")])) == [None]
         broker.kill()
         fates = []
         thread = threading.Thread(
-            target=lambda: fates.extend(publisher.publish_each([(queue, b"after")]))
+            target=lambda: fates.extend(publisher.publish_each(to_queues([(queue, b"after")])))
         )
         thread.start()
         broker.start()
@@ -210,7 +222,7 @@ def test_a_login_that_is_refused_is_the_fate_of_all_and_is_tried_again_the_next_
     rest = amqp_url.rpartition("@")[2]
     with Publisher(f"amqp://nobody:hush-hush@{rest}") as publisher:
         for _ in range(2):
-            fates = publisher.publish_each([("q", b"a"), ("q", b"b")])
+            fates = publisher.publish_each(to_queues([("q", b"a"), ("q", b"b")]))
             assert [type(fate) for fate in fates] == [BrokerRefusedError] * 2
             assert "login" in str(fates[0])
             assert "hush" not in str(fates[0])

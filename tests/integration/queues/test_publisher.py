@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from pika import BasicProperties
 
-from tests.support.broker import plain_channel, take_all, unique, wait_ready
+from tests.support.broker import plain_channel, take_all, to_queues, unique, wait_ready
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
@@ -18,7 +18,8 @@ from tiercel.queues.errors import (
     PublishRefusedError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Outlet
+from tiercel.queues.publishing.publication import Publication
 from tiercel.queues.publishing.publisher import Publisher
 
 
@@ -136,6 +137,7 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
             properties = BasicProperties(expiration="never" if number in (7, 8) else None)
             outlet.submit(
                 Publication(
+                    "",
                     queue,
                     b"%d" % number,
                     properties,
@@ -160,7 +162,7 @@ def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(
 
         def again():
             offered.append(b"%d" % len(offered))
-            refused, taken = publisher.publish_each([(full, b"a"), (queue, offered[-1])])
+            refused, taken = publisher.publish_each(to_queues([(full, b"a"), (queue, offered[-1])]))
             assert isinstance(refused, PublishRefusedError)
             assert taken is None
             return sum(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.broker import delete, plain_channel, ready, take_all, unique
 from tests.support.proxy import Proxy
-from tiercel import BasicBolt, Config, QueueSink, TopologyBuilder, TopologyError
+from tiercel import BasicBolt, Config, QueueSink, TopologyBuilder, TopologyError, field
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import AddressError
 from tiercel.queues.publishing.publisher import Publisher
@@ -62,7 +62,7 @@ def queue():
 
 
 def test_each_tuple_is_a_message_in_order_in_a_queue_that_is_made(amqp_url, queue):
-    with Running(QueueSink(queue, field="body"), amqp_url) as running:
+    with Running(QueueSink(queue, body=field("body")), amqp_url) as running:
         running.publish(*([f"line {number}"] for number in range(500)))
         assert running.acked == list(range(500))
         assert bodies(amqp_url, queue) == [b"line %d" % number for number in range(500)]
@@ -84,7 +84,7 @@ def test_it_is_acked_after_the_confirm_and_not_before(amqp_url, queue, monkeypat
         return fates
 
     monkeypatch.setattr(Publisher, "publish_each", watched)
-    with Running(QueueSink(queue, field="body"), amqp_url) as running:
+    with Running(QueueSink(queue, body=field("body")), amqp_url) as running:
         running.publish(["a"], ["b"])
         assert seen == [[], ([], 2)]
         assert running.acked == [0, 1]
@@ -110,7 +110,7 @@ def test_fields_choose_and_order_the_members(amqp_url, queue):
 
 
 def test_a_body_as_it_is_may_be_binary(amqp_url, queue):
-    with Running(QueueSink(queue, field="raw"), amqp_url, fields="raw binary") as running:
+    with Running(QueueSink(queue, body=field("raw")), amqp_url, fields="raw binary") as running:
         running.publish([b"\xff\x00"], [b""])
         assert bodies(amqp_url, queue) == [b"\xff\x00", b""]
 
@@ -119,7 +119,7 @@ def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, q
     other = unique("other")
     fallback = unique("fallback")
     with Running(
-        QueueSink(fallback, queue_field="to"), amqp_url, fields="to string, n long"
+        QueueSink(field("to", default=fallback)), amqp_url, fields="to string, n long"
     ) as running:
         running.publish([queue, 1], [other, 2], [None, 3], [queue, 4])
         assert running.acked == [0, 1, 2, 3]
@@ -145,7 +145,7 @@ def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, q
 def test_a_tuple_that_cannot_be_published_fails_alone(amqp_url, queue, bad, reason):
     to = queue if bad[0] == "out" else bad[0]
     with Running(
-        QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string"
+        QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
     ) as running:
         running.publish([queue, "before"], [to, bad[1]], [queue, "after"])
         assert running.acked == [0, 2]
@@ -164,7 +164,7 @@ def test_a_number_that_json_lacks_fails_alone(amqp_url, queue):
 def test_without_declaring_a_missing_queue_fails_its_tuples_until_somebody_makes_it(
     amqp_url, queue
 ):
-    with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
+    with Running(QueueSink(queue, body=field("body"), declare=False), amqp_url) as running:
         running.publish(["a"])
         assert f"PublishRefusedError: there is no queue '{queue}'" in running.failed[0]
         declare_queue(amqp_url, WorkQueue(name=queue))
@@ -176,7 +176,7 @@ def test_without_declaring_a_missing_queue_fails_its_tuples_until_somebody_makes
 def test_a_queue_that_is_deleted_under_it_fails_once_and_is_made_again(amqp_url, queue):
     other = unique("other")
     with Running(
-        QueueSink(queue_field="to", field="body"), amqp_url, fields="to string, body string"
+        QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
     ) as running:
         running.publish([queue, "a"], [other, "b"])
         delete(amqp_url, queue)
@@ -193,7 +193,7 @@ def test_a_full_queue_fails_what_it_refuses(amqp_url, queue):
         channel.queue_declare(
             queue, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
         )
-    with Running(QueueSink(queue, field="body"), amqp_url) as running:
+    with Running(QueueSink(queue, body=field("body")), amqp_url) as running:
         running.publish(["a"], ["b"], ["c"])
         assert (running.acked, list(running.failed)) == ([0, 1], [2])
         assert "full or unavailable" in running.failed[2]
@@ -204,7 +204,7 @@ def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again
 ):
     with (
         Proxy(amqp_url) as wire,
-        Running(QueueSink(queue, field="body", patience_secs=4), wire.url) as running,
+        Running(QueueSink(queue, body=field("body"), patience_secs=4), wire.url) as running,
     ):
         running.publish(["a"])
         wire.retarget("amqp://127.0.0.1:1")
@@ -218,7 +218,7 @@ def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again
 
 
 def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
-    with Running(QueueSink(queue, field="body", declare=False), amqp_url) as running:
+    with Running(QueueSink(queue, body=field("body"), declare=False), amqp_url) as running:
         running.publish(*([str(number)] for number in range(100)))
         assert len(running.failed) == 100
         errors = running.cluster._engine.metrics.errors()
@@ -229,13 +229,13 @@ def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
 
 
 def test_without_an_address_its_tuples_fail_with_what_to_do():
-    with Running(QueueSink("q", field="body"), None) as running:
+    with Running(QueueSink("q", body=field("body")), None) as running:
         running.publish(["a"])
         assert (
             "'out' publishes to RabbitMQ, and no address is given: use --amqp or set TIERCEL_AMQP"
             in running.failed[0]
         )
-    with Running(QueueSink("q", field="body"), "http://nowhere") as running:
+    with Running(QueueSink("q", body=field("body")), "http://nowhere") as running:
         running.publish(["a"])
         assert AddressError.__name__ in running.failed[0]
 
@@ -263,15 +263,28 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "needs a queue: its name, or queue_field"),
-        ({"queue": ""}, "cannot publish to '': use 1 to 250 bytes"),
+        ({}, "needs a queue: its name, or field"),
+        ({"queue": ""}, "'' is no name of a queue: use 1 to 250 bytes"),
         ({"queue": "q" * 251}, "use 1 to 250 bytes"),
-        ({"queue": 7}, "cannot publish to 7"),
+        ({"queue": 7}, "7 is no name of a queue"),
         (
-            {"queue": "q", "field": "a", "fields": ["b"]},
-            "field for a body as it is, or fields for a JSON object, not both",
+            {"queue": "q", "body": field("a"), "fields": ["b"]},
+            "body for a body as it is, or fields for a JSON object, not both",
         ),
-        ({"queue": "q", "fields": "body"}, "for one body as it is write field='body'"),
+        ({"queue": "q", "fields": "body"}, r"for one body as it is write body=field\('body'\)"),
+        (
+            {"queue": "q", "body": 7},
+            r"takes a string, bytes or field\(\"name\"\) as the body, not 7",
+        ),
+        ({"queue": "q", "exchange": "e"}, "to a queue or to an exchange, not to both"),
+        ({"queue": "q", "routing_key": "k"}, "that of a queue is its name"),
+        ({"exchange": 7}, "7 is no name of an exchange"),
+        ({"exchange": "e", "routing_key": "k" * 256}, "is no routing key: use 0 to 255 bytes"),
+        ({"queue": "q", "priority": 300}, "priority is a number from 0 to 255, not the int 300"),
+        ({"queue": "q", "headers": "a=b"}, "headers is a mapping"),
+        ({"queue": "q", "headers": {"a": object()}}, "header 'a' cannot be"),
+        ({"queue": "q", "expiration": "soon"}, "expiration is a time"),
+        ({"queue": "q", "field": "a"}, "has no setting 'field', and a message no such property"),
         ({"queue": "q", "patience_secs": 0}, "a patience_secs of more than 0, not 0"),
     ],
 )

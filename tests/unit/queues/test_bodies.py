@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tiercel.queues.bodies import json_body, plain_body
 from tiercel.queues.formats import decoder_for
-from tiercel.queues.schema import Schema
+from tiercel.queues.schema import Schema, python_values
 
 EVERYTHING = Schema.parse(
     "s string, b binary, t boolean, i8 tinyint, i64 bigint, f float, d double, day date, "
     "at timestamp, local timestamp_ntz, price decimal(38,10), words array<string>, blobs "
-    "array<array<binary>>"
+    "array<array<binary>>, texts map<string,string>"
 )
 TEXT = st.text(st.characters(codec="utf-8"))
 MOMENTS = st.datetimes()
@@ -37,6 +37,7 @@ VALUES = st.tuples(
             st.decimals(-(10**28) + 1, 10**28 - 1, places=10),
             st.lists(st.none() | TEXT),
             st.lists(st.lists(st.binary())),
+            st.dictionaries(TEXT, st.none() | TEXT),
         )
     )
 )
@@ -46,9 +47,10 @@ VALUES = st.tuples(
 @settings(deadline=None)
 def test_what_is_written_is_read_back_as_it_was(values):
     # As a bolt is given them: out of Arrow.
-    [received] = EVERYTHING.batch([list(values)]).to_pylist()
-    body = json_body(received.items())
-    assert decoder_for(EVERYTHING)(body) == list(received.values())
+    batch = EVERYTHING.batch([list(values)])
+    received = [python_values(column)[0] for column in batch.columns]
+    body = json_body(zip(EVERYTHING.names, received, strict=True))
+    assert decoder_for(EVERYTHING)(body) == received
 
 
 def test_json_is_utf8_and_as_short_as_it_can_be():

@@ -17,7 +17,7 @@ from tiercel.queues.schema import Schema
 EVERYTHING = Schema.parse(
     "s string, b binary, t boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d "
     "double, day date, at timestamp, local timestamp_ntz, price decimal(10,2), words "
-    "array<string>, grid array<array<int>>"
+    "array<string>, grid array<array<int>>, texts map<string,string>"
 )
 
 
@@ -67,13 +67,13 @@ def test_every_type_arrives_as_arrow_wants_it():
         "i64": 2**63 - 1, "f": 1, "d": 1.5,
         "day": "2024-02-29", "at": "2024-01-01T12:00:00+02:00",
         "local": "2024-01-01T12:00:00.000001", "price": "12.30",
-        "words": ["a", None], "grid": [[1], [], None],
+        "words": ["a", None], "grid": [[1], [], None], "texts": {"ä": "b", "none": None},
     }  # fmt: skip
     values = decoder_for(EVERYTHING)(json.dumps(body).encode())
     assert values == [
         "ü", b"\x00\x01\xff", False, -128, 32767, -(2**31), 2**63 - 1, 1.0, 1.5, date(2024, 2, 29),
         datetime(2024, 1, 1, 10, tzinfo=UTC), datetime(2024, 1, 1, 12, 0, 0, 1),  # noqa: DTZ001 - timestamp_ntz has none
-        Decimal("12.30"), ["a", None], [[1], [], None],
+        Decimal("12.30"), ["a", None], [[1], [], None], {"ä": "b", "none": None},
     ]  # fmt: skip
     assert EVERYTHING.batch([values]).num_rows == 1
 
@@ -100,6 +100,8 @@ def test_a_timestamp_without_an_offset_is_utc():
         ("decimal(4,2)", "true"),
         ("decimal(4,2)", '"x"'), ("array<int>", "1"), ("array<int>", '[1, "2"]'),
         ("array<int>", '{"0": 1}'), ("string", "{}"),
+        ("map<string,string>", "[]"), ("map<string,string>", '{"a": 1}'),
+        ("map<string,string>", '{"a": "\\ud800"}'), ("map<string,string>", '{"\\ud800": null}'),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_a_bad_body_that_names_the_field(ddl_type, value):
@@ -174,7 +176,11 @@ flat_values = (
     | st.decimals().map(str)
     | st.datetimes().map(str)
 )
-json_values = flat_values | st.lists(flat_values | st.lists(flat_values, max_size=3), max_size=3)
+json_values = (
+    flat_values
+    | st.lists(flat_values | st.lists(flat_values, max_size=3), max_size=3)
+    | st.dictionaries(st.text(max_size=5), flat_values, max_size=3)
+)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])

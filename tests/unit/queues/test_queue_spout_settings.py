@@ -1,5 +1,6 @@
 """Settings of a queue spout, before any broker is involved."""
 
+import copy
 import pickle
 
 import pytest
@@ -27,6 +28,10 @@ def test_it_travels_before_it_is_opened():
         ({"queue": "q", "delivery_limit": 0}, ValueError),
         ({"queue": "q", "fields": "a strin"}, SchemaError),
         ({"queue": "q", "fields": "a int", "format": "text"}, SchemaError),
+        ({"queue": "q", "properties": ["colour"]}, SchemaError),
+        ({"queue": "q", "properties": "message_id"}, SchemaError),
+        ({"queue": "q", "fields": "type string", "properties": ["type"]}, SchemaError),
+        ({"queue": "q", "bindings": [("e", "k")], "declare": False}, ValueError),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_where_it_is_written(arguments, error):
@@ -55,3 +60,11 @@ def spout_context():
 def test_calls_before_open_say_so():
     with pytest.raises(RuntimeError, match="open"):
         QueueSpout("q").next_tuple(None)
+
+
+def test_properties_are_columns_after_the_body_s_and_leave_its_format_alone():
+    spout = QueueSpout("q", "line string", properties={"message_id": "id", "headers": "headers"})
+    spout = pickle.loads(pickle.dumps(spout))
+    assert spout.output_fields == "line string, `id` string, `headers` map<string,string>"
+    assert spout.body_fields == "line string"
+    assert copy.deepcopy(spout).properties == spout.properties

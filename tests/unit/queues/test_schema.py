@@ -24,6 +24,8 @@ def test_the_columns_have_names_types_and_positions():
         ("a long, a string", "twice"),
         ("__a long", "reserved"),
         ("d decimal(99,2)", "unknown type"),
+        ("m map<string,long>", "unknown type 'map<string,long>' .* map<string,string> or array"),
+        ("m array<map<string,string>>", "unknown type 'array<map<string,string>>'"),
     ],
 )
 def test_a_ddl_that_cannot_be_read_says_why(ddl, said):
@@ -47,6 +49,9 @@ def test_a_ddl_that_cannot_be_read_says_why(ddl, said):
         ("timestamp", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         ("decimal(4,2)", decimal.Decimal("12.34")),
         ("array<long>", [1, 2]),
+        ("map<string,string>", {"a": "ö", "none": None, "": ""}),
+        ("MAP< STRING, string >", {}),
+        ("map<string,string>", None),
         ("long", None),
     ],
 )
@@ -69,6 +74,12 @@ def test_a_value_of_the_type_fits(type_, value):
         ("boolean", 1),
         ("double", "1"),
         ("array<long>", [1, "2"]),
+        ("map<string,string>", {"a": 1}),
+        ("map<string,string>", {1: "a"}),
+        ("map<string,string>", {None: "a"}),
+        ("map<string,string>", {"\ud800": "a"}),
+        ("map<string,string>", [("a", "b")]),
+        ("map<string,string>", "ab"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(type_, value):

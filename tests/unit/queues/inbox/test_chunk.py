@@ -22,12 +22,13 @@ ROUTE = Route(component="s", stream="default", source_task=1, target_task=2)
 EVERY_TYPE = Schema.parse(
     "a string, b binary, c boolean, d byte, e short, f int, g long, h float, i double, j date, k "
     "timestamp, l timestamp_ntz, m decimal(10,2), n array<string>, o array<array<long>>, p "
-    "array<boolean>"
+    "array<boolean>, q map<string,string>"
 )
 WHEN = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - a timestamp_ntz
 ROW = [
     "ä", b"\xff", True, -1, 2, 3, 2**62, 0.5, 0.25, WHEN.date(), WHEN.replace(tzinfo=dt.UTC),
     WHEN, Decimal("1.23"), ["x", None], [[1], [], None], [True, False],
+    {"ä": "b", "none": None, "": ""},
 ]  # fmt: skip
 IDS = pa.array([[1]], pa.list_(pa.uint64()))
 HEAD = {b"tiercel": b"1\n2\ns\ndefault"}
@@ -82,6 +83,21 @@ def test_a_part_of_a_larger_batch_is_written_as_if_it_were_alone():
     assert found.values == EVERY_TYPE.batch([ROW] * 2)
 
 
+def with_pairs(*pairs: tuple[str | None, str | None] | None) -> bytes:
+    """A chunk of one tuple with these pairs in a map, which pyarrow would not make one of."""
+    maps = pa.map_(pa.string(), pa.string())
+    kind = pa.struct([maps.key_field, maps.item_field])
+    entries = [
+        None if pair is None else dict(zip(("key", "value"), pair, strict=True)) for pair in pairs
+    ]
+    column = pa.array([entries], pa.list_(kind))
+    fields = [pa.field(name, IDS.type) for name in ("__roots", "__edges")]
+    batch = pa.RecordBatch.from_arrays([column, IDS, IDS], names=["a", "__roots", "__edges"])
+    schema = pa.schema([pa.field("a", maps), *fields], metadata=HEAD)
+    end = struct.pack("<Ii", 0xFFFFFFFF, 0)
+    return schema.serialize().to_pybytes() + batch.serialize().to_pybytes() + end
+
+
 TORN = {
     "nothing": b"",
     "noise": b"\xff" * 50,
@@ -106,6 +122,11 @@ TORN = {
     "an offset before the bytes": patched(offsets(0, 8, 8, 12), offsets(-8, 8, 8, 12)),
     "a text that is none": written([["MARK"]], 1, schema=Schema.parse("a string")).replace(
         b"MARK", b"\xff\xff\xff\xff"
+    ),
+    "a key that is null": with_pairs((None, "b")),
+    "a pair that is null": with_pairs(("a", "b"), None),
+    "a list of maps": ipc(
+        pa.array([[{"a": "b"}]], pa.list_(pa.map_(pa.string(), pa.string()))), IDS, IDS
     ),
     "values without bytes": ipc(pa.nulls(1), IDS, IDS),
     "one text for many": ipc(pa.array(["x" * 100], pa.string_view()), IDS, IDS),
@@ -184,3 +205,15 @@ def test_whatever_byte_is_changed_it_is_read_safely_or_refused():
         assert len(found.lineage.offsets) == found.values.num_rows + 1
         assert len(tuples_of(found)) == found.values.num_rows
     assert 500 < refused < 4_000
+
+
+def test_a_map_is_a_dictionary_in_a_tuple():
+    schema = Schema.parse("h map<string,string>")
+    rows = [[{"a": "b", "c": None}], [None], [{}]]
+    found = tuples_of(decode(written(rows, 1, 1, 1, schema=schema)))
+    assert [tup["h"] for tup in found] == [row[0] for row in rows]
+
+
+def test_of_a_name_that_stands_twice_in_a_map_the_last_one_counts():
+    [tup] = tuples_of(decode(with_pairs(("a", "1"), ("a", "2"))))
+    assert tup["a"] == {"a": "2"}

@@ -9,6 +9,7 @@ from pika import BasicProperties
 
 from tests.support.raw import ODD, properties
 from tiercel.queues.broker.frames import read_properties
+from tiercel.queues.message.header_text import EXCHANGE_HEADER, published_headers
 from tiercel.queues.publishing.dead_letter_copy import dead_letter_properties, size_of
 
 REASON = "x-tiercel-reason"
@@ -105,3 +106,20 @@ def test_a_long_or_strange_reason_still_fits_a_header():
     copy = dead_letter_properties(BasicProperties(), "q", "ü\ud800" * 100_000)
     assert len(copy.headers[REASON].encode()) <= 2000
     assert copy.encode()
+
+
+def test_it_says_where_the_message_was_published_before():
+    published = published_headers("events", "order.new")
+    copy = dead_letter_properties(BasicProperties(headers={"a": "b"}), "q", "r", published)
+    assert copy.headers == {
+        "a": "b",
+        "x-tiercel-exchange": "events",
+        "x-tiercel-routing-key": "order.new",
+        REASON: "r",
+        "x-tiercel-queue": "q",
+    }
+    # It died again after it was put back: the first time counts.
+    again = dead_letter_properties(copy, "q", "again", published_headers("", "q"))
+    assert again.headers == {**copy.headers, REASON: "again"}
+    large = read_properties(properties(ODD["as large as a frame"]))
+    assert dead_letter_properties(large, "q", "r", published).headers[EXCHANGE_HEADER] == "events"

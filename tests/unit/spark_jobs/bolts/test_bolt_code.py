@@ -252,15 +252,19 @@ def test_an_emission_that_one_grouping_refuses_is_sent_to_nobody() -> None:
 
 
 class Reusing(BasicBolt):
-    """Emits one list, one array and one buffer again and again, each time with other content."""
+    """Emits one list, array, map and buffer again and again, each time with other content."""
 
-    output_fields = "numbers array<long>, deep array<array<long>>, block array<double>, raw binary"
+    output_fields = (
+        "numbers array<long>, deep array<array<long>>, block array<double>, raw binary, texts "
+        "map<string,string>"
+    )
 
     def prepare(self, config, context):
         self.numbers: list[int] = []
         self.deep: list[list[int]] = [[]]
         self.block = np.zeros(2)
         self.raw = bytearray(1)
+        self.texts: dict[str, str] = {}
 
     def execute(self, tup, collector):
         number = tup["n"]
@@ -268,7 +272,8 @@ class Reusing(BasicBolt):
         self.deep[0].append(number)
         self.block += 1
         self.raw[0] = number
-        collector.emit([self.numbers, self.deep, self.block, self.raw])
+        self.texts["n"] = str(number)
+        collector.emit([self.numbers, self.deep, self.block, self.raw, self.texts])
 
 
 class ReusingByHand(Bolt):
@@ -294,9 +299,9 @@ def test_what_is_emitted_is_what_it_was_then_whatever_the_bolt_does_to_it_later(
     pump.feed([1], [2], [3])
     pump.run()
     assert sorted(Keeping.seen) == [
-        [[1], [[1]], [1.0, 1.0], b"\x01"],
-        [[1, 2], [[1, 2]], [2.0, 2.0], b"\x02"],
-        [[1, 2, 3], [[1, 2, 3]], [3.0, 3.0], b"\x03"],
+        [[1], [[1]], [1.0, 1.0], b"\x01", {"n": "1"}],
+        [[1, 2], [[1, 2]], [2.0, 2.0], b"\x02", {"n": "2"}],
+        [[1, 2, 3], [[1, 2, 3]], [3.0, 3.0], b"\x03", {"n": "3"}],
     ]
 
 

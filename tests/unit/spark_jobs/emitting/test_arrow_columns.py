@@ -83,6 +83,12 @@ def test_columns_of_the_right_types_are_not_copied() -> None:
         ("x array<array<int>>", pa.array([[[1]], [[None], None]]), [[[1]], [[None], None]]),
         ("x array<string>", pa.array([None, None]), [None, None]),
         ("x array<string>", pa.array([[None], []]), [[None], []]),
+        (
+            "x map<string,string>",
+            pa.array([{"a": "b"}, None], pa.map_(pa.large_string(), pa.large_string())),
+            [[("a", "b")], None],
+        ),
+        ("x map<string,string>", pa.array([None]), [None]),
     ],
 )
 def test_a_column_of_the_same_kind_is_cast(
@@ -115,6 +121,17 @@ def test_a_column_of_the_same_kind_is_cast(
             pa.array([[1]], pa.list_view(pa.int64())),
             "field 'x' is a array<long>, the column is list_view",
         ),
+        (
+            "x map<string,string>",
+            pa.array([{"a": 1}], pa.map_(pa.string(), pa.int64())),
+            "field 'x' is a map<string,string>, the column is map<string, int64>",
+        ),
+        (
+            "x map<string,string>",
+            pa.array([{1: "a"}], pa.map_(pa.int64(), pa.string())),
+            "field 'x' is a map<string,string>, the column is map<int64, string>",
+        ),
+        ("x map<string,string>", [{"a": "b"}], "the column is struct<a: string>"),
         (
             "x int",
             [1 << 31],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tiercel import TopologyContext
 from tiercel.acker.ids import mix
-from tiercel.queues.schema import Schema
+from tiercel.queues.schema import TEXTS, Schema
 from tiercel.spark_jobs.errors import GroupingError
 from tiercel.spark_jobs.topology.batch_grouping import batch_chooser, rows_by_task
 from tiercel.spark_jobs.topology.grouping import (
@@ -69,6 +69,9 @@ ALL_VALUES = {
         f"array<{name}>": st.lists(st.none() | values, max_size=2)
         for name, values in VALUES.items()
     },
+    "map<string,string>": st.dictionaries(
+        st.text(max_size=2), st.none() | st.text(max_size=2), max_size=2
+    ),
     "array<array<long>>": st.lists(st.lists(whole(64), max_size=2), max_size=2),
 }
 
@@ -82,15 +85,17 @@ class BySize:
     def choose_tasks(self, task_id, values):
         assert isinstance(values, tuple)
         size = sum(
-            len(value) if isinstance(value, (str, bytes, list)) else value is not None
+            len(value) if isinstance(value, (str, bytes, list, dict)) else value is not None
             for value in values
         )
         return self.tasks[: size % (len(self.tasks) + 1)]
 
 
 def groupings(names: list[str]) -> st.SearchStrategy[Grouping]:
-    keys = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True).map(tuple)
     fixed = [Shuffle(), NoGrouping(), LocalOrShuffle(), AllTasks(), Global(), Custom(BySize())]
+    if not names:
+        return st.sampled_from(fixed)
+    keys = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True).map(tuple)
     return st.sampled_from(fixed) | keys.map(Fields) | keys.map(PartialKey)
 
 
@@ -108,7 +113,8 @@ def emissions(draw):
     identities = draw(
         st.lists(st.integers(0, (1 << 64) - 1), min_size=len(rows), max_size=len(rows))
     )
-    return schema, rows, identities, draw(groupings(names)), draw(st.integers(1, 5))
+    keys = [field.name for field in schema.fields if field.arrow != TEXTS]
+    return schema, rows, identities, draw(groupings(keys)), draw(st.integers(1, 5))
 
 
 def stream_of(schema: Schema, tasks: int) -> Stream:

@@ -88,6 +88,13 @@ def grouped(method: str, *fields) -> TopologyBuilder:
     return made
 
 
+def grouped_by_a_map() -> TopologyBuilder:
+    made = TopologyBuilder("by-a-map")
+    made.set_spout("source", Source("word string, h map<string,string>"))
+    made.set_bolt("bolt", Words()).fields_grouping("source", "word", "h")
+    return made
+
+
 WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ("a name with braces", lambda: TopologyBuilder("a{b}"), "cannot name a topology: use letters"),
     (
@@ -153,6 +160,11 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         "an unknown field",
         lambda: grouped("fields_grouping", "wort"),
         "no field 'wort' to group by; the fields are word",
+    ),
+    (
+        "a grouping by a map",
+        grouped_by_a_map,
+        "field 'h' is a map, by which nothing can be grouped",
     ),
     (
         "a fields grouping without fields",

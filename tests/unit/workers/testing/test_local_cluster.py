@@ -405,3 +405,51 @@ def test_moments_of_timeouts_are_exact_whatever_their_sum_is_as_a_float():
             assert cluster.failed("s") == []
             cluster.advance_time(0.000000001)
             assert cluster.failed("s") == [1]
+
+
+class Routed(BasicBolt):
+    """Emits what it knows of a message."""
+
+    output_fields = "body string, id string, tenant string, kind string"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["body"], tup["message_id"], tup["headers"].get("tenant"), tup["kind"]])
+
+
+def routed():
+    builder = TopologyBuilder("routed")
+    properties = {"message_id": "message_id", "headers": "headers", "type": "kind"}
+    builder.set_spout("in", QueueSpout("orders", "body string", properties=properties))
+    builder.set_bolt("route", Routed()).shuffle_grouping("in")
+    return builder.build()
+
+
+def test_a_feeder_feeds_the_properties_of_a_message():
+    feeder = feeder_for(routed(), "in")
+    feeder.feed(["a"], properties={"message_id": "m-1", "headers": {"tenant": "x"}, "type": "new"})
+    feeder.feed(["b"], properties={"headers": {}})
+    feeder.feed(["c", "m-3", {"tenant": None}, "old"])
+    with LocalCluster(with_spouts(routed(), {"in": feeder})) as cluster:
+        cluster.run_until_idle()
+        assert cluster.read_tuples("route") == [
+            ["a", "m-1", "x", "new"],
+            ["b", None, None, None],
+            ["c", "m-3", None, "old"],
+        ]
+
+
+def test_a_topology_is_completed_with_properties():
+    rows = [["a", "m-1", {"tenant": "x"}, None]]
+    assert complete_topology(routed(), {"in": rows})["route"] == [["a", "m-1", "x", None]]
+
+
+def test_properties_that_a_feeder_does_not_have_are_refused_where_they_are_fed():
+    feeder = FeederSpout("body string", properties=["message_id"])
+    with pytest.raises(BadValuesError, match="no property 'headers' here; there are message_id"):
+        feeder.feed(["a"], properties={"headers": {}})
+    with pytest.raises(BadValuesError, match="field 'message_id' is a string"):
+        feeder.feed(["a"], properties={"message_id": 5})
+    with pytest.raises(BadValuesError, match=r"one value for each of \(body string, message_id"):
+        feeder.feed(["a", "b"], properties={"message_id": "m"})
+    with pytest.raises(BadValuesError, match="there are none: name them in properties"):
+        FeederSpout("body string").feed(["a"], properties={"message_id": "m"})

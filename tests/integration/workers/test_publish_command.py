@@ -1,0 +1,152 @@
+"""``tiercel publish``: files become messages in a queue, or for an exchange."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.broker import plain_channel, take_all, unique
+from tiercel import WorkQueue, declare_queue
+from tiercel.queues.message.header_text import header_texts
+from tiercel.workers.cli.app import app
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tiercel(amqp_url, tmp_path, monkeypatch):
+    """Runs the command; returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, text=None):
+        result = CliRunner().invoke(
+            app,
+            ["publish", *arguments, "--amqp", amqp_url],
+            env={"COLUMNS": "200"},
+            input=text,
+        )
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return run
+
+
+@pytest.fixture
+def refused(amqp_url, tmp_path):
+    """Runs the command, which ends with one line; returns it."""
+
+    def run(*arguments):
+        finished = subprocess.run(
+            [sys.executable, "-m", "tiercel", "publish", *arguments, "--amqp", amqp_url],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert finished.returncode == 2, finished
+        assert "Traceback" not in finished.stderr
+        return finished.stderr
+
+    return run
+
+
+@pytest.fixture
+def exchange(amqp_url):
+    """A topic exchange, and a queue that gets what is published with order.new."""
+    name = unique("events")
+    declare_queue(amqp_url, WorkQueue(name=name))
+    with plain_channel(amqp_url) as channel:
+        channel.exchange_declare(name, "topic", durable=True)
+        channel.queue_bind(name, name, "order.*")
+        yield name
+        channel.exchange_delete(name)
+
+
+def taken(amqp_url, queue):
+    with plain_channel(amqp_url) as channel:
+        while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
+            yield message
+
+
+def test_lines_go_into_a_queue_that_is_made(amqp_url, tiercel, tmp_path):
+    queue = unique()
+    (tmp_path / "lines").write_text("a\n\nb\r\n")
+    assert f"published 2 messages to {queue}" in tiercel(queue, "lines")
+    assert f"published 1 messages to {queue}" in tiercel(queue, "-", text="c\n")
+    assert [body for body, _ in take_all(amqp_url, queue)] == [b"a", b"b", b"c"]
+
+
+def test_to_an_exchange_with_all_that_a_message_may_have(amqp_url, tiercel, tmp_path, exchange):
+    (tmp_path / "a").write_text('{"id": "m-1"}\n{"id": 7}\n')
+    (tmp_path / "b").write_text('{"id": "m-3", "more": true}')
+    options = ["--exchange", exchange, "--routing-key", "order.new", "--message-id-from", "id"]
+    options += ["--header", "tenant=a", "--header", "note=x=y", "--priority", "9"]
+    assert f"published 3 messages to {exchange}" in tiercel(*options, "a", "b")
+    found = list(taken(amqp_url, exchange))
+    assert [method.routing_key for method, _, _ in found] == ["order.new"] * 3
+    assert [properties.message_id for _, properties, _ in found] == ["m-1", "7", "m-3"]
+    for _, properties, _ in found:
+        assert (properties.delivery_mode, properties.priority) == (2, 9)
+        assert header_texts(properties.headers) == {"tenant": "a", "note": "x=y"}
+
+
+def test_without_a_message_id_each_has_one_of_its_own(amqp_url, tiercel, exchange):
+    tiercel("--exchange", exchange, "--routing-key", "order.new", "-", text="a\nb\n")
+    assert len({properties.message_id for _, properties, _ in taken(amqp_url, exchange)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["q", "f", "--routing-key", "k"], "--routing-key is for --exchange"),
+        (["--exchange", "", "f"], "--exchange needs a name"),
+        (["q"], "nothing to publish to q: name a file"),
+        (["q", "f", "--header", "a"], "--header 'a' is not NAME=VALUE"),
+        (["q", "f", "--header", "=a"], "--header: header '' cannot be the str 'a': a name has"),
+        (["q", "f", "--header", "CC=a"], "--header: the header 'CC' is a list of routing keys"),
+        (["q", "missing"], "cannot read missing: No such file"),
+        (["--exchange", "no-such", "f"], "no exchange 'no-such'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(refused, tmp_path, arguments, line):
+    (tmp_path / "f").write_text("a\n")
+    said = refused(*arguments)
+    assert line in said
+    assert said.startswith("tiercel: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "line"),
+    [
+        ("{}", "message 2: the member 'id' of the body is no text and no whole number"),
+        ('{"id": null}', "message 2: the member 'id'"),
+        ('{"id": true}', "message 2: the member 'id'"),
+        ('{"id": 1.5}', "message 2: the member 'id'"),
+        ("[1]", "message 2: the body is no JSON object"),
+        ("{", "message 2: the body is not JSON"),
+        (json.dumps({"id": "x" * 1_000_000}), "message 2: message_id has 1,000,000 bytes"),
+    ],
+)
+def test_a_body_without_a_message_id_stops_it_and_those_before_are_in_the_queue(
+    amqp_url, refused, tmp_path, bad, line
+):
+    queue = unique()
+    (tmp_path / "f").write_text(f'{{"id": "m-1"}}\n{bad}\n{{"id": "m-3"}}\n')
+    assert f"f, {line}" in refused(queue, "f", "--message-id-from", "id")
+    assert [properties.message_id for _, properties, _ in taken(amqp_url, queue)] == ["m-1"]
+
+
+def test_what_an_exchange_leads_to_no_queue_is_refused_with_the_reason(refused, tmp_path, exchange):
+    (tmp_path / "f").write_text("a\n")
+    said = refused("--exchange", exchange, "--routing-key", "invoice.new", "f")
+    assert f"message 1 was refused: exchange '{exchange}' on " in said
+    assert "leads to no queue for the routing key 'invoice.new'; bind one" in said
