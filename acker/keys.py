@@ -64,8 +64,7 @@ def as_keys(keys: list[bytes]) -> Keys:
 
 def has_key(keys: Keys) -> NDArray[np.bool_]:
     """Return which of the tuples have a key."""
-    found: NDArray[np.bool_] = keys[:, :2].any(axis=1)
-    return found
+    return (keys[:, 0] | keys[:, 1]) != 0
 
 
 def said_by(lanes: bytes) -> tuple[int, int]:

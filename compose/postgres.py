@@ -6,10 +6,12 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tiercel.compose.errors import ServiceStartError
@@ -58,14 +60,32 @@ class EmbeddedPostgres(EmbeddedServer):
     def _data(self) -> Path:
         return self.folder / "data"
 
+    def stop(self) -> None:
+        # As a plain request it would wait for its clients.
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGINT)
+        super().stop()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def kill(self) -> None:
         super().kill()
         # They have process groups of their own, and no new server starts while one is there.
         until = time.monotonic() + _ORPHANS_S
-        while self._folder is not None and _any_works_in(self._data):
+        while self._folder is not None and _working_in(self._data):
             if time.monotonic() > until:
                 raise ServiceStartError("helpers of the PostgreSQL that was killed do not end")
             time.sleep(0.01)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server and its helpers, one for each client among them."""
+        for pid in _working_in(self._data):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _configure(self) -> None:
         self._port = free_port()
@@ -146,13 +166,12 @@ def _as_other_user() -> list[str]:
     return ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
 
 
-def _any_works_in(folder: Path) -> bool:
-    """Return True if a process has this folder as its own: all of a server's do."""
+def _working_in(folder: Path) -> list[int]:
+    """The processes that have this folder as their own: all of a server's do."""
+    found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
-            try:
+            with suppress(OSError):
                 if (process / "cwd").readlink() == folder:
-                    return True
-            except OSError:
-                continue
-    return False
+                    found.append(int(process.name))
+    return found

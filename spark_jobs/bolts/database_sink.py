@@ -188,6 +188,7 @@ class DatabaseSink(Bolt):
         while not wait([writing], _LOOK_S).done:
             if time.monotonic() > until:
                 # It may still commit; the keys then say so.
+                self._writer.is_abandoned = True
                 self._writer = None
                 raise DatabaseAwayError("it does not answer")
             _hold(held, collector)

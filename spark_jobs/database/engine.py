@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    InterfaceError,
-    InternalError,
-    NoSuchModuleError,
-    OperationalError,
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from tiercel.spark_jobs.errors import TopologyError
 
@@ -24,6 +17,10 @@ _IDLE_S = 60
 # Of PostgreSQL: what passes. Serialization failures and deadlocks, locks that are not to be had,
 # a server that starts, stops or has no room, a connection that ended.
 _PASSING = ("40", "55P03", "57P", "53", "08", "25P03", "57014")
+# Of PostgreSQL: a table, a column or a right that is not there.
+_LACKING = ("42P01", "42703", "42501", "3F000")
+# Of SQLite, which has no numbers for them.
+_LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
@@ -43,7 +40,7 @@ def engine_of(url: str) -> Engine:
             )
         if kind == "sqlite":
             return _sqlite(parsed)
-    except (ArgumentError, NoSuchModuleError) as error:
+    except ArgumentError as error:
         raise TopologyError(f"no address of a database: {error}") from error
     except ModuleNotFoundError as error:
         raise TopologyError(
@@ -63,11 +60,19 @@ def passes(error: DBAPIError) -> bool:
     if isinstance(state, str):
         return state.startswith(_PASSING)
     # SQLite: locked, or its disk is full or gone. A statement that it cannot read is one too.
-    text = str(error.orig)
-    statement = ("no such table", "no such column", "has no column", "syntax error", "near ")
-    return isinstance(error, OperationalError | InternalError) and not any(
-        one in text for one in statement
+    return (
+        isinstance(error, OperationalError)
+        and not lacks(error)
+        and "syntax error" not in str(error.orig)
     )
+
+
+def lacks(error: DBAPIError) -> bool:
+    """Return True if the tables are not as they were, or not ours to write to: of all rows."""
+    state = getattr(error.orig, "sqlstate", None)
+    if isinstance(state, str):
+        return state.startswith(_LACKING)
+    return any(words in str(error.orig) for words in _LACKING_WORDS)
 
 
 def words_of(error: DBAPIError) -> str:

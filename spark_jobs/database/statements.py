@@ -14,7 +14,8 @@ NOW = {
     "postgresql": "(CAST(extract(epoch FROM now()) AS bigint))",
     "sqlite": "(CAST(strftime('%s', 'now') AS integer))",
 }
-_INSERT = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+# Both have the same methods for conflicts.
+_INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
 def claim(kind: str, keys: Table) -> Any:

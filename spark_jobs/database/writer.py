@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Engine, Table, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tiercel.spark_jobs.database.engine import passes, words_of
+from tiercel.spark_jobs.database.engine import lacks, passes, words_of
 from tiercel.spark_jobs.database.rows import (
     OTHER_MESSAGE,
     REPEATED,
@@ -60,6 +60,11 @@ class Writer:
         # Columns to the statement that writes them.
         self._puts: dict[tuple[str, ...], Any] = {}
         self._look_at = time.monotonic() + _LOOK_S
+        # SQLAlchemy forgets one that breaks while it is made.
+        self._connections: list[Any] = []
+        event.listen(engine, "connect", self._connected, insert=True)
+        # No caller waits for it any more.
+        self.is_abandoned = False
 
     def write(self, rows: Sequence[Row]) -> list[Outcome]:
         """Write the rows, and return what became of each when all of it is committed.
@@ -68,18 +73,28 @@ class Writer:
         written. Raises TableError, and DatabaseAwayError when nothing of it is known to be
         written: then call it again with the same rows.
         """
+        try:
+            return self._write(rows)
+        except DBAPIError as error:
+            self._begin_anew()
+            raise _away(error) from error
+        except TableError:
+            self._begin_anew()
+            raise
+        finally:
+            if self.is_abandoned:
+                self.close()
+
+    def _write(self, rows: Sequence[Row]) -> list[Outcome]:
         first: dict[bytes, int] = {}
         alone = [
             at
             for at, row in enumerate(rows)
             if row.key is None or first.setdefault(row.key, at) == at
         ]
-        try:
-            self._look_at_tables({tuple(row.values) for row in rows} - self._puts.keys())
-            found = dict(zip(alone, self._written([rows[at] for at in alone]), strict=True))
-            self._forget_old()
-        except DBAPIError as error:
-            raise _away(error) from error
+        self._look_at_tables({tuple(row.values) for row in rows} - self._puts.keys())
+        found = dict(zip(alone, self._written([rows[at] for at in alone]), strict=True))
+        self._forget_old()
         outcomes = []
         for at, row in enumerate(rows):
             before = at if row.key is None else first[row.key]
@@ -90,6 +105,18 @@ class Writer:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         self._engine.dispose()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    def _connected(self, connection: Any, _record: Any) -> None:
+        self._connections.append(connection)
+
+    def _begin_anew(self) -> None:
+        """Connect anew, and look at the tables, which may have been changed."""
+        self._puts.clear()
+        self._keys = None
+        self.close()
 
     def _look_at_tables(self, unseen: Collection[tuple[str, ...]]) -> None:
         """Look at the tables before the first rows with these columns."""
@@ -110,11 +137,12 @@ class Writer:
             with self._engine.begin() as connection:
                 return self._all(connection, rows)
         except Exception as error:
-            if isinstance(error, DBAPIError) and passes(error):
-                raise
             if not _is_about_a_row(error):
                 raise
         with self._engine.begin() as connection:
+            if self._kind == "postgresql":
+                # What would be found at the commit, and be no row's then.
+                connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
             return self._by_halves(connection, rows)
 
     def _by_halves(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
@@ -123,8 +151,6 @@ class Writer:
             with connection.begin_nested():
                 return self._all(connection, rows)
         except Exception as error:
-            if isinstance(error, DBAPIError) and passes(error):
-                raise
             if not _is_about_a_row(error):
                 raise
             if len(rows) == 1:
@@ -200,8 +226,8 @@ def _away(error: DBAPIError) -> Exception:
 
 
 def _is_about_a_row(error: Exception) -> bool:
-    """A user's function may raise anything for a row; our own errors are about all of them."""
-    return not isinstance(error, TableError)
+    """A user's function may raise anything for a row."""
+    return not (isinstance(error, DBAPIError) and (passes(error) or lacks(error)))
 
 
 def _reason(error: Exception) -> str:

@@ -256,7 +256,7 @@ def copy_numbers_of(tasks: Mapping[int, Rows]) -> dict[int, Ids]:
     """
     parts = [rows for rows in tasks.values() if len(rows)]
     most = 1 + max([int(rows[-1]) for rows in parts], default=0)
-    if len(parts) == 1 or sum(map(len, parts)) <= np.unique(np.concatenate(parts or [[]])).size:
+    if len(parts) <= 1 or sum(map(len, parts)) <= np.unique(np.concatenate(parts)).size:
         return {}
     seen = np.zeros(most, np.uint64)
     numbers = {}

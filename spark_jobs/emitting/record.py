@@ -30,8 +30,10 @@ class Item(Protocol):
 class Once(Protocol):
     """Executes each tuple that has a key once, over all its deliveries."""
 
-    # Counts of what it came upon, see ``running.counts``.
-    counts: Mapping[str, int]
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Counts of what it came upon, see ``running.counts``."""
+        ...
 
     def collector(self) -> Any:
         """The ``BasicRecorder`` of the step."""

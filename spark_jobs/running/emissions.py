@@ -182,7 +182,7 @@ class _Reader:
             return kind - _SMALL
         return _READERS[kind](self)
 
-    def bytes(self) -> bytes:
+    def raw(self) -> bytes:
         return self._bytes(self.number())
 
     def values(self) -> list[Any]:
@@ -209,11 +209,11 @@ _READERS: dict[int, Callable[[_Reader], Any]] = {
     _TRUE: lambda _: True,
     _INT: _Reader.number,
     _FLOAT: _Reader.double,
-    _TEXT: lambda reader: reader.bytes().decode(),
-    _BYTES: _Reader.bytes,
+    _TEXT: lambda reader: reader.raw().decode(),
+    _BYTES: _Reader.raw,
     _LIST: _Reader.values,
     _MAP: _Reader.pairs,
-    _DECIMAL: lambda reader: Decimal(reader.bytes().decode()),
+    _DECIMAL: lambda reader: Decimal(reader.raw().decode()),
     _DATE: lambda reader: date.fromordinal(reader.number()),
     _MOMENT: lambda reader: _1970 + reader.number() * _MICROSECOND,
     _UTC_MOMENT: lambda reader: _UTC_1970 + reader.number() * _MICROSECOND,

@@ -73,7 +73,7 @@ class OnceStep:
 
     def __init__(self, bolt: StatefulBolt, state: KeyValueState, record: Record) -> None:
         """Look for the tuples of the step; raises as ``StateTurn.recall`` does."""
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._state = state
         self._record = record
         state.retention_s = max(1, int(bolt.once_retention.total_seconds()))
@@ -81,6 +81,10 @@ class OnceStep:
         self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - state.retention_s
         self._collector = NotingRecorder(record)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self._counts
 
     def collector(self) -> NotingRecorder:
         return self._collector
@@ -102,7 +106,7 @@ class OnceStep:
         def once(tup: Tuple, collector: NotingRecorder) -> None:
             lanes = tup.lanes
             if lanes is None:
-                self.counts[UNKEYED] += not tup.is_tick
+                self._counts[UNKEYED] += not tup.is_tick
             else:
                 content, since = said_by(lanes)
                 known = self._known.get(lanes[:KEY_BYTES])
@@ -123,7 +127,7 @@ class OnceStep:
                 "another message with the same identity, which says something else, was processed "
                 "before: give each message an identity of its own"
             )
-        self.counts[REPEATED] += 1
+        self._counts[REPEATED] += 1
         for stream, values, task in unpack_emissions(record[_CONTENT_BYTES:]):
             if task is None:
                 collector.emit(values, stream)
@@ -131,12 +135,12 @@ class OnceStep:
                 collector.emit_direct(task, values, stream)
 
     def _doubt(self) -> None:
-        if not self.counts[UNSURE]:
+        if not self._counts[UNSURE]:
             self._record.report(
                 "a message that is older than what is remembered (once_retention = "
                 f"{self._state.retention_s} s) was processed: it may have been processed before"
             )
-        self.counts[UNSURE] += 1
+        self._counts[UNSURE] += 1
 
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:
