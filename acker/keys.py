@@ -64,7 +64,8 @@ def as_keys(keys: list[bytes]) -> Keys:
 
 def has_key(keys: Keys) -> NDArray[np.bool_]:
     """Return which of the tuples have a key."""
-    return (keys[:, 0] | keys[:, 1]) != 0
+    found: NDArray[np.bool_] = (keys[:, 0] | keys[:, 1]) != np.uint64(0)
+    return found
 
 
 def said_by(lanes: bytes) -> tuple[int, int]:

@@ -4,6 +4,8 @@ word_count          sentences from RabbitMQ, split, counted by word in a state
 arrow_word_count    the same with whole record batches, into another queue
 invoices            from queue to queue
 quotes              request and reply
+orders              into PostgreSQL, each booked once
+payments            calls over HTTP that take place once
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
 """

@@ -60,10 +60,10 @@ class QueueSpout(Spout):
     Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
     it (five minutes) has it give messages back to the broker.
 
-    With an ``identity`` a message is the same one at each delivery, also after a restart and as a
-    dead letter that was put back: ``tup.key`` is the same for each tuple of its tree then, and
-    effects take place once by it. One that has no such identity is processed as ever, without keys,
-    and counted (``no_identity``).
+    By its ``identity`` (id, header or body) a message is the same one at each delivery, also after
+    a restart and as a dead letter that was put back: ``tup.key`` is the same for each tuple of its
+    tree then, and effects take place once by it. One that has no such identity is processed as
+    ever, without keys, and counted (``no_identity``).
 
     The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
     is used as it is. Each of ``bindings`` binds it to an exchange: ``("events", "order.*")``, or
@@ -87,10 +87,8 @@ class QueueSpout(Spout):
         bindings: Sequence[Sequence[Any]] = (),
         identity: str | None = None,
     ) -> None:
-        """``format`` is text, json or bytes; by default what suits the fields. ``identity`` is
-        what a message is known by: "message_id", "header:NAME", "body", or None: by nothing.
-
-        Raises SchemaError or ValueError.
+        """``format`` is text, json or bytes; by default what suits the fields. ``identity``:
+        "message_id", "header:NAME" or "body". Raises SchemaError or ValueError.
         """
         self._queue = WorkQueue(
             name=queue,
@@ -105,11 +103,10 @@ class QueueSpout(Spout):
         self.output_fields = self.properties.after(fields)
         self._format = format
         self._prefetch = prefetch
-        # Last argument of ``expect``; -1: not called yet.
-        self._expected = -1
+        self._expected = -1  # the last argument of ``expect``; -1: not called yet
         self._consumer: Consumer | None = None
         self._decode: Decoder | None = None
-        # None: no property is named.
+        # Both None: no property is named, and no identity.
         self._read: Callable[[Delivery], list[Any]] | None = None
         self._identify: Callable[[Delivery], Identity | None] | None = None
         self._context: SpoutContext | None = None

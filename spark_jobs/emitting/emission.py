@@ -226,8 +226,8 @@ class SpoutEmitter:
                 first_lineage_of_few if len(task_output.values) <= _FEW else first_lineage_of_many
             )
             lineage = made(task_output.rows, task_output.target)
-            if (keys := task_output.spout_keys()) is not None:
-                lineage = replace(lineage, keys=keys)
+            if task_output.keys:
+                lineage = replace(lineage, keys=task_output.spout_keys())
             parts = [*parts, (task_output.schema.batch(task_output.values), lineage)]
         if len(parts) == 1:
             return parts[0]

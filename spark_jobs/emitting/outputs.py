@@ -67,10 +67,8 @@ class TaskOutput:
         self.keys.append(key)
         self.positions.append(number)
 
-    def spout_keys(self) -> Keys | None:
-        """The keys of a spout's tuples, as the bolt receives them; None if none has one."""
-        if not self.keys:
-            return None
+    def spout_keys(self) -> Keys:
+        """The keys of a spout's tuples, as the bolt receives them; at least one has one."""
         before = len(self.values) - len(self.keys)
         single = np.ones(len(self.values), np.int64)
         positions = np.array([*self.positions, *[0] * before], np.uint64)

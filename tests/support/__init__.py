@@ -37,6 +37,10 @@ chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
 marks          keys of tuples
 
+PostgreSQL:
+
+postgres       its address as its clients are told it
+
 Topologies:
 
 pump           bolt tasks in turn, in this thread, in memory

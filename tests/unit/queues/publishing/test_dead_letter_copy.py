@@ -117,6 +117,7 @@ def test_it_says_where_the_message_was_published_before():
         "x-tiercel-routing-key": "order.new",
         REASON: "r",
         "x-tiercel-queue": "q",
+        "x-tiercel-since": copy.headers["x-tiercel-since"],
     }
     # It died again after it was put back: the first time counts.
     again = dead_letter_properties(copy, "q", "again", published_headers("", "q"))
