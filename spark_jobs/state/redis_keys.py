@@ -7,15 +7,17 @@ Beside the ledger, with its hash tag and its shards; each component has, in each
                                         entries were written; tasks: the highest index of a task
                                         that ever began a turn, and one; ran: seconds that the
                                         memory of marks has run, ran_at: the server's clock then
-    state-once:COMPONENT:BUCKET hash    marks: 12 bytes of a key to when it was made (4 bytes, by
-                                        ``ran``) and its record, see ``marks`` and ``redis_marks``
+    state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to when it was made (3 bytes, by
+                                        ``ran``, in units of 16 s) and its record: 4 bytes of a
+                                        digest of what the message says, and what was emitted
     state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of who may write; calls: how
                                         many writes it has done; logged: "run step" that the
                                         undo log belongs to; in the task's home shard also
                                         attempts: drawn so far; committed, digest: "run step"
                                         and digest of the last commit
     state-undo:COMPONENT:TASK   hash    the undo log of the task's last step: field to
-                                        record, see ``undo``
+                                        record, see ``undo``; and "!" with the number of a call
+                                        that made marks to when, and their keys
 
 TASK is the index within the component. The home shard of a task holds the one fact that makes a
 commit over several shards final.

@@ -2,14 +2,14 @@
 
 Its Lua scripts, each as one typed function that returns an effect.
 
-A mark lies in one of 16,384 buckets per component and shard: hashes that stay listpacks up to 512
-marks each (hash-max-listpack-entries, 8 million marks per shard), of some 35 bytes and what the
-tuple emitted. Of a key's 16 bytes the last four choose shard and bucket, the others are its field.
+A mark lies in one of 8,192 buckets per component and shard: hashes that stay listpacks up to 512
+marks each (hash-max-listpack-entries, 4 million marks per shard), of some 28 bytes and what the
+tuple emitted. Of a key's 16 bytes the last five choose shard and bucket, the others are its field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tiercel.acker.connection.script_sources import script_source
@@ -20,8 +20,11 @@ from tiercel.spark_jobs.state.redis_keys import StateKeys
 # Marks per call that makes them.
 SLICE = 1_000
 _RECALLED_AT_ONCE = 2_000
-_BUCKETS = 1 << 14
-_FIELD = 12
+_BUCKETS = 1 << 13
+_FIELD = 11
+_KEY_BYTES = 16
+# Of the record of a call in an undo log: its kind, and when it was.
+_BEFORE_KEYS = 4
 # For so many marks that are made one bucket is looked through for old ones.
 _MARKS_PER_SWEEP = 16
 _SWEEPS = 8
@@ -33,7 +36,7 @@ Recalled = bytes | None | tuple[int, str]
 
 def mark_shard(key: bytes, shards: int) -> int:
     """The shard of a mark."""
-    return int.from_bytes(key[_FIELD : _FIELD + 2]) % shards
+    return 0 if shards == 1 else int.from_bytes(key[_FIELD : _FIELD + 2]) % shards
 
 
 class MarkShard:
@@ -62,14 +65,12 @@ class MarkShard:
         StaleTurnError, TurnAgainError.
         """
         _, _, turn_key, undo = self._keys.of(self._task)
-        run = self._keys.run
         sweeps = min(_SWEEPS, 1 + len(marks) // _MARKS_PER_SWEEP)
-        buckets = [*map(_bucket, marks), *range(self._sweep, self._sweep + sweeps)]
+        old = [bucket % _BUCKETS for bucket in range(self._sweep, self._sweep + sweeps)]
         self._sweep = (self._sweep + sweeps) % _BUCKETS
-        args: list[Any] = [*turn, number, *last, retention_s, len(marks)]
-        for key, record in marks.items():
-            args += (_logged(key), key[:_FIELD], record)
-        keys = [run, turn_key, undo, *(self._keys.bucket(one % _BUCKETS) for one in buckets)]
+        keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
+        keys += [self._keys.bucket(bucket) for bucket in old]
+        args = [*turn, number, *last, retention_s, b"".join(marks), *marks.values()]
         return self._remember(keys, args, _remembered, "remember what was applied")
 
     def recall(
@@ -90,35 +91,25 @@ class MarkShard:
         effects = []
         for start in range(0, len(keys), _RECALLED_AT_ONCE):
             part = keys[start : start + _RECALLED_AT_ONCE]
-            buckets = [self._keys.bucket(_bucket(key)) for key in part]
-            args: list[Any] = [len(others), "1" if through else ""]
-            for key in part:
-                args += (_logged(key), key[:_FIELD])
-            words = [self._keys.undo(self._task), *logs, *buckets]
+            words = [self._keys.undo(self._task), *logs, *self._buckets(part)]
+            args = [len(others), "1" if through else "", *part]
             effects.append(self._recall(words, args, read, "recall what was applied"))
         return effects
 
-    def take_back(self, turn: str, marks: Sequence[bytes]) -> RedisEffect[bool]:
-        """Take marks back that an earlier attempt has made: field in the undo log and record there,
-        in turn. Raises StaleTurnError.
+    def take_back(self, turn: str, logged: bytes, record: bytes) -> RedisEffect[bool]:
+        """Take the marks of one call back: its field in the undo log, and its record there.
+
+        Raises StaleTurnError.
         """
-        args: list[Any] = [turn]
-        buckets = []
-        for logged, record in zip(marks[::2], marks[1::2], strict=True):
-            key = logged[1:]
-            buckets.append(self._keys.bucket(_bucket(key)))
-            args += (logged, record, key[:_FIELD])
-        keys = [*self._keys.of(self._task)[2:], *buckets]
+        marks = record[_BEFORE_KEYS:]
+        made = [marks[at : at + _KEY_BYTES] for at in range(0, len(marks), _KEY_BYTES)]
+        keys = [*self._keys.of(self._task)[2:], *self._buckets(made)]
+        args = [turn, logged, record]
         return self._take_back(keys, args, _remembered, "take back what was applied")
 
-
-def _bucket(key: bytes) -> int:
-    return int.from_bytes(key[_FIELD + 2 :]) % _BUCKETS
-
-
-def _logged(key: bytes) -> bytes:
-    """Return the field of a mark in an undo log: no field of an entry begins like it."""
-    return b"!" + key
+    def _buckets(self, marks: Iterable[bytes]) -> list[str]:
+        bucket = self._keys.bucket
+        return [bucket(int.from_bytes(key[_FIELD + 2 :]) % _BUCKETS) for key in marks]
 
 
 def _remembered(verdict: int) -> bool:

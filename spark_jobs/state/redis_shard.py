@@ -91,9 +91,9 @@ class StateShard:
             # each does no harm.
             while reply[0] == _MORE:
                 args[2] = reply[1]
-                if reply[4]:
-                    mine = replace(turn, attempt=reply[1])
-                    self.marks.take_back(str(mine), reply[4]).perform()
+                mine = str(replace(turn, attempt=reply[1]))
+                for logged, record in zip(reply[4][::2], reply[4][1::2], strict=True):
+                    self.marks.take_back(mine, logged, record).perform()
                 reply = self._begin(self._keys, args, list, "begin with the state").perform()
             return self._begun(turn, reply)
 

@@ -3,7 +3,7 @@ scripts write. Pure.
 
 ``=old``   the value that was there        ``-``      nothing was there
 ``+n``     incremented by n                ``*n``     nothing was there, and it was incremented by n
-``~time``  a mark, made at that time: its field is no entry's
+``~…``     the marks of one call: its field is no entry's
 
 An increment is taken back by the opposite one and not by the old value: another task may have
 incremented the entry too.

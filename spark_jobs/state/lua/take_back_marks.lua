@@ -1,18 +1,18 @@
--- Take marks back in one shard that a commit which broke off has made.
+-- Take the marks of one call back in one shard, which belongs to a commit that broke off.
 --
 -- KEYS   turn, undo: see redis_keys.py; the bucket of each mark
--- ARGV   1 turn: "run step attempt"   then for each mark: its field in the undo log, its record
---        there, its field in the bucket
+-- ARGV   1 turn: "run step attempt"   2 field of the call in the undo log   3 its record there
 -- Reply  0 a later turn has begun   1 done
 --
 -- Must never take back what another has made since: a mark that grew old may have been made anew.
 
 local turn, undo = KEYS[1], KEYS[2]
 if redis.call('HGET', turn, 'turn') ~= ARGV[1] then return 0 end
-for i = 3, #KEYS do
-  local logged, record, field = ARGV[3 * i - 7], ARGV[3 * i - 6], ARGV[3 * i - 5]
-  local mark = redis.call('HGET', KEYS[i], field)
-  if mark and '~' .. mark:sub(1, 4) == record then redis.call('HDEL', KEYS[i], field) end
-  redis.call('HDEL', undo, logged)
+local time, keys = ARGV[3]:sub(2, 4), ARGV[3]:sub(5)
+for i = 1, #keys / 16 do
+  local field = keys:sub(16 * i - 15, 16 * i - 5)
+  local mark = redis.call('HGET', KEYS[2 + i], field)
+  if mark and mark:sub(1, 3) == time then redis.call('HDEL', KEYS[2 + i], field) end
 end
+redis.call('HDEL', undo, ARGV[2])
 return 1
