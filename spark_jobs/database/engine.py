@@ -36,7 +36,11 @@ def engine_of(url: str) -> Engine:
         kind = parsed.get_backend_name()
         if kind == "postgresql":
             return create_engine(
-                parsed, pool_size=1, max_overflow=1, connect_args=_postgresql_settings()
+                parsed,
+                pool_size=1,
+                max_overflow=1,
+                hide_parameters=True,
+                connect_args=_postgresql_settings(),
             )
         if kind == "sqlite":
             return _sqlite(parsed)

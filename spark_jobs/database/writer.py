@@ -182,9 +182,7 @@ class Writer:
         keyed = {row.key: row.content for row in rows if row.key is not None}
         if keys is None or not keyed:
             return [WRITTEN] * len(rows)
-        # In order: two transactions with the same keys wait for each other one way only.
-        wanted = [{"key": key, "content": content} for key, content in sorted(keyed.items())]
-        claimed = connection.execute(claim(self._kind, keys), wanted).scalars()
+        claimed = connection.execute(*claim(self._kind, keys, keyed)).scalars()
         fresh = {bytes(key) for key in claimed}
         then: dict[bytes, int] = {}
         before = sorted(keyed.keys() - fresh)
