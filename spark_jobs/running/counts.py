@@ -28,6 +28,10 @@ from tiercel.acker.ledger import Reply
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.spark_jobs.emitting.record import Record
 
+# The counters of a bolt that is to be once.
+ONCE_REPEATED = "once_repeated"
+ONCE_UNKEYED = "once_unkeyed"
+ONCE_UNSURE = "once_unsure"
 ACKER = "__acker"
 ACKER_TASK = 0
 _FROM = "from:"

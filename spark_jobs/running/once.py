@@ -17,14 +17,10 @@ from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.running.emissions import PastEmission, pack_emissions, unpack_emissions
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
-# The counters: tuples that were applied before; that have no key; that were not found, and whose
-# messages may be older than what is remembered.
-REPEATED = "once_repeated"
-UNKEYED = "once_unkeyed"
-UNSURE = "once_unsure"
 # Of a record: a digest of what the message says. What was emitted follows.
 _CONTENT_BYTES = 4
 
@@ -106,7 +102,7 @@ class OnceStep:
         def once(tup: Tuple, collector: NotingRecorder) -> None:
             lanes = tup.lanes
             if lanes is None:
-                self._counts[UNKEYED] += not tup.is_tick
+                self._counts[ONCE_UNKEYED] += not tup.is_tick
             else:
                 content, since = said_by(lanes)
                 known = self._known.get(lanes[:KEY_BYTES])
@@ -127,7 +123,7 @@ class OnceStep:
                 "another message with the same identity, which says something else, was processed "
                 "before: give each message an identity of its own"
             )
-        self._counts[REPEATED] += 1
+        self._counts[ONCE_REPEATED] += 1
         for stream, values, task in unpack_emissions(record[_CONTENT_BYTES:]):
             if task is None:
                 collector.emit(values, stream)
@@ -135,12 +131,12 @@ class OnceStep:
                 collector.emit_direct(task, values, stream)
 
     def _doubt(self) -> None:
-        if not self._counts[UNSURE]:
+        if not self._counts[ONCE_UNSURE]:
             self._record.report(
                 "a message that is older than what is remembered (once_retention = "
                 f"{self._state.retention_s} s) was processed: it may have been processed before"
             )
-        self._counts[UNSURE] += 1
+        self._counts[ONCE_UNSURE] += 1
 
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:

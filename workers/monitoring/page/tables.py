@@ -13,6 +13,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
+from tiercel.workers.monitoring.once import OnceRow
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
 from tiercel.workers.monitoring.wording import (
     count,
@@ -95,6 +96,10 @@ ACKER = TableKind(
         "failed by bolts", "timeouts", "late",
     ),
 )  # fmt: skip
+ONCE = TableKind(
+    title="Once",
+    columns=("component", "no identity", "applied before", "without a key", "maybe too old"),
+)
 QUEUES = TableKind(
     title="Queues",
     columns=("queue", "ready", "unacked", "delayed", "consumers", "in/s", "out/s", "dead letters"),
@@ -121,6 +126,7 @@ def tables_of(overview: Overview) -> dict[TableKind, list[Cells]]:
         BOLTS: BOLTS.rows([_bolt(row) for row in overview.bolts]),
         TASKS: TASKS.rows([_task(row) for row in _tasks_shown(overview.tasks)]),
         ACKER: ACKER.rows([_acker(overview.acker)]),
+        ONCE: ONCE.rows([_once(row) for row in overview.once]),
         QUEUES: QUEUES.rows([_queue(row) for row in overview.queues]),
         OWN: OWN.rows([_own(overview.own)]),
         ERRORS: ERRORS.rows([_error(error) for error in overview.errors]),
@@ -147,6 +153,16 @@ def _spout(row: SpoutRow) -> tuple[str, ...]:
         count(row.pending),
         seconds(row.oldest_s),
         _message(row.last_error),
+    )
+
+
+def _once(row: OnceRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        count(row.no_identity),
+        count(row.repeated),
+        count(row.unkeyed),
+        count(row.unsure),
     )
 
 

@@ -18,6 +18,7 @@ from tiercel.workers.monitoring.page.tables import (
     BOLTS,
     DEAD,
     ERRORS,
+    ONCE,
     OWN,
     QUEUES,
     SPOUTS,
@@ -88,7 +89,7 @@ class Page:
                 for name in _TILES:
                     self._tile(name)
             self._graph_box = _section("Topology").classes("tiercel-wide")
-            for kind in (SPOUTS, BOLTS, TASKS, ACKER, QUEUES, OWN):
+            for kind in (SPOUTS, BOLTS, TASKS, ACKER, ONCE, QUEUES, OWN):
                 self._table(kind)
             with _section("Depths, the last three hours"):
                 self._depths = (

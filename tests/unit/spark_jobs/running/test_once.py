@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
 from tiercel.queues.message.identity import Identity
-from tiercel.spark_jobs.running.once import REPEATED, UNKEYED, UNSURE
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 
 
@@ -96,7 +96,7 @@ def test_a_message_that_comes_again_changes_no_state_and_those_below_get_what_th
     assert sorted(Receive.received) == first
     assert counts(pump) == {"a": 2, "b": 2}
     assert len(pump.acked) == 4
-    assert counted(pump)[REPEATED] == 4
+    assert counted(pump)[ONCE_REPEATED] == 4
 
 
 def test_without_once_it_counts_again() -> None:
@@ -104,7 +104,7 @@ def test_without_once_it_counts_again() -> None:
     for _ in range(2):
         send(pump, ("1", "a b a"))
     assert counts(pump) == {"a": 4, "b": 2}
-    assert not {REPEATED, UNKEYED, UNSURE} & counted(pump).keys()
+    assert not {ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE} & counted(pump).keys()
 
 
 def test_a_message_that_failed_below_is_counted_once() -> None:
@@ -131,7 +131,7 @@ def test_a_tuple_that_raised_was_not_applied() -> None:
     assert not [one for one in Receive.received if one[0] == "bad"]
     send(pump, ("1", "a bad"))
     assert counts(pump) == {"a": 1}
-    assert counted(pump)[REPEATED] == 1
+    assert counted(pump)[ONCE_REPEATED] == 1
     assert len(pump.failed) == 2
 
 
@@ -140,7 +140,7 @@ def test_a_message_without_an_identity_counts_each_time_and_is_counted() -> None
     for _ in range(2):
         send(pump, (None, "a b"), ("1", "b"))
     assert counts(pump) == {"a": 2, "b": 3}
-    assert counted(pump)[UNKEYED] == 4
+    assert counted(pump)[ONCE_UNKEYED] == 4
 
 
 def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
@@ -159,16 +159,16 @@ def test_a_message_older_than_what_is_remembered_is_counted_and_told() -> None:
     now = int(datetime.now(UTC).timestamp())
     pump = Pump(topology())
     send(pump, (Identity(b"1", since=now - 3600), "a"))
-    assert counted(pump)[UNSURE] == 0
+    assert counted(pump)[ONCE_UNSURE] == 0
     send(pump, (Identity(b"2", since=now - 2 * 86_400), "a b"))
     assert counts(pump) == {"a": 2, "b": 1}
-    assert counted(pump)[UNSURE] == 2
+    assert counted(pump)[ONCE_UNSURE] == 2
     [error] = pump.metrics.errors()
     assert "older than what is remembered" in error.message
     # One that is remembered is no matter of doubt, however old it is.
     send(pump, (Identity(b"2", since=now - 2 * 86_400), "a b"))
     assert counts(pump) == {"a": 2, "b": 1}
-    assert counted(pump)[UNSURE] == 2
+    assert counted(pump)[ONCE_UNSURE] == 2
 
 
 class Emits(StatefulBolt):
