@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
+
+import pyarrow as pa
 
 from tiercel.acker.keys import KEY_BYTES, said_by
 from tiercel.queues.errors import SchemaError
@@ -23,6 +26,20 @@ from tiercel.spark_jobs.state.key_value import KeyValueState
 
 # Of a record: a digest of what the message says. What was emitted follows.
 _CONTENT_BYTES = 4
+_UNKNOWN = bytes(_CONTENT_BYTES)
+# Of a tuple's lanes: see ``acker.keys.said_by``.
+_SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
+_CONTENT = slice(KEY_BYTES + 4, KEY_BYTES + 8)
+_AS_OLD_AS_ITS_DELIVERY = bytes(4)
+_LONG = 1 << 63
+# Types of columns whose values have one type in Python, and need no look but at their size.
+_PLAIN = {
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.bool_(): bool,
+    pa.int64(): int,
+    pa.float64(): float,
+}
 
 
 class NotingRecorder(BasicRecorder, BasicCollector):
@@ -31,6 +48,8 @@ class NotingRecorder(BasicRecorder, BasicCollector):
     def __init__(self, record: Record) -> None:
         super().__init__(record)
         self.noted: list[PastEmission] = []
+        # Of each stream, the types of values that leave no doubt; None: look at each value.
+        self._types = {name: _types_of(one.schema) for name, one in self._streams.items()}
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         tasks = super().emit(values, stream)
@@ -45,19 +64,30 @@ class NotingRecorder(BasicRecorder, BasicCollector):
         """Return what was noted; raises BadValuesError for a value that does not fit its stream:
         found later, it would be remembered.
         """
+        noted = self.noted
+        if all(self._fits(stream, values) for stream, values, _ in noted):
+            with suppress(UnicodeEncodeError):
+                return pack_emissions(noted)
         try:
-            for stream, values, _ in self.noted:
+            for stream, values, _ in noted:
                 self._streams[stream].schema.check(values)
         except SchemaError as error:
             raise BadValuesError(f"stream {stream!r}: {error}") from error
         try:
-            return pack_emissions(self.noted)
+            return pack_emissions(noted)
         except TypeError:
             plain = [
                 PastEmission(stream, _plain(self._streams[stream].schema, values), task)
-                for stream, values, task in self.noted
+                for stream, values, task in noted
             ]
             return pack_emissions(plain)
+
+    def _fits(self, stream: str, values: Sequence[Any]) -> bool:
+        """Return True if the values fit without a doubt."""
+        types = self._types[stream]
+        if types is None or types != list(map(type, values)):
+            return False
+        return int not in types or all(-_LONG <= one < _LONG for one in values if type(one) is int)
 
     def _kept(self, stream: str, values: Sequence[Any]) -> Sequence[Any]:
         output_stream = self._streams[stream]
@@ -86,16 +116,19 @@ class OnceStep:
         return self._collector
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+        marks = self._state.marks
+        known = self._known
+
         def apply(tup: Tuple, collector: NotingRecorder) -> None:
             """Execute, and remember it: if one of the two raises, neither has taken place."""
             collector.noted = []
             execute(tup, collector)
             lanes = tup.lanes
             if lanes is not None:
-                content, _ = said_by(lanes)
-                record = content.to_bytes(_CONTENT_BYTES) + collector.packed()
-                self._state.marks[lanes[:KEY_BYTES]] = record
-                self._known[lanes[:KEY_BYTES]] = record
+                # The digest of what the message says, as it stands in the lanes.
+                record = lanes[_CONTENT] + (collector.packed() if collector.noted else b"")
+                key = lanes[:KEY_BYTES]
+                marks[key] = known[key] = record
 
         applying = self._state.guarded(apply)
 
@@ -104,21 +137,20 @@ class OnceStep:
             if lanes is None:
                 self._counts[ONCE_UNKEYED] += not tup.is_tick
             else:
-                content, since = said_by(lanes)
-                known = self._known.get(lanes[:KEY_BYTES])
-                if known is not None:
-                    self._repeat(content, collector, known)
+                before = known.get(lanes[:KEY_BYTES])
+                if before is not None:
+                    self._repeat(lanes[_CONTENT], collector, before)
                     return
-                if 0 < since < self._oldest:
+                if lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY and said_by(lanes)[1] < self._oldest:
                     self._doubt()
             applying(tup, collector)
 
         return once
 
-    def _repeat(self, content: int, collector: NotingRecorder, record: bytes) -> None:
+    def _repeat(self, content: bytes, collector: NotingRecorder, record: bytes) -> None:
         """Emit what the tuple emitted when it was applied."""
-        then = int.from_bytes(record[:_CONTENT_BYTES])
-        if content and then and content != then:
+        then = record[:_CONTENT_BYTES]
+        if content != then and _UNKNOWN not in (content, then):
             raise OtherMessageError(
                 "another message with the same identity, which says something else, was processed "
                 "before: give each message an identity of its own"
@@ -137,6 +169,11 @@ class OnceStep:
                 f"{self._state.retention_s} s) was processed: it may have been processed before"
             )
         self._counts[ONCE_UNSURE] += 1
+
+
+def _types_of(schema: Schema) -> list[type] | None:
+    types = [_PLAIN.get(column.arrow) for column in schema.fields]
+    return None if None in types else [one for one in types if one is not None]
 
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:

@@ -49,8 +49,11 @@ class MarkReader:
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, Recalled]:
         parts: dict[int, list[bytes]] = {}
-        for key in keys:
-            parts.setdefault(mark_shard(key, len(self._shards)), []).append(key)
+        if len(self._shards) == 1:
+            parts[0] = list(keys)
+        else:
+            for key in keys:
+                parts.setdefault(mark_shard(key, len(self._shards)), []).append(key)
         effects = [
             effect
             for shard, part in parts.items()

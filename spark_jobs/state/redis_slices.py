@@ -33,8 +33,11 @@ def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
     for one, by in writes.increments.items():
         increments.setdefault(shard_of(one, shards), {})[one] = by
     marks: dict[int, dict[bytes, bytes]] = {}
-    for key, record in writes.marks.items():
-        marks.setdefault(mark_shard(key, shards), {})[key] = record
+    if shards == 1 and writes.marks:
+        marks[0] = dict(writes.marks)
+    else:
+        for key, record in writes.marks.items():
+            marks.setdefault(mark_shard(key, shards), {})[key] = record
     return {
         shard: Writes(
             puts=puts.get(shard, {}),
