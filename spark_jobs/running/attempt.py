@@ -92,9 +92,8 @@ class Attempt:
                 self.turn(self._longest_wait())
             self._patiently(self._committer.finish)
         except (RedisUnavailableError, TurnAgainError) as error:
-            log.warning("task %d begins again: %s", self.task, error, extra={"event": "task_again"})
-            # By chance: two tasks in each other's way must not go on so in step.
-            self._stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)
+            log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
+            self._stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
             return False
         return True
 
