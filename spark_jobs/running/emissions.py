@@ -23,12 +23,18 @@ _DATE, _MOMENT, _UTC_MOMENT = range(10, 13)
 # From here on: 0 to 63, and from there on: texts of 0 to 127 bytes.
 _SMALL = 0x40
 _SHORT = 0x80
+# So many values have a head of one byte.
+_FEW = 16
 _DIRECT = 1
 _NAMED = 2
 _DOUBLE = struct.Struct("<d")
 _1970 = datetime(1970, 1, 1)  # noqa: DTZ001 - of moments that have no zone
 _UTC_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+# A ``PastEmission`` as a plain tuple.
+Noted = tuple[str, Sequence[Any], int | None]
 
 
 class PastEmission(NamedTuple):
@@ -40,19 +46,27 @@ class PastEmission(NamedTuple):
     task: int | None = None
 
 
-def pack_emissions(emissions: Iterable[PastEmission]) -> bytes:
+def pack_emissions(emissions: Iterable[Noted]) -> bytes:
     """Raises TypeError for a value that is of none of the known types."""
     out = bytearray()
+    writers = _WRITERS
     for stream, values, task in emissions:
-        named = stream != DEFAULT_STREAM
-        _put_number(out, len(values) << 2 | (_NAMED if named else 0) | (task is not None))
-        if task is not None:
-            _put_number(out, task)
-        if named:
-            _put_text(out, stream)
+        if task is None and stream == DEFAULT_STREAM and len(values) < _FEW:
+            out.append(len(values) << 3)
+        else:
+            _put_head(out, stream, len(values), task)
         for value in values:
-            _WRITERS.get(type(value), _refuse)(out, value)
+            writers.get(type(value), _refuse)(out, value)
     return bytes(out)
+
+
+def _put_head(out: bytearray, stream: str, width: int, task: int | None) -> None:
+    named = stream != DEFAULT_STREAM
+    _put_number(out, width << 2 | (_NAMED if named else 0) | (task is not None))
+    if task is not None:
+        _put_number(out, task)
+    if named:
+        _put_text(out, stream)
 
 
 def unpack_emissions(packed: bytes) -> list[PastEmission]:

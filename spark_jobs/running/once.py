@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
 from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
-from tiercel.spark_jobs.running.emissions import PastEmission, pack_emissions, unpack_emissions
+from tiercel.spark_jobs.running.emissions import Noted, pack_emissions, unpack_emissions
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
 # Of a record: a digest of what the message says. What was emitted follows.
@@ -47,27 +46,31 @@ class NotingRecorder(BasicRecorder, BasicCollector):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        self.noted: list[PastEmission] = []
-        # Of each stream, the types of values that leave no doubt; None: look at each value.
+        # As a ``PastEmission``, and plain: there are so many.
+        self.noted: list[Noted] = []
+        # Of each stream, the types of values that leave no doubt but for the size of whole numbers,
+        # and where these are.
         self._types = {name: _types_of(one.schema) for name, one in self._streams.items()}
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         tasks = super().emit(values, stream)
-        self.noted.append(PastEmission(stream, self._kept(stream, values)))
+        self.noted.append((stream, self._kept(stream, values), None))
         return tasks
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         super().emit_direct(task, values, stream)
-        self.noted.append(PastEmission(stream, self._kept(stream, values), task))
+        self.noted.append((stream, self._kept(stream, values), task))
 
     def packed(self) -> bytes:
         """Return what was noted; raises BadValuesError for a value that does not fit its stream:
         found later, it would be remembered.
         """
         noted = self.noted
-        if all(self._fits(stream, values) for stream, values, _ in noted):
-            with suppress(UnicodeEncodeError):
+        if self._fits(noted):
+            try:
                 return pack_emissions(noted)
+            except UnicodeEncodeError:
+                pass  # the look at each value says which one
         try:
             for stream, values, _ in noted:
                 self._streams[stream].schema.check(values)
@@ -77,17 +80,21 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             return pack_emissions(noted)
         except TypeError:
             plain = [
-                PastEmission(stream, _plain(self._streams[stream].schema, values), task)
+                (stream, _plain(self._streams[stream].schema, values), task)
                 for stream, values, task in noted
             ]
             return pack_emissions(plain)
 
-    def _fits(self, stream: str, values: Sequence[Any]) -> bool:
-        """Return True if the values fit without a doubt."""
-        types = self._types[stream]
-        if types is None or types != list(map(type, values)):
-            return False
-        return int not in types or all(-_LONG <= one < _LONG for one in values if type(one) is int)
+    def _fits(self, noted: list[Noted]) -> bool:
+        """Return True if all fit without a doubt. No comprehension: most often there is one."""
+        for stream, values, _ in noted:
+            types, whole = self._types[stream]
+            if types != list(map(type, values)):
+                return False
+            for at in whole:
+                if not -_LONG <= values[at] < _LONG:
+                    return False
+        return True
 
     def _kept(self, stream: str, values: Sequence[Any]) -> Sequence[Any]:
         output_stream = self._streams[stream]
@@ -119,33 +126,27 @@ class OnceStep:
         marks = self._state.marks
         known = self._known
 
-        def apply(tup: Tuple, collector: NotingRecorder) -> None:
-            """Execute, and remember it: if one of the two raises, neither has taken place."""
-            collector.noted = []
-            execute(tup, collector)
-            lanes = tup.lanes
-            if lanes is not None:
-                # The digest of what the message says, as it stands in the lanes.
-                record = lanes[_CONTENT] + (collector.packed() if collector.noted else b"")
-                key = lanes[:KEY_BYTES]
-                marks[key] = known[key] = record
-
-        applying = self._state.guarded(apply)
-
         def once(tup: Tuple, collector: NotingRecorder) -> None:
+            """Execute, and remember it: if one of the two raises, neither has taken place."""
             lanes = tup.lanes
             if lanes is None:
                 self._counts[ONCE_UNKEYED] += not tup.is_tick
-            else:
-                before = known.get(lanes[:KEY_BYTES])
-                if before is not None:
-                    self._repeat(lanes[_CONTENT], collector, before)
-                    return
-                if lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY and said_by(lanes)[1] < self._oldest:
-                    self._doubt()
-            applying(tup, collector)
+                execute(tup, collector)
+                return
+            key = lanes[:KEY_BYTES]
+            before = known.get(key)
+            if before is not None:
+                self._repeat(lanes[_CONTENT], collector, before)
+                return
+            if lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY and said_by(lanes)[1] < self._oldest:
+                self._doubt()
+            collector.noted = noted = []
+            execute(tup, collector)
+            # The digest of what the message says, as it stands in the lanes.
+            record = lanes[_CONTENT]
+            marks[key] = known[key] = record + collector.packed() if noted else record
 
-        return once
+        return self._state.guarded(once)
 
     def _repeat(self, content: bytes, collector: NotingRecorder, record: bytes) -> None:
         """Emit what the tuple emitted when it was applied."""
@@ -171,9 +172,9 @@ class OnceStep:
         self._counts[ONCE_UNSURE] += 1
 
 
-def _types_of(schema: Schema) -> list[type] | None:
+def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:
     types = [_PLAIN.get(column.arrow) for column in schema.fields]
-    return None if None in types else [one for one in types if one is not None]
+    return types, [at for at, one in enumerate(types) if one is int]
 
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:
