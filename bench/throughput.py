@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,10 +73,15 @@ def moment(progress: Sequence[tuple[float, float]], done: float) -> float:
     raise BenchError(f"only {before[1]:,.0f} of {done:,.0f} were done")
 
 
-def drain(topology: Running, kind: str, count: int) -> Drained:
+def drain(
+    topology: Running,
+    kind: str,
+    count: int,
+    publish: Callable[[Settings, str, Iterator[bytes]], int] = fill,
+) -> Drained:
     """Empty a queue of ``count`` sentences with a topology that is warm."""
     topology.turn(State.DEACTIVATED)
-    fill(topology.settings, topology.queue, sentences(count))
+    publish(topology.settings, topology.queue, sentences(count))
     acked_before = topology.reading.last().acked
     words_before = topology.executed()
     counted_before = topology.counted()

@@ -86,9 +86,12 @@ class CountBatch(ArrowBolt):
             self._counts.clear()
 
 
-def word_count(kind: str, split: AnyBolt, count: AnyBolt, config: Config) -> Topology:
+def word_count(
+    kind: str, split: AnyBolt, count: AnyBolt, config: Config, properties: Sequence[str] = ()
+) -> Topology:
     builder = TopologyBuilder(f"bench-{kind}", config)
-    builder.set_spout("sentences", ObservedSpout(f"bench-{kind}", fields="sentence string"))
+    spout = ObservedSpout(f"bench-{kind}", fields="sentence string", properties=properties)
+    builder.set_spout("sentences", spout)
     builder.set_bolt("split", split, parallelism=2).shuffle_grouping("sentences")
     builder.set_bolt("count", count, parallelism=2).fields_grouping("split", "word")
     return builder.build()
@@ -104,6 +107,16 @@ def arrow() -> Topology:
 
 def untracked() -> Topology:
     return word_count("untracked", SplitSentence(), WordCount(), Config(ackers=0))
+
+
+def unnamed() -> Topology:
+    return word_count("unnamed", SplitSentence(), WordCount(), Config())
+
+
+def named() -> Topology:
+    """The same with a message's properties in each tuple."""
+    names = ["message_id", "headers", "timestamp", "routing_key", "delivery_count"]
+    return word_count("named", SplitSentence(), WordCount(), Config(), names)
 
 
 # The variable that tells each process the shape of ``shaped``, as JSON.

@@ -7,7 +7,8 @@ Any client that knows RabbitMQ's way of request and reply can ask: it names a qu
     channel.basic_publish("", "quotes", b'{"item": "hood", "pieces": 2}', properties)
 
 A request is acked when the broker has its answer. An answer that no queue takes any more, because
-its client is gone, fails; after the delivery limit its request is a dead letter.
+its client is gone, fails; after the delivery limit its request is a dead letter. A direct reply
+(``amq.rabbitmq.reply-to``) goes through no queue: one that comes too late is dropped.
 """
 
 from __future__ import annotations

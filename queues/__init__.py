@@ -9,6 +9,7 @@ formats      from the body of a message to the values of a tuple
 json_text    JSON, bounded
 decimals     exact or refused
 schema       typed columns in Spark's DDL
+values       Python's values for columns, and back
 inbox        what waits for each bolt task
 bodies       from the values of a tuple to the body of a message
 publishing   messages into a queue; dead letters

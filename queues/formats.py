@@ -27,7 +27,8 @@ import pyarrow as pa
 from tiercel.queues.decimals import MISFITS, decimal_for
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.json_text import read_json
-from tiercel.queues.schema import TEXTS, Schema
+from tiercel.queues.schema import Schema
+from tiercel.queues.values import TEXTS
 
 Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]

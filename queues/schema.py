@@ -9,7 +9,7 @@ https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -17,11 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.queues.decimals import MISFITS, decimal_for
+from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
-
-# Texts by name, such as the headers of a message.
-TEXTS = pa.map_(pa.string(), pa.string())
+from tiercel.queues.values import MOMENT, SURELY, TEXTS, exactly
 
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
@@ -42,7 +40,7 @@ _FLAT: dict[str, pa.DataType] = {
     "real": pa.float32(),
     "double": pa.float64(),
     "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp": MOMENT,
     "timestamp_ntz": pa.timestamp("us"),
 }
 # Types of which Arrow takes every value, or every value within the column's bits.
@@ -82,14 +80,18 @@ class Field:
 
     @cached_property
     def _exactly(self) -> Callable[[Any], Any] | None:
-        return _exactly(self.arrow)
+        return exactly(self.arrow)
+
+    @cached_property
+    def _surely(self) -> Callable[[Any], bool] | None:
+        return SURELY.get(self.arrow)
 
     def fits(self, value: Any) -> bool:
         """Return True if Arrow takes the value (or None) for this column.
 
         A fraction of a microsecond for the common types.
         """
-        if value is None:
+        if value is None or (self._surely is not None and self._surely(value)):
             return True
         known = _PYTHON.get(self.arrow)
         if known is not None and type(value) is known:
@@ -188,52 +190,12 @@ class Schema:
         return ", ".join(f"{field.name} {field.type}" for field in self.fields)
 
 
-def python_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as tuples have them."""
-    values: list[Any] = column.to_pylist()
-    if column.type != TEXTS:
-        return values
-    return [None if pairs is None else dict(pairs) for pairs in values]
-
-
 def _shown(value: Any) -> str:
     try:
         return f"{value!r:.50}"
     except ValueError:
         # an integer of more than 4,300 digits, somewhere in it
         return "that is too long to be shown"
-
-
-def _exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that makes of a value one that Arrow takes as it is, or raises one of
-    UNFIT; None if nothing has to.
-    """
-    if pa.types.is_decimal(type_):
-        return _unless_none(decimal_for(type_))
-    if type_ == TEXTS:
-        return _unless_none(_pairs)
-    if not pa.types.is_list(type_):
-        return None
-    inner = _whole if pa.types.is_integer(type_.value_type) else _exactly(type_.value_type)
-    return (
-        None if inner is None else _unless_none(lambda values: [inner(value) for value in values])
-    )
-
-
-def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else function(value)
-
-
-def _pairs(texts: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(texts, Mapping):
-        raise TypeError("not a mapping")  # Arrow takes pairs too, also of a name that stands twice
-    return list(texts.items())
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError("not an integer")  # Arrow would cut the fraction off
-    return value
 
 
 def _split(ddl: str) -> list[str]:

@@ -18,6 +18,7 @@ from pika.exceptions import ChannelClosedByBroker
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import PRECONDITION_FAILED
 from tiercel.queues.broker.connection import connected, translate
+from tiercel.queues.errors import ExchangeMissingError
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +116,16 @@ def _declare(connection: Any, address: Address, binding: Binding) -> str | None:
             return said[1]
         if error.reply_code not in (PRECONDITION_FAILED, _ACCESS_REFUSED):
             raise translate(error, address) from error
-    else:
-        return binding.type
-    # It has other properties, or may not be made by this user: then it must be there.
-    _look(connection, address, binding.exchange)
-    return None
+        # It has other properties, or may not be made by this user: then it must be there.
+        try:
+            _look(connection, address, binding.exchange)
+        except ExchangeMissingError:
+            if error.reply_code == PRECONDITION_FAILED:
+                # There is no such type.
+                raise translate(error, address) from error
+            raise
+        return None
+    return binding.type
 
 
 def find_exchange(amqp_url: str, exchange: str, patience: timedelta = timedelta(0)) -> None:

@@ -51,7 +51,7 @@ class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
     def encode(self) -> list[bytes]:
         """Return the pieces of the wire form, as ``BasicProperties.encode`` does."""
         if not isinstance(self.headers, Headers):
-            return list(super().encode())
+            return super().encode()  # type: ignore[no-any-return] # pika is not typed
         empty = b"".join(BasicProperties(**{**vars(self), "headers": {}}).encode())
         start, end = _table(empty) or (0, 0)
         table = self.headers.wire

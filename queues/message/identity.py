@@ -11,11 +11,13 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
+from tiercel.queues.broker.headers import Headers
 from tiercel.queues.message.header_text import SINCE_HEADER, header_texts
 
 # What a spout may name a message by.
 WANTED = '"message_id", "header:NAME" or "body"'
 _HEADER = "header:"
+_MARK = SINCE_HEADER.encode()
 
 
 class Identity(NamedTuple):
@@ -95,8 +97,12 @@ def _since(properties: Any) -> int:
     """
     told = [properties.timestamp]
     headers = properties.headers
-    if headers and (mark := headers.get(SINCE_HEADER)):
+    # To look is cheaper than to read them.
+    if headers is not None and not (isinstance(headers, Headers) and _MARK not in headers.wire):
+        mark = headers.get(SINCE_HEADER)
         told.append(int(mark) if str(mark).isdecimal() else None)
+    if told == [None]:
+        return 0
     now = time.time()
     known = [since for since in told if isinstance(since, int) and 0 < since < now]
     return min(known, default=0)

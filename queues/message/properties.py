@@ -12,12 +12,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from tiercel.queues.errors import BadPropertyError, SchemaError
-from tiercel.queues.message.header_text import (
-    EXCHANGE_HEADER,
-    ROUTING_KEY_HEADER,
-    header_texts,
-    near_text,
-)
+from tiercel.queues.message.header_text import header_texts, near_text, published_with
 
 _LARGEST_COUNT = (1 << 31) - 1
 
@@ -131,14 +126,9 @@ def _routing_key(arrived: Arrived, _queue: str) -> str:
 
 def _published_with(arrived: Arrived) -> tuple[str | bytes, str | bytes]:
     """Return exchange and routing key; of a message that was put back, those of its first time."""
-    headers = arrived.properties.headers
-    if arrived.exchange or not headers:
-        return arrived.exchange, arrived.routing_key
-    first = headers.get(EXCHANGE_HEADER)
-    if not isinstance(first, str):
-        return arrived.exchange, arrived.routing_key
-    routing_key = headers.get(ROUTING_KEY_HEADER)
-    return first, routing_key if isinstance(routing_key, (str, bytes)) else ""
+    # What the broker says counts for more than what a header says.
+    first = None if arrived.exchange else published_with(arrived.properties.headers)
+    return first or (arrived.exchange, arrived.routing_key)
 
 
 def _headers(arrived: Arrived, _queue: str) -> dict[str, str | None]:

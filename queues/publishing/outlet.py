@@ -171,7 +171,7 @@ class Outlet:
                 message.routing_key,
                 message.body,
                 message.properties,
-                mandatory=True,
+                mandatory=message.mandatory,
             )
         except (AMQPError, ValueError, struct.error) as error:
             # pika encodes all of it before it sends any of it: the broker has seen nothing.

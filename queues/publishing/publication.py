@@ -10,6 +10,9 @@ from pika import BasicProperties
 
 from tiercel.queues.errors import QueuesError
 
+# RabbitMQ's names for the channels of clients that wait for direct replies.
+_DIRECT_REPLY = "amq.rabbitmq.reply-to."
+
 Done = Callable[[QueuesError | None], None]
 
 
@@ -30,6 +33,15 @@ class Publication:
     def place(self) -> str:
         """The queue or the exchange that it goes to, in words."""
         return f"exchange {self.exchange!r}" if self.exchange else f"queue {self.routing_key!r}"
+
+    @property
+    def mandatory(self) -> bool:
+        """RabbitMQ is to return it if no queue takes it.
+
+        A direct reply goes straight to its client, through no queue: RabbitMQ delivers it, and
+        would return it all the same.
+        """
+        return bool(self.exchange) or not self.routing_key.startswith(_DIRECT_REPLY)
 
     def unroutable(self, where: object) -> str:
         """Return why it came back from the broker ``where``, and what to do."""

@@ -96,11 +96,11 @@ class Publisher:
         with self._lock:
             unconfirmed = Unconfirmed()
             run = secrets.token_hex(8)
-            source = _checked(messages)
+            source = iter(messages)
             count = 0
             while True:
                 try:
-                    message = next(source, None)
+                    message = _next(source, count + 1)
                 except Exception:
                     self._wait(unconfirmed, on_confirmed, 0, 0)
                     raise
@@ -132,13 +132,8 @@ class Publisher:
             run = secrets.token_hex(8)
             for index, message in enumerate(messages):
                 done = fates.done(index)
-                size = len(message.body)
-                if size > MAX_BODY_BYTES:
-                    done(
-                        MessageTooLargeError(
-                            f"the message has {size} bytes, the limit is {MAX_BODY_BYTES}"
-                        )
-                    )
+                if len(message.body) > MAX_BODY_BYTES:
+                    done(MessageTooLargeError(f"the message {_too_large(message)}"))
                 else:
                     self._outlet.submit(_publication(message, f"{run}-{index}", done))
             return self._await(fates)
@@ -243,14 +238,15 @@ def _refused(unconfirmed: Unconfirmed, error: QueuesError) -> QueuesError:
     return refusal
 
 
-def _checked(messages: Iterable[OutgoingMessage]) -> Iterator[OutgoingMessage]:
-    for number, message in enumerate(messages, 1):
-        size = len(message.body)
-        if size > MAX_BODY_BYTES:
-            raise MessageTooLargeError(
-                f"message {number} has {size} bytes, the limit is {MAX_BODY_BYTES}"
-            )
-        yield message
+def _next(source: Iterator[OutgoingMessage], number: int) -> OutgoingMessage | None:
+    message = next(source, None)
+    if message is not None and len(message.body) > MAX_BODY_BYTES:
+        raise MessageTooLargeError(f"message {number} {_too_large(message)}")
+    return message
+
+
+def _too_large(message: OutgoingMessage) -> str:
+    return f"has {len(message.body)} bytes, the limit is {MAX_BODY_BYTES}"
 
 
 def _publication(message: OutgoingMessage, message_id: str, done: Done) -> Publication:

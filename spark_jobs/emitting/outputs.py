@@ -14,7 +14,8 @@ import pyarrow as pa
 from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
-from tiercel.queues.schema import TEXTS, Schema
+from tiercel.queues.schema import Schema
+from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser

@@ -113,6 +113,10 @@ def test_a_bolt_pays_only_for_what_it_has(bolt, never):
     assert entered(way_of_one_word(counted_by(bolt)), *never) == []
 
 
+def test_properties_that_are_not_named_are_not_looked_at():
+    assert entered(way_of_one_word(counted_by(Look())), "queues/message/") == []
+
+
 def test_a_bolt_with_a_state_has_it_on_the_way():
     way = way_of_one_word(word_count.topology())
     assert entered(way, *STATES)

@@ -21,6 +21,30 @@ QueueName = Annotated[
     str, typer.Argument(help="the queue whose dead letters they are, without .dead")
 ]
 
+Places = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[QUEUE] FILES...",
+        help="the queue, declared if there is none; then text files, one message per line, - for "
+        "standard input. With --exchange there is no queue",
+    ),
+]
+Exchange = Annotated[str | None, typer.Option(help="publish to this exchange, which must be there")]
+RoutingKey = Annotated[
+    str, typer.Option(metavar="KEY", help="with --exchange: the routing key of all messages")
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="a header of all messages; repeat it for more"),
+]
+Priority = Annotated[int | None, typer.Option(min=0, max=255, help="the priority of all messages")]
+MessageIdFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD", help="bodies are JSON objects, of which this member is the message id"
+    ),
+]
+
 dead_letters = typer.Typer(
     help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True
 )
@@ -33,35 +57,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def publish(  # noqa: PLR0913 - a command has its options
-    places: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[QUEUE] FILES...",
-            help="the queue, declared if there is none; then text files, one message per line, -"
-            " for standard input. With --exchange there is no queue",
-        ),
-    ],
+    places: Places,
     *,
     whole: Annotated[bool, typer.Option("--whole", help="one message per file")] = False,
-    exchange: Annotated[
-        str | None, typer.Option(help="publish to this exchange, which must be there")
-    ] = None,
-    routing_key: Annotated[
-        str, typer.Option(metavar="KEY", help="with --exchange: the routing key of all messages")
-    ] = "",
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="a header of all messages; repeat it for more"),
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option(min=0, max=255, help="the priority of all messages")
-    ] = None,
-    message_id_from: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD", help="bodies are JSON objects, of which this member is the message id"
-        ),
-    ] = None,
+    exchange: Exchange = None,
+    routing_key: RoutingKey = "",
+    header: Header = None,
+    priority: Priority = None,
+    message_id_from: MessageIdFrom = None,
     amqp: Amqp = None,
 ) -> None:
     """Publish files into a queue or to an exchange; each message is confirmed by the broker."""

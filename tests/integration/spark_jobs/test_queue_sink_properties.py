@@ -236,11 +236,16 @@ class Answering:
         self._done.set()
         self._thread.join(60)
 
+    @property
+    def told(self):
+        """Number of requests that were acked, and reasons of those that failed."""
+        return len(self._cluster.acked("requests")), self._cluster.fail_reasons("requests")
+
 
 def test_requests_of_pika_s_rpc_client_are_answered(amqp_url):
     declare_queue(amqp_url, WorkQueue(name="quotes"))
     with (
-        Answering(amqp_url),
+        Answering(amqp_url) as answering,
         RpcClient(amqp_url, "quotes") as client,
         RpcClient(amqp_url, "quotes", direct=True) as direct,
     ):
@@ -249,6 +254,7 @@ def test_requests_of_pika_s_rpc_client_are_answered(amqp_url):
             assert client.ask(item="hood", pieces=pieces) == {"total": total, "error": None}
             assert direct.ask(item="hood", pieces=pieces) == {"total": total, "error": None}
         assert client.ask(item="drum", pieces=1)["error"] == "no such item, or no pieces"
+        wait_until(lambda: answering.told == (7, []), message="each answered once, and acked")
 
 
 def test_a_topology_hands_on_what_it_was_given(amqp_url, queue):

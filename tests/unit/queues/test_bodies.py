@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tiercel.queues.bodies import json_body, plain_body
 from tiercel.queues.formats import decoder_for
-from tiercel.queues.schema import Schema, python_values
+from tiercel.queues.schema import Schema
+from tiercel.queues.values import python_values
 
 EVERYTHING = Schema.parse(
     "s string, b binary, t boolean, i8 tinyint, i64 bigint, f float, d double, day date, "

@@ -463,3 +463,37 @@ def test_emissions_over_several_steps_are_anchored_to_edges_of_their_own() -> No
     pump.run()
     assert sorted(pump.acked) == sorted(roots)
     assert pump.ledger.pending() == 0
+
+
+class Hold(Bolt):
+    """Holds the first tuple until the second one comes."""
+
+    output_fields = "first map<string,string>, second map<string,string>"
+
+    def __init__(self) -> None:
+        self.held: Any = None
+
+    def execute(self, tup, collector):
+        if self.held is None:
+            self.held = tup
+            return
+        collector.emit([self.held["headers"], tup["headers"]], [self.held, tup])
+        collector.ack(self.held)
+        collector.ack(tup)
+
+
+def test_a_held_tuple_has_its_map_in_another_process_too() -> None:
+    seen: list[tuple[Any, ...]] = []
+    builder = TopologyBuilder("hold", Config())
+    builder.set_spout("in", Source("headers map<string,string>"))
+    builder.set_bolt("hold", Hold()).shuffle_grouping("in")
+    sink = type("Sink", (Joined,), {"seen": seen})()
+    builder.set_bolt("sink", sink).shuffle_grouping("hold")
+    pump = Pump(builder.build())
+    pump.feed([{"a": "ä", "none": None}])
+    pump.run()
+    pump.take_over()
+    pump.feed([{}])
+    pump.run()
+    assert seen == [({"a": "ä", "none": None}, {})]
+    assert len(pump.acked) == 2
