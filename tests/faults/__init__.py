@@ -11,5 +11,6 @@ catalogue  the faults by name
 report     the table that is printed at the end
 memory     memory of the processes, for the soak
 deadly     the topology of the messages that kill or hang
+booked     the topology of effects that take place once
 burdens    the topologies of slow work, of odd messages, and of an executor that vanishes
 """
