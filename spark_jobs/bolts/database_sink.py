@@ -30,6 +30,9 @@ except ModuleNotFoundError as error:
 _MODES = ("insert", "upsert")
 # Between two looks at a write that lasts: the timeouts of its tuples begin anew.
 _LOOK_S = 1.0
+# A write that is not answered for so long is tried over another connection: this one may be half
+# open.
+_SILENCE_S = 60.0
 _SHORTEST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 
@@ -184,9 +187,10 @@ class DatabaseSink(Bolt):
         """
         if self._writer is None:
             self._writer = Writer(engine_of(self._address), self._settings())
+        began = time.monotonic()
         writing = _begun(partial(self._writer.write, rows))
         while not wait([writing], _LOOK_S).done:
-            if time.monotonic() > until:
+            if time.monotonic() > min(until, began + _SILENCE_S):
                 # It may still commit; the keys then say so.
                 self._writer.is_abandoned = True
                 self._writer = None
