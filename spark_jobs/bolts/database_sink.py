@@ -90,7 +90,7 @@ class DatabaseSink(Bolt):
         self.once = once
         self.once_retention = once_retention
         self._patience_s = float(patience_secs)
-        self._held: list[Tuple] = []
+        self._held: list[tuple[Tuple, Row]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
         """Connects with its first tuple. Raises TopologyError for an address that is none."""
@@ -107,20 +107,21 @@ class DatabaseSink(Bolt):
         self._writer: Writer | None = None
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
-        """Keep it until ``flush``. A tick writes nothing."""
+        """Keep it until ``flush``; a tuple that lacks a field fails here. A tick writes nothing."""
         if tup.is_tick:
             collector.ack(tup)
             return
-        self._held.append(tup)
+        self._held.append((tup, self._row(tup)))
 
     def flush(self, collector: OutputCollector) -> None:
         """Write the rows in one transaction, and ack or fail each tuple when it is committed."""
-        held = self._held
+        rows = [row for _, row in self._held]
+        held = [tup for tup, _ in self._held]
         self._held = []
         if not held:
             return
         try:
-            outcomes = self._written(held, collector)
+            outcomes = self._written(rows, held, collector)
         except Exception as error:  # noqa: BLE001 - a table that is not as it should be, or a user's function
             collector.report_error(error)
             for tup in held:
@@ -158,9 +159,10 @@ class DatabaseSink(Bolt):
                 f"{self.once_retention}) were written: they may have been written before"
             )
 
-    def _written(self, held: Sequence[Tuple], collector: OutputCollector) -> list[Outcome]:
+    def _written(
+        self, rows: Sequence[Row], held: Sequence[Tuple], collector: OutputCollector
+    ) -> list[Outcome]:
         """Write; return what became of each. Waits for a database that is away."""
-        rows = [self._row(tup) for tup in held]
         until = time.monotonic() + self._patience_s
         wait_s = _SHORTEST_WAIT_S
         said = False

@@ -204,6 +204,21 @@ def test_some_fields_go_into_columns_of_other_names(database):
     assert database.rows() == [(1, "a"), (2, "b")]
 
 
+def test_a_tuple_that_lacks_a_field_fails_alone(database):
+    feeder = FeederSpout(fields="id long, name string", streams={"other": "id long"})
+    builder = TopologyBuilder("rows")
+    builder.set_spout("in", feeder)
+    out = builder.set_bolt("out", database.sink(fields=["id", "name"]))
+    out.shuffle_grouping("in").shuffle_grouping("in", stream="other")
+    with LocalCluster(builder.build(), Config()) as cluster:
+        feeder.feed([1, "a"], 1)
+        feeder.feed([2], 2, stream="other")
+        cluster.run_until_idle()
+        assert cluster.acked("in") == [1]
+        assert "there is no field 'name'" in cluster.fail_reasons("in")[0]
+    assert database.rows() == [(1, "a")]
+
+
 def test_values_of_all_types_come_back_from_their_columns(postgres_url):
     database = Database(postgres_url)
     database.run(f"DROP TABLE {database.table}")
