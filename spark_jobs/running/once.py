@@ -140,7 +140,8 @@ class OnceStep:
                 return
             if lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY and said_by(lanes)[1] < self._oldest:
                 self._doubt()
-            collector.noted = noted = []
+            noted: list[Noted] = []
+            collector.noted = noted
             execute(tup, collector)
             # The digest of what the message says, as it stands in the lanes.
             record = lanes[_CONTENT]
