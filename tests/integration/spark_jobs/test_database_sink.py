@@ -372,7 +372,7 @@ def lost():
     """Numbers of replies that were lost, by how many passed before."""
     found = []
     yield found
-    assert len(found) < 8 or (found[0] == 1 and found[-1] == 0), "all of a commit, up to its end"
+    assert len(found) < 8 or found[:3] == [1, 1, 1], "in the beginning of a commit at least"
 
 
 @pytest.mark.parametrize("after", range(8))
