@@ -31,8 +31,9 @@ from tiercel.spark_jobs.database.tables import TableError, key_columns, keys_tab
 # A user's function: writes what belongs to some rows, in the open transaction.
 Write = Callable[[Connection, Sequence[Any]], None]
 
-# Keys that one look for old ones deletes at most, and the time between two looks.
-_FORGOTTEN = 5_000
+# Keys that one look for old ones deletes at most, more than a step writes; and the time between two
+# looks.
+_FORGOTTEN = 10_000
 _LOOK_S = 60.0
 
 
@@ -200,9 +201,10 @@ class Writer:
         retention_s = self._settings.retention_s
         if keys is None or retention_s is None or time.monotonic() < self._look_at:
             return
-        self._look_at = time.monotonic() + _LOOK_S
         with self._engine.begin() as connection:
-            connection.execute(forget(self._kind, keys, retention_s, _FORGOTTEN))
+            gone = connection.execute(forget(self._kind, keys, retention_s, _FORGOTTEN)).rowcount
+        # Where there were as many as that, there are more: after the next write.
+        self._look_at = 0.0 if gone >= _FORGOTTEN else time.monotonic() + _LOOK_S
 
 
 def _same(row: Row, first: Row, outcome: Outcome) -> Outcome:

@@ -289,6 +289,18 @@ def errors(monkeypatch):
     return found
 
 
+def test_many_old_keys_are_forgotten_write_by_write(database, monkeypatch):
+    monkeypatch.setattr(writer, "_FORGOTTEN", 7)
+    monkeypatch.setattr(writer, "_LOOK_S", 0.0)
+    with Running(database.sink(once_retention=timedelta(hours=1))) as running:
+        running.send(*([n, "a"] for n in range(20)))
+        monkeypatch.setattr(writer, "_LOOK_S", 3600.0)
+        database.run(f"UPDATE {database.keys} SET written_at = written_at - 3601")
+        for n in range(20, 24):
+            running.send([n, "b"])
+    assert database.number_of_keys() == 4
+
+
 def test_a_message_older_than_what_is_remembered_is_told(database, errors):
     old = int((datetime.now(UTC) - timedelta(days=30)).timestamp())
     with Running(database.sink()) as running:
