@@ -186,7 +186,9 @@ def _heading(head: bytes) -> _Heading:
     """All chunks on one route begin with the same bytes."""
     schema = pa.ipc.read_schema(pa.py_buffer(head))
     fields = list(schema)
-    keyed = len(fields) > 2 and fields[-3].name == _KEYS and fields[-3].type == _KEY
+    keyed = len(fields) > 2 and fields[-3].name == _KEYS
+    if keyed and fields[-3].type != _KEY:
+        raise BadChunkError(f"its keys are of the type {str(fields[-3].type)[:50]}")
     values = fields[: -3 if keyed else -2]
     leaves = [leaf_of(field.type) for field in values]
     for field, leaf in zip(values, leaves, strict=True):
