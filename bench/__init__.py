@@ -11,6 +11,7 @@ throughput   sentences per second; contest: those of the peers
 latency      from the scheduled time to the ack
 slow         slow work: how near to work / tasks, and what waits beside it
 limited      how near to a rate limit, and what waits beside a limited tenant
+calls        messages through a bolt that calls a web server, many at once and one by one
 batches      rows into a database, one transaction per batch and one per row
 ledger       bytes per root, updates per second
 inbox        what appends and hops cost; steps: a whole step of one tuple

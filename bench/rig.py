@@ -209,12 +209,14 @@ class Running:
 
 
 @contextmanager
-def running(kind: str, settings: Settings, *, timed: bool = False) -> Iterator[Running]:
-    """Start the topology, and end it in order with the block.
+def running(
+    kind: str, settings: Settings, *, timed: bool = False, module: str = "bench.topologies"
+) -> Iterator[Running]:
+    """Start the topology of a module, and end it in order with the block.
 
     Its queue is deleted then, and its Redis emptied.
     """
-    name = f"bench.topologies:{kind}"
+    name = f"{module}:{kind}"
     queue = f"bench-{kind}"
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = ProbeResults(Path(folder))

@@ -10,7 +10,7 @@ from tiercel.queues.spout import Spout, overrides_last
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Habits:
-    """What bolts count on in a spout."""
+    """The part of a spout's ways that bolts count on."""
 
     # It has a message again at the time that a bolt asks for.
     retries_later: bool

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from tiercel.queues.column_values import Check, check_for
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import BadBodyError, SchemaError
-from tiercel.queues.formats import Decoder, absence, object_in, shown
+from tiercel.queues.formats import Decoder, Format, absence, object_in, shown
 from tiercel.queues.json_text import read_json
 from tiercel.queues.schema import Field, Schema
 
@@ -39,6 +39,7 @@ _FLAT: Mapping[Any, str] = {
     datetime: "timestamp",
 }
 _SAID_CHARACTERS = 300
+_DEFAULT_FIELDS = "body string"
 
 
 def fields_of(model: type[Any]) -> str:
@@ -47,6 +48,18 @@ def fields_of(model: type[Any]) -> str:
     Raises SchemaError for what is no model, and for a field of a dataclass that no column holds.
     """
     return ", ".join(f"`{name}` {_ddl(column)}" for name, column in _columns(model).items())
+
+
+def body_fields(fields: str | None, model: type[Any] | None, format_: Format | None) -> str:
+    """Return the columns of a body, given in DDL or by a model; by default one of text.
+
+    Raises SchemaError, and ValueError for both.
+    """
+    if model is None:
+        return fields or _DEFAULT_FIELDS
+    if fields is not None or format_ not in (None, "json"):
+        raise ValueError("a model takes the place of fields, and its bodies are JSON")
+    return fields_of(model)
 
 
 def model_decoder(model: type[Any]) -> Decoder:

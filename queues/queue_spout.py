@@ -18,11 +18,11 @@ from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
-from tiercel.queues.models import model_decoder
+from tiercel.queues.models import body_fields, model_decoder
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
-from tiercel.queues.spout_checks import body_fields, check_settings, refusal_of
+from tiercel.queues.spout_checks import check_settings, refusal_of
 
 # The counter of messages that have no identity, where one was asked for.
 NO_IDENTITY = "no_identity"
@@ -80,15 +80,15 @@ class QueueSpout(Spout):
     itself: one that is not wanted any more is unbound by hand.
     """
 
-    # Until it is opened.
+    # Made by ``open``.
+    _task = -1
+    _context: SpoutContext | None = None
     _consumer: Consumer | None = None
     _decode: Decoder | None = None
     # Both None: no property is named, and no identity.
     _read: Callable[[Delivery], list[Any]] | None = None
     _identify: Callable[[Delivery], Identity | None] | None = None
-    _context: SpoutContext | None = None
-    _task = -1
-    # Last argument of ``expect``; -1: not called yet.
+    # The last argument of ``expect``; -1: not called yet.
     _expected = -1
 
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
@@ -96,15 +96,15 @@ class QueueSpout(Spout):
         queue: str,
         fields: str | None = None,
         *,
-        properties: Sequence[str] | Mapping[str, str] = (),
         model: type[Any] | None = None,
         format: Format | None = None,  # noqa: A002 - reads best where it is used
+        properties: Sequence[str] | Mapping[str, str] = (),
+        bindings: Sequence[Sequence[Any]] = (),
+        identity: str | None = None,
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
-        bindings: Sequence[Sequence[Any]] = (),
-        identity: str | None = None,
     ) -> None:
         """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
         place ``model`` is a dataclass or a pydantic model, which validates each body.

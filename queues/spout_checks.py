@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.message.identity import identity_reader
-from tiercel.queues.models import fields_of
-
-_DEFAULT_FIELDS = "body string"
-
-
-def body_fields(fields: str | None, model: type[Any] | None, format_: str | None) -> str:
-    """Return the columns of the bodies. Raises SchemaError, and ValueError for a model beside
-    something that it stands for.
-    """
-    if model is None:
-        return fields or _DEFAULT_FIELDS
-    if fields is not None or format_ not in {None, "json"}:
-        raise ValueError("a model takes the place of fields, and its bodies are JSON")
-    return fields_of(model)
 
 
 def check_settings(queue: WorkQueue, prefetch: int, identity: str | None) -> None:

@@ -11,7 +11,8 @@ from functools import partial
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.reject import Reject
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder, Failing
+from tiercel.spark_jobs.bolts.verdicts import Failing
+from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.execution import flush_bolt

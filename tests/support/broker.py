@@ -137,8 +137,8 @@ class Desk:
         return self.some(1, timeout)[0]
 
     def some(self, limit=1000, timeout=30):
-        """What is there, once something is. Who asks without a pause takes the interpreter from
-        the threads that it waits for.
+        """Take all that is there, once something is. Asking without a pause would take the
+        interpreter from the threads that are waited for.
         """
         return wait_until(lambda: self.consumer.get(limit), timeout, message="a delivery")
 

@@ -15,6 +15,7 @@ from typing import Any
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.message.identity import identity_reader
+from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.message.writing import write_properties
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.schema import Schema
@@ -38,15 +39,10 @@ _MESSAGE = Schema.parse("exchange string, routing_key string, properties binary,
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedMessage:
-    """A message that a ``QueueSink`` would have published."""
-
-    body: bytes
-    # Empty: the default exchange, where the routing key is the name of the queue.
-    exchange: str
-    routing_key: str
-    # As pika has them: ``properties.headers``, ``properties.message_id``, ...
-    properties: Any
+class PublishedMessage(OutgoingMessage):
+    """A message that a ``QueueSink`` would have published: ``body``, ``exchange`` (empty for a
+    queue), ``routing_key``, and ``properties`` as pika has them (``properties.headers``).
+    """
 
     def json(self) -> Any:
         """Return the value of a JSON body. Raises ValueError."""
