@@ -18,8 +18,8 @@ import pytest
 
 from tests.faults import booked
 from tests.faults.catalogue import FAULTS as OF_THE_MATRIX
-from tests.faults.load import Load
 from tests.faults.wired import Wired
+from tests.support.load import Load
 from tests.support.postgres import libpq
 from tests.support.proxy import Proxy
 from tests.support.servers import Servers, embedded_postgres

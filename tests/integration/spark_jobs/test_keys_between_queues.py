@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from tiercel import (
     Publisher,
     QueueSink,
     QueueSpout,
+    RetryLater,
     RetryPolicy,
     StatefulBolt,
     TopologyBuilder,
@@ -133,3 +135,37 @@ def test_a_dead_letter_that_is_put_back_has_the_keys_that_it_had(amqp_url, queue
         emitted = cluster.read_tuples("end")
     assert {body for body, _ in emitted} == {"a"}
     assert len({key for _, key in emitted}) == 1
+
+
+class Later(BasicBolt):
+    """Wants each message later, the first time."""
+
+    output_fields = "key string"
+    seen: ClassVar[set[bytes]] = set()
+
+    def execute(self, tup, collector):
+        if tup.key not in self.seen:
+            self.seen.add(tup.key)
+            raise RetryLater(0.2, "busy", blame=False)
+        collector.emit([tup.key.hex()])
+
+
+@pytest.mark.parametrize("identity", ["message_id", "header:order", "body"])
+def test_a_message_that_is_wanted_later_keeps_its_keys(amqp_url, queue, identity):
+    """It was counted before a bolt wanted it later; it is not counted again."""
+    Later.seen.clear()
+    builder = TopologyBuilder("later")
+    builder.set_spout("in", QueueSpout(queue, identity=identity))
+    builder.set_bolt("count", Count()).fields_grouping("in", "body")
+    builder.set_bolt("end", Later()).shuffle_grouping("count")
+    with LocalCluster(builder.build(), Config(extra={"amqp_url": amqp_url})) as cluster:
+        published(amqp_url, queue, (b"a", {"message_id": "m-1", "headers": {"order": 17}}))
+
+        def ran():
+            cluster.run_until_idle()
+            return cluster.acked("in")
+
+        wait_until(ran, 30, "it to come again")
+        assert cluster.state("count") == {"a": 1}
+        assert len(cluster.retried_later("in")) == 1
+        assert len(cluster.read_tuples("end")) == 1
