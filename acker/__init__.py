@@ -1,6 +1,7 @@
 """The acker: pending tuple trees, and their ends. An ack-val reaches zero in lua/apply.lua.
 
 ids           the 64-bit mix, edge ids derived with it, root ids drawn
+keys          what a tuple is known by over all deliveries of its message
 ledger        the contract of the ledger and its feed
 work          one call's work in canonical form, its digest
 memory        the ledger in memory

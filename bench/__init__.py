@@ -18,6 +18,7 @@ inbox        what appends and hops cost; steps: a whole step of one tuple
 state        what a StatefulBolt's state costs
 tuples       microseconds per tuple, and where they go
 properties   what the properties of a message cost
+once         what it costs that effects take place once, and rows per second into PostgreSQL
 growth       throughput by the size of trees, bolts in a row, messages, tasks, shards
 standby      start, and idleness
 scaling      a model of what grows past one machine, with the costs above

@@ -90,10 +90,11 @@ class CountBatch(ArrowBolt):
 
 
 def word_count(
-    kind: str, split: AnyBolt, count: AnyBolt, config: Config, properties: Sequence[str] = ()
+    kind: str, split: AnyBolt, count: AnyBolt, config: Config, **settings: Any
 ) -> Topology:
+    """``settings`` are more of the spout's."""
     builder = TopologyBuilder(f"bench-{kind}", config)
-    spout = ObservedSpout(f"bench-{kind}", fields="sentence string", properties=properties)
+    spout = ObservedSpout(f"bench-{kind}", fields="sentence string", **settings)
     builder.set_spout("sentences", spout)
     builder.set_bolt("split", split, parallelism=2).shuffle_grouping("sentences")
     builder.set_bolt("count", count, parallelism=2).fields_grouping("split", "word")
@@ -119,7 +120,21 @@ def unnamed() -> Topology:
 def named() -> Topology:
     """The same with a message's properties in each tuple."""
     names = ["message_id", "headers", "timestamp", "routing_key", "delivery_count"]
-    return word_count("named", SplitSentence(), WordCount(), Config(), names)
+    return word_count("named", SplitSentence(), WordCount(), Config(), properties=names)
+
+
+class WordCountOnce(WordCount):
+    once = True
+
+
+def repeatedly() -> Topology:
+    """Each word counts each time that its message is delivered."""
+    return word_count("repeatedly", SplitSentence(), WordCount(), Config())
+
+
+def once() -> Topology:
+    """Each word counts once, by the id of its message."""
+    return word_count("once", SplitSentence(), WordCountOnce(), Config(), identity="message_id")
 
 
 # The variable that tells each process the shape of ``shaped``, as JSON.

@@ -3,6 +3,7 @@
 embedded      all embedded services together
 rabbitmq      a private RabbitMQ
 redis_server  a private Redis or Valkey
+postgres      a private PostgreSQL
 server        what embedded servers have in common: folder, readiness, restart
 guard         child processes that cannot outlive this one
 ports         free loopback ports

@@ -53,6 +53,16 @@ def find_redis() -> Path | None:
     return None
 
 
+def find_postgres() -> Path | None:
+    """The server itself, of the newest version: Debian's has no name on the PATH."""
+    places = Path("/").glob("usr/lib/postgresql/*/bin/postgres")
+    newest = max(places, key=lambda path: float(path.parent.parent.name), default=None)
+    if newest is not None:
+        return newest
+    found = shutil.which("postgres")
+    return Path(found) if found is not None else None
+
+
 def find_java() -> Path | None:
     """A Java that is new enough for Spark."""
     found = shutil.which("java")
@@ -79,6 +89,7 @@ def find_system_program(name: str) -> Path | None:
 _FINDERS: dict[str, Callable[[], Path | None]] = {
     "rabbitmq-server": find_rabbitmq,
     "redis-server": find_redis,
+    "postgresql": find_postgres,
     "java": find_java,
     "python-venv": find_venv,
     "docker": lambda: find_system_program("dockerd"),
@@ -93,6 +104,7 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "rabbitmq-server": ("rabbitmq-server",),
     "redis-server": ("redis-server", "valkey-server"),
+    "postgresql": ("postgresql",),
     "java": ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
     "python-venv": (
         f"python{sys.version_info.major}.{sys.version_info.minor}-venv",

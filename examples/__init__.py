@@ -7,6 +7,8 @@ webhooks            from a queue to web servers, hundreds at once, so many per s
 bulk_insert         from a queue into a database, one transaction per batch
 model               a model that is given batches, loaded once per process
 quotes              request and reply
+orders              into PostgreSQL, each booked once
+payments            calls over HTTP that take place once
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
 """

@@ -2,6 +2,7 @@
 
 spout          the contract of a spout; write your own from it
 queue_spout    the built-in one: tuples from a RabbitMQ queue
+spout_checks   its settings, and what it refuses
 habits         what bolts count on in a spout
 consuming      a message is opened, and acked or rejected in the end
 message        what a message has beside its body

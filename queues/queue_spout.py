@@ -14,14 +14,18 @@ from tiercel.queues.consuming.consumer import Consumer
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.verbs import Later
-from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
+from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.models import body_fields, model_decoder
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
+from tiercel.queues.spout_checks import check_settings, refusal_of
+
+# The counter of messages that have no identity, where one was asked for.
+NO_IDENTITY = "no_identity"
 
 
 class MessageId(NamedTuple):
@@ -32,6 +36,10 @@ class MessageId(NamedTuple):
     task: int
     epoch: int
     tag: int
+
+
+# A message, its values, and what it is known by.
+_Decoded = tuple[MessageId, list[Any], Identity | None]
 
 
 class QueueSpout(Spout):
@@ -60,6 +68,10 @@ class QueueSpout(Spout):
     Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
     it (five minutes) has it give messages back to the broker.
 
+    By its ``identity`` (id, header or body) a message is the same one at each delivery: the tuples
+    of its tree have the same keys then (``tup.key``), by which effects take place once. One that
+    has no such identity is processed as ever, without keys, and counted (``no_identity``).
+
     The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
     is used as it is. Each of ``bindings`` binds it to an exchange: ``("events", "order.*")``, or
     ``("events", {"format": "pdf"})`` for a headers exchange, or ``("events",)`` for a fanout
@@ -73,8 +85,9 @@ class QueueSpout(Spout):
     _context: SpoutContext | None = None
     _consumer: Consumer | None = None
     _decode: Decoder | None = None
-    # None: no property is named.
+    # Both None: no property is named, and no identity.
     _read: Callable[[Delivery], list[Any]] | None = None
+    _identify: Callable[[Delivery], Identity | None] | None = None
     # The last argument of ``expect``; -1: not called yet.
     _expected = -1
 
@@ -87,6 +100,7 @@ class QueueSpout(Spout):
         format: Format | None = None,  # noqa: A002 - reads best where it is used
         properties: Sequence[str] | Mapping[str, str] = (),
         bindings: Sequence[Sequence[Any]] = (),
+        identity: str | None = None,
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
@@ -95,8 +109,8 @@ class QueueSpout(Spout):
         """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
         place ``model`` is a dataclass or a pydantic model, which validates each body.
 
-        ``format`` is text, json or bytes; by default what suits the fields. Raises SchemaError or
-        ValueError.
+        ``format`` is text, json or bytes; by default what suits the fields. ``identity``:
+        "message_id", "header:NAME" or "body". Raises SchemaError or ValueError.
         """
         self._queue = WorkQueue(
             name=queue,
@@ -109,10 +123,13 @@ class QueueSpout(Spout):
         self.body_fields = body_fields(fields, model, format)
         self.output_fields = self.properties.after(self.body_fields)
         self.changing_fields = self.properties.changing
+        self.identity = identity
         self._model = model
         self._format = format
         self._prefetch = prefetch
-        self._check()
+        check_settings(self._queue, prefetch, identity)
+        self.decoder()
+        Schema.parse(self.output_fields)
 
     @property
     def queue(self) -> WorkQueue:
@@ -131,6 +148,7 @@ class QueueSpout(Spout):
         self._task = context.task_id
         self._expected = -1
         self._decode = self.decoder()
+        self._identify = None if self.identity is None else identity_reader(self.identity)
         self._read = self.properties.reader(self._queue.name) if self.properties.columns else None
         settings = ConsumerSettings(
             queue=replace(self._queue, held=context.held),
@@ -156,7 +174,7 @@ class QueueSpout(Spout):
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emits the next message that can be decoded."""
         while found := self._decoded(collector, 1):
-            if self._emit(collector, *found[0]):
+            if self._emit(collector, found[0]):
                 return
 
     def next_tuples(self, collector: SpoutCollector, limit: int) -> None:
@@ -164,12 +182,15 @@ class QueueSpout(Spout):
         found = self._decoded(collector, limit)
         if not found:
             return
-        msg_ids, rows = zip(*found, strict=True)
+        msg_ids, rows, identities = zip(*found, strict=True)
         try:
-            collector.emit_all(rows, msg_ids)
+            if self.identity is None:
+                collector.emit_all(rows, msg_ids)
+            else:
+                collector.emit_all(rows, msg_ids, identities=identities)
         except Exception:  # noqa: BLE001 - one by one it is seen which of them is to blame
-            for msg_id, values in found:
-                self._emit(collector, msg_id, values)
+            for one in found:
+                self._emit(collector, one)
 
     def check(self) -> None:
         """Raises BrokerRefusedError when an operator must act: a refused login, a queue that does
@@ -195,7 +216,7 @@ class QueueSpout(Spout):
     def reject(self, msg_id: MsgId, reason: str) -> None:
         _, epoch, tag = _message_id(msg_id)
         self._started.dead_letter(epoch, tag, f"rejected: {reason}")
-        self._count_rejected()
+        self._count("rejected", 1)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
         _, epoch, tag = _message_id(msg_id)
@@ -214,39 +235,24 @@ class QueueSpout(Spout):
             self._consumer.stop(grace)
             self._consumer = None
 
-    def _check(self) -> None:
-        """Raise SchemaError or ValueError for settings that would fail in a worker."""
-        queue = self._queue
-        if not queue.name or len(queue.dead.encode()) > 255:
-            raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue.name[:50]!r}")
-        if not 1 <= self._prefetch <= 65535:
-            raise ValueError(f"prefetch must be 1 to 65535, not {self._prefetch}")
-        if queue.delivery_limit < 1:
-            raise ValueError(f"delivery_limit must be at least 1, not {queue.delivery_limit}")
-        if queue.bindings and not queue.declare:
-            raise ValueError(
-                "declare=False leaves the queue as it is, and bindings bind it: leave one out"
-            )
-        self.decoder()
-        Schema.parse(self.output_fields)
-
     @property
     def _started(self) -> Consumer:
         if self._consumer is None:
             raise RuntimeError("open the spout first")
         return self._consumer
 
-    def _decoded(self, collector: SpoutCollector, limit: int) -> list[tuple[MessageId, list[Any]]]:
+    def _decoded(self, collector: SpoutCollector, limit: int) -> list[_Decoded]:
         """The next messages, as far as they can be decoded, but for an empty list at least one
         while there are any.
         """
         consumer = self._consumer
         decode = self._decode
         read = self._read
+        identify = self._identify
         task = self._task
         if consumer is None or decode is None:
             raise RuntimeError("open the spout first")
-        decoded: list[tuple[MessageId, list[Any]]] = []
+        decoded: list[_Decoded] = []
         while not decoded and (deliveries := consumer.get(limit)):
             for delivery in deliveries:
                 msg_id = MessageId(task, delivery.epoch, delivery.tag)
@@ -254,15 +260,22 @@ class QueueSpout(Spout):
                     values = decode(delivery.body)
                     if read is not None:
                         values += read(delivery)
-                    decoded.append((msg_id, values))
+                    identity = None if identify is None else identify(delivery)
+                    decoded.append((msg_id, values, identity))
                 except Exception as error:  # noqa: BLE001 - a message harms itself alone
                     self._refuse(collector, msg_id, error)
+        if identify is not None:
+            self._count(NO_IDENTITY, sum(known is None for _, _, known in decoded))
         return decoded
 
-    def _emit(self, collector: SpoutCollector, msg_id: MessageId, values: list[Any]) -> bool:
+    def _emit(self, collector: SpoutCollector, one: _Decoded) -> bool:
         """False if the values do not fit: then the message is refused."""
+        msg_id, values, identity = one
         try:
-            collector.emit(values, msg_id)
+            if identity is None:
+                collector.emit(values, msg_id)
+            else:
+                collector.emit(values, msg_id, identity=identity)
         except Exception as error:  # noqa: BLE001 - a grouping may raise anything; a message harms itself alone
             self._refuse(collector, msg_id, error)
             return False
@@ -272,20 +285,11 @@ class QueueSpout(Spout):
         reason = refusal_of(error)
         self._started.dead_letter(msg_id.epoch, msg_id.tag, reason)
         collector.report_error(f"message dead-lettered: {reason}")
-        self._count_rejected()
+        self._count("rejected", 1)
 
-    def _count_rejected(self) -> None:
-        if self._context is not None:
-            self._context.count("rejected", 1)
-
-
-def refusal_of(error: Exception) -> str:
-    """Return why a message is dead-lettered that could not be decoded, or not be emitted."""
-    if isinstance(error, (BadBodyError, BadPropertyError)):
-        return str(error)
-    if isinstance(error, ValueError):
-        return f"does not fit the fields: {error}"
-    return f"could not be emitted: {type(error).__name__}: {error}"
+    def _count(self, counter: str, number: int) -> None:
+        if self._context is not None and number:
+            self._context.count(counter, number)
 
 
 def _message_id(msg_id: MsgId) -> MessageId:

@@ -16,6 +16,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from tiercel.queues.message.identity import Identified
+
 MsgId = Hashable
 
 
@@ -77,7 +79,11 @@ class SpoutCollector(Protocol):
     """
 
     def emit(
-        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+        self,
+        values: Sequence[Any],
+        msg_id: MsgId | None = None,
+        stream: str = "default",
+        identity: Identified | None = None,
     ) -> list[int]:
         """Emit one tuple; returns the ids of the tasks that receive it.
 
@@ -85,21 +91,34 @@ class SpoutCollector(Protocol):
         ``retry_later`` or ``release`` is called with that id exactly once for this emit. Without
         one, nothing is tracked and nothing is called. Values that do not fit the stream's fields
         raise ValueError, and nothing is emitted.
+
+        With an ``identity`` the tuples of the tree have keys (``tup.key``), by which effects take
+        place once. It is that of the message and not of the emit: give the same one when the
+        message comes again, and no other message's. Two tuples of one identity need two streams.
         """
         ...
 
     def emit_all(
-        self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default"
+        self,
+        rows: Sequence[Sequence[Any]],
+        msg_ids: Sequence[MsgId],
+        stream: str = "default",
+        identities: Sequence[Identified | None] | None = None,
     ) -> None:
-        """Emit many tuples, each as ``emit`` does with the message id at the same place, at a
-        fraction of the time.
+        """Emit many tuples, each as ``emit`` does with the message id, and the identity, at the
+        same place, at a fraction of the time.
 
         If the values of one do not fit, that raises ValueError, and none of them is emitted.
         """
         ...
 
     def emit_direct(
-        self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+        self,
+        task: int,
+        values: Sequence[Any],
+        msg_id: MsgId | None = None,
+        stream: str = "default",
+        identity: Identified | None = None,
     ) -> None:
         """Emit one tuple to one task, on a stream in ``direct_streams``; else as ``emit``.
 

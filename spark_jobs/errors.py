@@ -5,6 +5,7 @@ SparkJobsError
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
+├── TurnAgainError          another task is applying the same tuple: begin the step again
 ├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and
                             the worker goes on
@@ -16,6 +17,7 @@ SparkJobsError
     ├── GroupingError         a custom grouping chose a task that does not receive the stream
     ├── BadAnchorsError       anchors of an ArrowBolt that are not rows of its input, or not one
                               for each output row
+    ├── OtherMessageError     another message of the same identity was processed before
     ├── BadStateError         a key or value that a state cannot hold, or a state used
                               where there is none
     └── BadValuesError        the wrong number or type of values
@@ -42,6 +44,13 @@ class StaleTurnError(SparkJobsError):
     """A later attempt, step or run has taken the bolt task over.
 
     What this one did counts nowhere.
+    """
+
+
+class TurnAgainError(SparkJobsError):
+    """Another task of the component applies the same tuple, or has just done so.
+
+    The step counts nowhere: begin it again, a moment later.
     """
 
 
@@ -81,6 +90,10 @@ class BadAnchorsError(TupleError, ValueError):
 
 class BadValuesError(TupleError, ValueError):
     """The values do not fit the stream's fields."""
+
+
+class OtherMessageError(TupleError):
+    """Another message of the same identity, which says something else, was processed before."""
 
 
 class BadStateError(TupleError, ValueError):

@@ -21,7 +21,7 @@ from hypothesis import settings
 from tests.images.engine import engine
 from tests.support.choice import LONGEST_FIRST, chosen
 from tests.support.replicas import ClusteredRedis
-from tests.support.servers import EMBEDDED, Servers, in_containers
+from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
 from tests.support.waiting import wait_until as _wait_until
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceError, ServiceMissingError
@@ -194,6 +194,23 @@ def redis(servers: Servers) -> Iterator[Callable]:
     """``redis()`` is a Redis of the test's own, started, to kill, pause and restart as it likes."""
     with ExitStack() as running:
         yield lambda: running.enter_context(servers.redis())
+
+
+@pytest.fixture
+def postgres() -> Iterator[Callable]:
+    """``postgres()`` is a PostgreSQL of the test's own, started, to kill and restart as it likes.
+
+    It takes two seconds.
+    """
+    with ExitStack() as running:
+        yield lambda: running.enter_context(embedded_postgres())
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """One PostgreSQL for the whole session: each test uses tables of its own."""
+    with embedded_postgres() as running:
+        yield running.url
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         SchemaError,
         ServerTooOldError,
     )
+    from tiercel.queues.message.identity import Identity
     from tiercel.queues.message.outgoing import OutgoingMessage
     from tiercel.queues.publishing.dead_letters import DeadLetter
     from tiercel.queues.publishing.publisher import Publisher
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         OutputCollector,
     )
     from tiercel.spark_jobs.bolts.context import TopologyContext
+    from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
     from tiercel.spark_jobs.bolts.fields import field
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
     from tiercel.spark_jobs.bolts.reject import Reject
@@ -106,6 +108,7 @@ __all__ = [
     "Config",
     "ConfigValueError",
     "CustomGrouping",
+    "DatabaseSink",
     "DeadLetter",
     "DirectStreamError",
     "ExchangeMissingError",
@@ -113,6 +116,7 @@ __all__ = [
     "ForeignTupleError",
     "Grouping",
     "GroupingError",
+    "Identity",
     "KeyValueState",
     "MessageId",
     "MessageTooLargeError",
@@ -184,6 +188,7 @@ _PLACES = {
         "SchemaError",
         "ServerTooOldError",
     ),
+    "tiercel.queues.message.identity": ("Identity",),
     "tiercel.queues.message.outgoing": ("OutgoingMessage",),
     "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
     "tiercel.queues.publishing.publisher": ("Publisher",),
@@ -218,6 +223,7 @@ _PLACES = {
         "OutputCollector",
     ),
     "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
+    "tiercel.spark_jobs.bolts.database_sink": ("DatabaseSink",),
     "tiercel.spark_jobs.bolts.fields": ("field",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
     "tiercel.spark_jobs.bolts.reject": ("Reject",),

@@ -3,6 +3,7 @@
 contract       appending, taking, sealing and finishing
 records        what travels through them
 chunk          the tuples of a record, as one Arrow record batch
+columns        the types of its columns
 maps           maps of texts in it
 rules          what both backends check alike
 memory         within one process

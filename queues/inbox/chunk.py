@@ -2,8 +2,8 @@
 batch with their ids.
 
 On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed
-columns, then ``__roots`` and ``__edges`` (list<uint64>, parallel), with the route in the schema's
-metadata. Nothing is ever unpickled.
+columns, then ``__keys`` (24 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
+(list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -14,48 +14,32 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.queues.errors import BadChunkError
+from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
 from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
 from tiercel.queues.values import TEXTS
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
 
+_KEYS = "__keys"
 _ROOTS = "__roots"
 _EDGES = "__edges"
 _ROUTE = b"tiercel"
 _IDS = pa.list_(pa.uint64())
-# The types of ``queues.schema``, beside decimals and lists: each value has bytes of its own.
-_FLAT = {
-    pa.string(),
-    pa.binary(),
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-}
-_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
-_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-_TIMES = {
-    pa.date32(): _DAYS,
-    pa.timestamp("us"): _MICROSECONDS,
-    pa.timestamp("us", tz="UTC"): _MICROSECONDS,
-}
-_LEAST_SCALE = -38  # what pyarrow makes Python decimals of
+# Numbers of 64 bits that a key is made of, see ``acker.keys``.
+KEY_LANES = 3
+_KEY = pa.binary(8 * KEY_LANES)
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
 _END = _FRAME.pack(_CONTINUES, 0)
-# Longer headings, of streams with thousands of columns, are read each time.
-_KEPT_BYTES = 16 * 1024
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
+# Longer headings, of streams with thousands of columns, are read each time.
+_KEPT_BYTES = 16 * 1024
 # All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is
 # UnicodeDecodeError too.
 _DAMAGED = (
@@ -95,6 +79,8 @@ class Lineage:
     offsets: NDArray[np.int32]
     roots: NDArray[np.uint64]
     edges: NDArray[np.uint64]
+    # Shape (n, KEY_LANES): zeros for a tuple without a key. None: no tuple has one.
+    keys: NDArray[np.uint64] | None = None
 
     @property
     def counts(self) -> NDArray[np.int32]:
@@ -116,25 +102,29 @@ class Chunk:
 def encode(chunk: Chunk) -> bytes:
     """The chunk as an Arrow IPC stream."""
     lineage = chunk.lineage
-    schema, beginning = _written_heading(chunk.route, chunk.values.schema)
+    keys = lineage.keys
+    schema, beginning = _written_heading(chunk.route, chunk.values.schema, keyed=keys is not None)
     offsets = pa.array(lineage.offsets, pa.int32())
     ids = [
         pa.ListArray.from_arrays(offsets, pa.array(array, pa.uint64()))
         for array in (lineage.roots, lineage.edges)
     ]
+    if keys is not None:
+        buffer = pa.py_buffer(keys.astype("<u8").tobytes())
+        ids.insert(0, pa.Array.from_buffers(_KEY, len(keys), [None, buffer]))
     batch = pa.RecordBatch.from_arrays([*chunk.values.columns, *ids], schema=schema)
     return b"".join((beginning, batch.serialize(), _END))
 
 
 @lru_cache(maxsize=1024)
-def _written_heading(route: Route, values: pa.Schema) -> tuple[pa.Schema, bytes]:
+def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[pa.Schema, bytes]:
     """The schema of all chunks on one route, and its message: to write it anew is half of a
     small chunk's price.
     """
     names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
-    schema = pa.schema(
-        [*values, pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)], metadata={_ROUTE: names.encode()}
-    )
+    ids = [pa.field(_KEYS, _KEY)] if keyed else []
+    ids += [pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)]
+    schema = pa.schema([*values, *ids], metadata={_ROUTE: names.encode()})
     return schema, schema.serialize().to_pybytes()
 
 
@@ -155,11 +145,12 @@ def decode(payload: bytes) -> Chunk:
         for column in heading.maps:
             columns[column] = as_map(columns[column])
         for column, type_ in heading.times:
-            _check_times(columns[column], type_)
+            check_times(columns[column], type_)
+        width = len(heading.values)
         return Chunk(
             route=heading.route,
-            values=pa.RecordBatch.from_arrays(columns[:-2], schema=heading.values),
-            lineage=_lineage(*columns[-2:]),
+            values=pa.RecordBatch.from_arrays(columns[:width], schema=heading.values),
+            lineage=_lineage(*columns[width:]),
         )
     except _DAMAGED as error:
         why = str(error).partition("\n")[0][:200] or type(error).__name__
@@ -195,9 +186,13 @@ def _heading(head: bytes) -> _Heading:
     """All chunks on one route begin with the same bytes."""
     schema = pa.ipc.read_schema(pa.py_buffer(head))
     fields = list(schema)
-    leaves = [_leaf(field.type) for field in fields[:-2]]
-    for field, leaf in zip(fields, leaves, strict=False):
-        if not _is_plain(leaf) and field.type != TEXTS:
+    keyed = len(fields) > 2 and fields[-3].name == _KEYS
+    if keyed and fields[-3].type != _KEY:
+        raise BadChunkError(f"its keys are of the type {str(fields[-3].type)[:50]}")
+    values = fields[: -3 if keyed else -2]
+    leaves = [leaf_of(field.type) for field in values]
+    for field, leaf in zip(values, leaves, strict=True):
+        if not is_plain(leaf) and field.type != TEXTS:
             raise BadChunkError(
                 f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
             )
@@ -209,9 +204,9 @@ def _heading(head: bytes) -> _Heading:
     route = Route(
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
-    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in TIMES]
     maps = maps_of(schema)
-    return _Heading(with_pairs(schema, maps), pa.schema(fields[:-2]), maps, times, route)
+    return _Heading(with_pairs(schema, maps), pa.schema(values), maps, times, route)
 
 
 def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -229,7 +224,8 @@ def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _lineage(roots: pa.Array, edges: pa.Array) -> Lineage:
+def _lineage(*columns: pa.Array) -> Lineage:
+    *keys, roots, edges = columns
     for ids in (roots, edges):
         if ids.null_count or ids.values.null_count:
             raise BadChunkError("an id of its trees and edges is missing")
@@ -245,30 +241,15 @@ def _lineage(roots: pa.Array, edges: pa.Array) -> Lineage:
         offsets=offsets,
         roots=roots.values.to_numpy(zero_copy_only=True),
         edges=edges.values.to_numpy(zero_copy_only=True),
+        keys=_keys(keys[0]) if keys else None,
     )
 
 
-def _leaf(type_: pa.DataType) -> pa.DataType:
-    """The type itself; of a list, that of its values."""
-    while type_.id == _IDS.id:
-        type_ = type_.value_type
-    return type_
-
-
-def _is_plain(type_: pa.DataType) -> bool:
-    if pa.types.is_decimal128(type_):
-        return bool(_LEAST_SCALE <= type_.scale <= type_.precision)
-    return type_ in _FLAT or type_ in _TIMES
-
-
-def _check_times(column: pa.Array, type_: pa.DataType) -> None:
-    """Arrow has the year 300,000, Python has not: no tuple could be made of it."""
-    while column.type.id == _IDS.id:
-        column = column.flatten()
-    first, last = _TIMES[type_]
-    ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
-    if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
-        raise BadChunkError(f"a {type_} is not within the years 1 to 9999")
+def _keys(column: pa.Array) -> NDArray[np.uint64]:
+    if column.null_count:
+        raise BadChunkError("a key of its tuples is missing")
+    values = column.buffers()[1] if len(column) else b""
+    return np.frombuffer(values, "<u8", KEY_LANES * len(column)).reshape(-1, KEY_LANES)
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:

@@ -1,5 +1,6 @@
 """Everything that a message has beside its body.
 
+identity     what it is known by over all deliveries
 header_text  headers as text
 properties   the properties, their columns, and how each is read
 writing      the properties of a message that is to be published

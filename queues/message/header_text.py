@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import time
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
@@ -25,7 +26,15 @@ EXCHANGE_HEADER = "x-tiercel-exchange"
 ROUTING_KEY_HEADER = "x-tiercel-routing-key"
 # Beginnings of those in which RabbitMQ says why it moved a message to another queue.
 DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-")
-_NOT_ITS_OWN = BROKER_HEADERS | {EXCHANGE_HEADER, ROUTING_KEY_HEADER, FAILURES_HEADER}
+# When it died first or was wanted later first, in seconds since the epoch: when it comes again it
+# may be older than what is remembered of its like.
+SINCE_HEADER = "x-tiercel-since"
+_NOT_ITS_OWN = BROKER_HEADERS | {
+    EXCHANGE_HEADER,
+    ROUTING_KEY_HEADER,
+    FAILURES_HEADER,
+    SINCE_HEADER,
+}
 _EXCHANGE_NAME = EXCHANGE_HEADER.encode()
 _TEXT = ord("S")
 _NUMBERS = {
@@ -45,6 +54,13 @@ def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
     except (LookupError, ValueError, struct.error):
         # There is another type among them, or no type at all.
         return _any_texts(headers)
+
+
+def since_header(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Return the header that says since when a message may have had effects; none if there is one
+    already: the first time counts.
+    """
+    return {} if SINCE_HEADER in headers else {SINCE_HEADER: str(int(time.time()))}
 
 
 def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:

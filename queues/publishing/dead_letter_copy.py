@@ -19,7 +19,11 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.message.header_text import BROKER_HEADERS, published_headers
+from tiercel.queues.message.header_text import (
+    BROKER_HEADERS,
+    published_headers,
+    since_header,
+)
 from tiercel.queues.message.properties import Arrived
 from tiercel.queues.publishing.outlet import Outlet
 from tiercel.queues.publishing.publication import Publication
@@ -95,16 +99,17 @@ def dead_letter_properties(
     frame beside the reason, which then says so.
     """
     headers = Headers.of(properties.headers)
+    told = {**published, **since_header(headers)}
     if headers.unreadable:
         reason = f"{reason}; headers left out: {headers.unreadable}"
-    kept = clean_headers(headers).plus(published)
+    kept = clean_headers(headers).plus(told)
     copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
     if size_of(copy) > FRAME_BYTES:
         reason = (
             f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
             "too large with the reason"
         )
-        kept = Headers.of(published)
+        kept = Headers.of(told)
         copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
     return copy
 

@@ -16,7 +16,7 @@ from pika import BasicProperties
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.delays import delay_arguments, delay_ms, delay_queue
 from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.message.header_text import published_headers
+from tiercel.queues.message.header_text import published_headers, since_header
 from tiercel.queues.message.properties import Arrived
 from tiercel.queues.publishing.dead_letter_copy import (
     FRAME_BYTES,
@@ -86,12 +86,13 @@ class DelayWriter:
 def delay_properties(
     properties: Any, failures: int, published: Mapping[str, str] = MappingProxyType({})
 ) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with the number of failures so far
-    and with what is said of its publication.
+    """The properties of the copy: the original's, persistent, with the number of failures so far,
+    with what is said of its publication, and since when it may have had effects.
 
     Without ``x-death``: RabbitMQ 3 takes a message for one that goes round, and drops it, if that
     names the work queue, where it is about to move it. What is left out of any copy
     is in ``copy_properties``.
     """
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
-    return copy_properties(properties, headers.plus({**published, FAILURES_HEADER: failures}))
+    told = {**published, **since_header(headers), FAILURES_HEADER: failures}
+    return copy_properties(properties, headers.plus(told))

@@ -16,4 +16,5 @@ verdicts       both, as a failure carries them
 fields         settings that each tuple answers with a field
 envelope       a tuple's message, but for its body
 queue_sink     the built-in bolt: into a RabbitMQ queue
+database_sink  the built-in bolt: into a table of a database
 """

@@ -183,6 +183,11 @@ class ArrowCollector(_Collector):
 
     @property
     @abstractmethod
+    def keys(self) -> pa.FixedSizeBinaryArray:
+        """The key of each row, as ``Tuple.key``: 16 bytes, or null."""
+
+    @property
+    @abstractmethod
     def is_tick(self) -> bool:
         """True if the batch is a tick: one row in no tree, sent every ``tick_tuple_freq_secs``."""
 

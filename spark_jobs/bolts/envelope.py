@@ -76,6 +76,10 @@ class Envelope:
         properties = write_properties(values, persistent=self._persistent)
         for name, value in self._fixed.items():
             setattr(properties, name, value)
+        key = tup.key
+        if key is not None and properties.message_id is None:
+            # The same each time that the tuple comes, so that who receives it can tell.
+            properties.message_id = key.hex()
         return OutgoingMessage(
             body=body, exchange=exchange, routing_key=routing_key, properties=properties
         )

@@ -36,6 +36,10 @@ class QueueSink(Bolt):
     expiration (a timedelta, or milliseconds) and timestamp. Each of all these is the same for all
     tuples, or ``field("name")``: the value of that field, where null is none.
 
+    Without a message_id of yours a tuple that has a key (``tup.key``, see
+    ``QueueSpout(identity=…)``) gives its message that: 32 digits, the same whenever it is
+    published. So the next topology can tell: ``QueueSpout(…, identity="message_id")``.
+
     Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the
     reason, when the message was returned (no such queue, or an exchange that leads it to none) or
     refused (queue full, message too large), or when the broker told nothing for ``patience_secs``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -19,13 +20,24 @@ class StatefulBolt(BasicBolt):
     ack of the step, and counts once however often the step is repeated. The writes of a tuple whose
     ``execute`` raises are forgotten; if ``flush`` raises, all of the step are. A *message* that is
     delivered again, because something else in its tree failed, is a new tuple and counts again: at
-    least once, as Storm's. Where that must not be, keep in the state what identifies a message.
+    least once, as Storm's, unless ``once`` is set.
+
+    With ``once = True`` a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is
+    applied to the state once, however often its message is delivered: ``execute`` is not called for
+    it again, and those below are given what it emitted then. What was applied is remembered in the
+    state's commits, for ``once_retention``: 40 bytes per tuple, and what it emitted beyond twelve.
+    This is about the state and what is emitted, not about attributes and calls to other services.
+    A tuple without a key is processed as ever, and counted.
 
     The state belongs to the component and not to its tasks: changed parallelism finds it again. It
     is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on the
     key, so that one task has it; see ``KeyValueState``.
     """
 
+    # Apply each tuple that has a key once.
+    once: bool = False
+    # Time for which tuples that were applied are remembered at least, while the topology runs.
+    once_retention: timedelta = timedelta(days=1)
     # Set for each step, and gone after it; use it in ``execute`` and ``flush``.
     state: KeyValueState = KeyValueState()
     # Set by the framework: the fields that each (component, stream) is grouped by.

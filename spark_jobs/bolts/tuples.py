@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.acker.keys import KEY_BYTES, lanes_of
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.values import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
@@ -38,6 +39,7 @@ class Tuple:
     __slots__ = (
         "began_ns",
         "emitted",
+        "lanes",
         "origin",
         "process_ns",
         "record",
@@ -47,8 +49,14 @@ class Tuple:
         "values",
     )
 
-    def __init__(
-        self, values: Sequence[Any], origin: Origin, row: int, seed: int, record: object = None
+    def __init__(  # noqa: PLR0913, PLR0917 - for map: there are so many
+        self,
+        values: Sequence[Any],
+        origin: Origin,
+        row: int,
+        seed: int,
+        record: object = None,
+        lanes: bytes | None = None,
     ) -> None:
         self.values = values
         self.origin = origin
@@ -59,6 +67,8 @@ class Tuple:
         self.seed = seed
         # That of the step which has it: ``emitting.record.Record``.
         self.record = record
+        # The key, and what ``acker.keys.said_by`` tells of the message.
+        self.lanes = lanes
         # Emissions anchored to it so far.
         self.emitted = 0
         self.state = OPEN
@@ -101,6 +111,16 @@ class Tuple:
         return self.origin.task
 
     @property
+    def key(self) -> bytes | None:
+        """16 bytes: the same at each delivery of the message, also after a restart and for a dead
+        letter that was put back, and no other tuple's.
+
+        None if the message has no identity, see ``QueueSpout(identity=…)``, or if it was emitted
+        in no tree, or anchored to a tuple that has none.
+        """
+        return None if self.lanes is None else self.lanes[:KEY_BYTES]
+
+    @property
     def is_tick(self) -> bool:
         """True for a tick, sent every ``tick_tuple_freq_secs``.
 
@@ -129,4 +149,7 @@ def tuples_of(
     ]
     rows = range(first, first + chunk.values.num_rows)
     mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
-    return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, mine, repeat(record)))
+    keys = chunk.lineage.keys
+    known = repeat(None) if keys is None else lanes_of(keys)
+    values = zip(*columns, strict=True)
+    return list(map(Tuple, values, repeat(origin), rows, mine, repeat(record), known))

@@ -8,6 +8,7 @@ arrow_columns    what an ArrowBolt emitted, as the stream's types
 arrow_anchors    what that is anchored to
 record           what a task did in one step
 outputs          where emissions are recorded
+copies           numbers of the copies of one emission
 departures       what leaves a step, and what stays behind
 fold             what a step did to the trees, in numpy
 """

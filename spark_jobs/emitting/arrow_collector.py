@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
+from tiercel.acker.keys import KEY_BYTES, Keys, lanes_of
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
@@ -18,6 +19,7 @@ from tiercel.spark_jobs.bolts.verdicts import Failing, failing_for
 from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_anchors, read_rows
 from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
+from tiercel.spark_jobs.emitting.copies import copy_numbers_of
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.emitting.outputs import OutputStream
 from tiercel.spark_jobs.emitting.record import Record
@@ -37,6 +39,7 @@ class Portion:
     tasks: NDArray[np.int32]
     # Position of each row in the step's input.
     rows: Rows
+    keys: Keys | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,6 +60,7 @@ class Portion:
             batch=self.batch.slice(start, end - start),
             tasks=self.tasks[start:end],
             rows=self.rows[start:end],
+            keys=None if self.keys is None else self.keys[start:end],
         )
 
 
@@ -66,6 +70,8 @@ class ArrowTaskOutput:
 
     stream: str
     target: int
+    # The component of the target.
+    bolt: str
     values: pa.RecordBatch
     # Rows of the step's input.
     anchors: Anchors
@@ -104,6 +110,14 @@ class ArrowRecorder(Recorder, ArrowCollector):
     @property
     def source_tasks(self) -> pa.Int32Array:
         return pa.array(self._portion.tasks, pa.int32())
+
+    @property
+    def keys(self) -> pa.FixedSizeBinaryArray:
+        portion = self._portion
+        if portion.keys is None:
+            return pa.nulls(len(portion.rows), pa.binary(KEY_BYTES))
+        known = [lanes and lanes[:KEY_BYTES] for lanes in lanes_of(portion.keys)]
+        return pa.array(known, pa.binary(KEY_BYTES))
 
     @property
     def is_tick(self) -> bool:
@@ -210,13 +224,21 @@ class ArrowRecorder(Recorder, ArrowCollector):
         self, stream: str, values: pa.RecordBatch, anchors: Anchors, chosen: list[dict[int, Rows]]
     ) -> None:
         for tasks in chosen:
+            numbers = copy_numbers_of(tasks) if self._portion.keys is not None else {}
             for target, rows in tasks.items():
                 # A copy, also of all rows: a bolt may use the numpy arrays again that its
                 # columns are made of.
                 copied = values.take(pa.array(rows))
+                mine = anchors.select(rows)
+                if target in numbers:
+                    mine = mine.numbered(numbers[target])
                 self.sent.append(
                     ArrowTaskOutput(
-                        stream=stream, target=target, values=copied, anchors=anchors.select(rows)
+                        stream=stream,
+                        target=target,
+                        bolt=self._outputs.bolts[target],
+                        values=copied,
+                        anchors=mine,
                     )
                 )
                 self.transferred += len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
 from tiercel.spark_jobs.bolts.verdicts import failing_for
+from tiercel.spark_jobs.emitting.copies import copy_numbers
 from tiercel.spark_jobs.emitting.outputs import TaskOutput
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, TupleError
@@ -90,6 +92,9 @@ class BasicRecorder(Recorder, BasicCollector):
             task_output.rows.append(row)
             task_output.positions.append(position)
             tasks.append(task_output.target)
+        if output_stream.to_several and tup.lanes is not None:
+            for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
+                task_output.positions[-1] |= number
         record.emitted += 1
         record.transferred += len(tasks)
         return tasks
@@ -195,10 +200,14 @@ class OutputRecorder(Recorder, OutputCollector):
             rows.append(anchor.row)
             positions.append(anchor.emitted)
             anchor.emitted += 1
-        for task_output in chosen:
+        several = len(chosen) > 1 and bool(anchored) and anchored[0].lanes is not None
+        numbers = copy_numbers(chosen) if several else repeat(0)
+        for task_output, number in zip(chosen, numbers, strict=False):
             task_output.values.append(values)
             task_output.rows += rows
-            task_output.positions += positions
+            task_output.positions += (
+                [position | number for position in positions] if number else positions
+            )
             task_output.anchor_counts.append(len(rows))
             task_output.numbers.append(self._record.emitted)
         self._record.emitted += 1

@@ -94,15 +94,11 @@ def _surviving(one: _Typed, failed: NDArray[np.bool_]) -> _Typed:
 
 
 def _departure(one: _Typed, lineage: Lineage, seeds: Ids) -> Departure:
-    child = child_lineage(lineage, seeds, one.anchors, one.task_output.target)
+    output = one.task_output
+    child = child_lineage(lineage, seeds, one.anchors, output.target, output.bolt)
     if one.kept.size < len(one.anchors.counts):
         child = select(child, one.kept)
-    return Departure(
-        stream=one.task_output.stream,
-        target=one.task_output.target,
-        values=one.values,
-        lineage=child,
-    )
+    return Departure(stream=output.stream, target=output.target, values=one.values, lineage=child)
 
 
 def _typed(record: Record, task_output: TaskOutput) -> _Typed:

@@ -5,31 +5,43 @@ ack-vals for the ledger.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
 from operator import xor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tiercel.acker.ids import edge, edges, mix, mix_array, seed, seed_array
+from tiercel.acker.ids import mix, mix_array
+from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, as_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode
 from tiercel.queues.inbox.records import Parcel
-from tiercel.spark_jobs.emitting.outputs import Outputs, OutputStream, TaskOutput
+from tiercel.queues.message.identity import Identified, as_identity
+from tiercel.spark_jobs.emitting.copies import copy_numbers, copy_numbers_of
+from tiercel.spark_jobs.emitting.fold import (
+    UNTRACKED,
+    first_lineage_of_few,
+    first_lineage_of_many,
+    join_lineages,
+    with_keys,
+)
+from tiercel.spark_jobs.emitting.outputs import (
+    Outputs,
+    OutputStream,
+    TaskOutput,
+)
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.topology.graph import Topology
 
-_UNTRACKED = 0
 _LOW = (1 << 32) - 1
 # Up to so many tuples are faster one by one. At low rates all code is cold: the calls of numpy and
 # Arrow that many tuples share took 0.35 ms to record one and 0.3 ms for its ids, a loop over one
 # takes 0.1 ms for both. At 16 they are equal.
 _FEW = 16
-# Tuples that were emitted together, and the root of each.
-_Whole = tuple[pa.RecordBatch, Ids]
+# Tuples that were emitted together, and their lineage.
+_Whole = tuple[pa.RecordBatch, Lineage]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +69,7 @@ class SpoutEmitter:
         self.task_id = task_id
         self._component = component
         self._outputs = Outputs(topology, task_id)
+        self._origin = KeyOrigin(topology.name, component)
         self._roots: list[int] = []
         self._whole: dict[TaskOutput, list[_Whole]] = {}
         # By stream: one turn for all would send every second tuple to one task if two
@@ -67,26 +80,44 @@ class SpoutEmitter:
         """Route to the tasks of this topology from now on. Only when everything was taken."""
         self._outputs = Outputs(topology, self.task_id)
 
-    def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
+    def emit(
+        self,
+        values: Sequence[Any],
+        root: int | None,
+        stream: str,
+        identity: Identified | None = None,
+    ) -> list[int]:
         """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
 
         Raises BadValuesError, UnknownStreamError, DirectStreamError, and what a custom grouping
         raises; then nothing is recorded. What is recorded has the stream's types, so ``take``
         cannot fail for a value.
         """
+        key = None if identity is None else self._key(identity, stream)
         kept, chosen = self._chosen(values, root, stream)
-        self._record(chosen, kept, root)
+        self._record(chosen, kept, root, key)
         return [task_output.target for task_output in chosen]
 
-    def emit_direct(self, task: int, values: Sequence[Any], root: int | None, stream: str) -> None:
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        root: int | None,
+        stream: str,
+        identity: Identified | None = None,
+    ) -> None:
         """Record one tuple for one task, on a direct stream; else as ``emit``."""
+        key = None if identity is None else self._key(identity, stream)
         task_output = self._outputs.direct(task, stream, values)
-        self._record(
-            [task_output], self._checked(self._outputs.streams[stream], stream, values), root
-        )
+        kept = self._checked(self._outputs.streams[stream], stream, values)
+        self._record([task_output], kept, root, key)
 
     def emit_all(
-        self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str
+        self,
+        rows: Sequence[Sequence[Any]],
+        roots: Sequence[int] | None,
+        stream: str,
+        identities: Sequence[Identified | None] | None = None,
     ) -> int:
         """Record many tuples of one stream, each as ``emit`` would.
 
@@ -96,33 +127,30 @@ class SpoutEmitter:
         and nothing is recorded then.
         """
         if len(rows) <= _FEW:
-            return self._emit_few(rows, roots, stream)
+            return self._emit_few(rows, roots, stream, identities)
+        keys = None if identities is None else self._keys(identities, stream)
         output_stream = self._outputs.find(stream)
         batch = self._batch(output_stream, stream, rows)
         count = batch.num_rows
         turns = np.arange(self._turns[stream] + 1, self._turns[stream] + count + 1, dtype=np.uint64)
         given = (
-            np.full(count, _UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
+            np.full(count, UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
         )
-        identities = turns << np.uint64(32) | mix_array(
-            turns if roots is None else given
-        ) & np.uint64(_LOW)
+        turned = turns << np.uint64(32) | mix_array(turns if roots is None else given) & np.uint64(
+            _LOW
+        )
         # All choices first: one of them may raise.
-        chosen: list[tuple[TaskOutput, Rows]] = []
-        for choose, (_, made) in zip(
-            output_stream.batch_choosers, output_stream.subscribers, strict=True
-        ):
-            chosen += [
-                (made[task], mine) for task, mine in choose(batch, identities).items() if len(mine)
-            ]
-        for task_output, mine in chosen:
-            whole = (
-                (batch, given) if len(mine) == count else (batch.take(pa.array(mine)), given[mine])
-            )
-            self._whole.setdefault(task_output, []).append(whole)
+        chosen = _chosen_rows(output_stream, batch, turned, keyed=keys is not None)
+        for task_output, mine, copies in chosen:
+            every = len(mine) == count
+            part = batch if every else batch.take(pa.array(mine))
+            lineage = first_lineage_of_many(given if every else given[mine], task_output.target)
+            if keys is not None:
+                lineage = with_keys(lineage, keys[mine], copies, task_output.bolt)
+            self._whole.setdefault(task_output, []).append((part, lineage))
         self._turns[stream] += count
         self._roots += roots or ()
-        return sum(len(mine) for _, mine in chosen)
+        return sum(len(mine) for _, mine, _ in chosen)
 
     def take(self) -> Emission:
         """Everything since the last call."""
@@ -164,35 +192,47 @@ class SpoutEmitter:
         ]
 
     def _emit_few(
-        self, rows: Sequence[Sequence[Any]], roots: Sequence[int] | None, stream: str
+        self,
+        rows: Sequence[Sequence[Any]],
+        roots: Sequence[int] | None,
+        stream: str,
+        identities: Sequence[Identified | None] | None,
     ) -> int:
         given = [None] * len(rows) if roots is None else roots
+        keys: list[bytes | None] = [
+            None if identity is None else self._key(identity, stream)
+            for identity in identities or [None] * len(rows)
+        ]
         # All choices first: one of them may raise.
         chosen = [self._chosen(row, root, stream) for row, root in zip(rows, given, strict=True)]
-        for (kept, task_output), root in zip(chosen, given, strict=True):
-            self._record(task_output, kept, root)
-        return sum([len(task_output) for _, task_output in chosen])
+        for (kept, task_outputs), root, key in zip(chosen, given, keys, strict=True):
+            self._record(task_outputs, kept, root, key)
+        return sum([len(task_outputs) for _, task_outputs in chosen])
+
+    def _key(self, identity: Identified, stream: str) -> bytes:
+        return self._origin.key(*as_identity(identity), stream)
+
+    def _keys(self, identities: Sequence[Identified | None], stream: str) -> Keys | None:
+        """The keys of many tuples; None if none has one."""
+        keys = [NO_KEY if one is None else self._key(one, stream) for one in identities]
+        return as_keys(keys) if any(one is not NO_KEY for one in keys) else None
 
     def _taken(self, task_output: TaskOutput) -> tuple[pa.RecordBatch, Lineage]:
         """The tuples for one task on one stream."""
         parts = self._whole.get(task_output, [])
-        if not parts and len(task_output.values) <= _FEW:
-            return task_output.schema.batch(task_output.values), _lineage_of_few(
-                task_output.rows, task_output.target
-            )
         if task_output.values:
-            parts.append(
-                (
-                    task_output.schema.batch(task_output.values),
-                    np.array(task_output.rows, np.uint64),
-                )
+            made = (
+                first_lineage_of_few if len(task_output.values) <= _FEW else first_lineage_of_many
             )
+            lineage = made(task_output.rows, task_output.target)
+            if task_output.keys:
+                lineage = replace(lineage, keys=task_output.spout_keys())
+            parts = [*parts, (task_output.schema.batch(task_output.values), lineage)]
         if len(parts) == 1:
-            values, given = parts[0]
-        else:
-            values = pa.concat_batches([batch for batch, _ in parts])
-            given = np.concatenate([ids for _, ids in parts])
-        return values, _lineage_of_many(given, task_output.target)
+            return parts[0]
+        return pa.concat_batches([batch for batch, _ in parts]), join_lineages(
+            [lineage for _, lineage in parts]
+        )
 
     def _batch(
         self, output_stream: OutputStream, stream: str, rows: Sequence[Sequence[Any]]
@@ -215,13 +255,20 @@ class SpoutEmitter:
         return output_stream.keep(values)
 
     def _record(
-        self, chosen: Sequence[TaskOutput], values: tuple[Any, ...], root: int | None
+        self,
+        chosen: Sequence[TaskOutput],
+        values: tuple[Any, ...],
+        root: int | None,
+        key: bytes | None,
     ) -> None:
         for task_output in chosen:
             task_output.values.append(values)
-            task_output.rows.append(_UNTRACKED if root is None else root)
+            task_output.rows.append(UNTRACKED if root is None else root)
         if root is not None:
             self._roots.append(root)
+        if key is not None:
+            for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
+                task_output.add_key(key, number)
 
     def _encode(self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage) -> bytes:
         route = Route(
@@ -233,27 +280,17 @@ class SpoutEmitter:
         return encode(Chunk(route=route, values=values, lineage=lineage))
 
 
-def _lineage_of_few(given: Sequence[int], target: int) -> Lineage:
-    """The first edges of the trees: derived from the root and the target, so that two copies
-    of a tuple differ.
-    """
-    roots = [root for root in given if root != _UNTRACKED]
-    return Lineage(
-        offsets=np.array([0, *accumulate([root != _UNTRACKED for root in given])], np.int32),
-        roots=np.array(roots, np.uint64),
-        edges=np.array([edge(seed(root, 0), 0, target) for root in roots], np.uint64),
-    )
-
-
-def _lineage_of_many(given: Ids, target: int) -> Lineage:
-    """As ``_lineage_of_few``."""
-    tracked = given != _UNTRACKED
-    roots = given[tracked]
-    count = len(roots)
-    seeds = seed_array(roots, np.zeros(count, np.uint64))
-    targets = np.full(count, target, np.uint64)
-    return Lineage(
-        offsets=np.concatenate([[0], np.cumsum(tracked)]).astype(np.int32),
-        roots=roots,
-        edges=edges(seeds, np.zeros(count, np.uint64), targets),
-    )
+def _chosen_rows(
+    output_stream: OutputStream, batch: pa.RecordBatch, turned: Ids, *, keyed: bool
+) -> list[tuple[TaskOutput, Rows, Ids | None]]:
+    """Return who receives which rows; with ``keyed``, the numbers of the copies of a row too."""
+    chosen: list[tuple[TaskOutput, Rows, Ids | None]] = []
+    for choose, (_, made) in zip(
+        output_stream.batch_choosers, output_stream.subscribers, strict=True
+    ):
+        tasks = choose(batch, turned)
+        numbers = copy_numbers_of(tasks) if keyed else {}
+        chosen += [
+            (made[task], mine, numbers.get(task)) for task, mine in tasks.items() if len(mine)
+        ]
+    return chosen

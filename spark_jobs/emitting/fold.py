@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import edges, seed_array
+from tiercel.acker.ids import edge, edges, seed, seed_array
+from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
 from tiercel.queues.inbox.chunk import Lineage, Rows
 
+# Stands for the root of a spout tuple that is not tracked.
+UNTRACKED = 0
 _FIRST = np.zeros(1, np.int64)
 
 
@@ -26,7 +30,8 @@ class Anchors:
     counts: Rows
     # The anchor's row in the input.
     rows: Rows
-    # Its number among the emissions that are anchored to that row.
+    # Its number among the emissions that are anchored to that row. In the upper half, which edges
+    # pass over: the number of this copy among those of the emission for one bolt.
     positions: Ids
 
     def select(self, emissions: Rows) -> Anchors:
@@ -46,6 +51,45 @@ class Anchors:
         good = np.bincount(owner, weights=~failed[self.rows], minlength=len(self.counts))
         goes: NDArray[np.bool_] = (good > 0) | (self.counts == 0)
         return goes
+
+    def numbered(self, numbers: Ids) -> Anchors:
+        """Those of copies that have these numbers, in the upper half."""
+        upper = np.repeat(numbers, self.counts)
+        return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
+
+
+def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
+    """The first edges of the trees: derived from the root and the target, so that two copies
+    of a tuple differ.
+    """
+    roots = [root for root in given if root != UNTRACKED]
+    return Lineage(
+        offsets=np.array([0, *accumulate([root != UNTRACKED for root in given])], np.int32),
+        roots=np.array(roots, np.uint64),
+        edges=np.array([edge(seed(root, 0), 0, target) for root in roots], np.uint64),
+    )
+
+
+def first_lineage_of_many(ids: Sequence[int] | Ids, target: int) -> Lineage:
+    """As ``first_lineage_of_few``."""
+    given = np.asarray(ids, np.uint64)
+    tracked = given != UNTRACKED
+    roots = given[tracked]
+    count = len(roots)
+    seeds = seed_array(roots, np.zeros(count, np.uint64))
+    targets = np.full(count, target, np.uint64)
+    return Lineage(
+        offsets=np.concatenate([[0], np.cumsum(tracked)]).astype(np.int32),
+        roots=roots,
+        edges=edges(seeds, np.zeros(count, np.uint64), targets),
+    )
+
+
+def with_keys(lineage: Lineage, keys: Keys, copies: Ids | None, bolt: str) -> Lineage:
+    """The lineage of tuples that ``bolt`` receives, with their keys."""
+    count = len(keys)
+    numbers = np.zeros(count, np.uint64) if copies is None else copies
+    return replace(lineage, keys=child_keys(keys, np.ones(count, np.int64), numbers, bolt))
 
 
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
@@ -75,7 +119,22 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
             offsets=_offsets(counts),
             roots=np.concatenate([lineage.roots for lineage in lineages]),
             edges=np.concatenate([lineage.edges for lineage in lineages]),
+            keys=join_keys(lineages),
         )
+    )
+
+
+def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
+    """The keys of all tuples, in order; None if none has one."""
+    if all(lineage.keys is None for lineage in lineages):
+        return None
+    return np.concatenate(
+        [
+            np.zeros((len(lineage.counts), LANES), np.uint64)
+            if lineage.keys is None
+            else lineage.keys
+            for lineage in lineages
+        ]
     )
 
 
@@ -100,6 +159,7 @@ def merge_roots(lineage: Lineage) -> Lineage:
         offsets=_offsets(np.bincount(owner[starts], minlength=len(counts))),
         roots=roots[starts],
         edges=np.bitwise_xor.reduceat(lineage.edges[order], starts),
+        keys=lineage.keys,
     )
 
 
@@ -118,8 +178,11 @@ def row_seeds(lineage: Lineage) -> Ids:
     return seeds
 
 
-def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -> Lineage:
-    """The lineage of emissions to ``target``: one edge per anchor, in every root of that anchor.
+def child_lineage(
+    lineage: Lineage, seeds: Ids, anchors: Anchors, target: int, bolt: str
+) -> Lineage:
+    """The lineage of emissions to ``target``, a task of ``bolt``: one edge per anchor, in every
+    root of that anchor.
 
     ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has
     what this returns.
@@ -137,6 +200,9 @@ def child_lineage(lineage: Lineage, seeds: Ids, anchors: Anchors, target: int) -
             offsets=_offsets(per_emission),
             roots=lineage.roots[_expand(lineage.offsets[:-1][anchors.rows], counts)],
             edges=np.repeat(derived, counts),
+            keys=None
+            if lineage.keys is None
+            else child_keys(lineage.keys[anchors.rows], anchors.counts, anchors.positions, bolt),
         )
     )
 
@@ -186,6 +252,7 @@ def select(lineage: Lineage, rows: Rows) -> Lineage:
         offsets=_offsets(lineage.counts[rows]),
         roots=lineage.roots[pairs],
         edges=lineage.edges[pairs],
+        keys=None if lineage.keys is None else lineage.keys[rows],
     )
 
 

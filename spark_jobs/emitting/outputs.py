@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
 from tiercel.queues.schema import Schema
 from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.emitting.fold import Anchors
@@ -25,6 +26,8 @@ class TaskOutput:
 
     __slots__ = (
         "anchor_counts",
+        "bolt",
+        "keys",
         "numbers",
         "positions",
         "rows",
@@ -34,10 +37,12 @@ class TaskOutput:
         "values",
     )
 
-    def __init__(self, stream: str, schema: Schema, target: int) -> None:
+    def __init__(self, stream: str, schema: Schema, target: int, bolt: str) -> None:
         self.stream = stream
         self.schema = schema
         self.target = target
+        # The component of the target.
+        self.bolt = bolt
         self.clear()
 
     def clear(self) -> None:
@@ -50,6 +55,23 @@ class TaskOutput:
         # Both are left empty by collectors that anchor every emission to exactly one tuple, as
         # a BasicBolt does.
         self.numbers: list[int] = []
+        # Of a spout's tuples: the lanes of their keys; empty if none has one.
+        self.keys: list[bytes] = []
+
+    def add_key(self, key: bytes, number: int) -> None:
+        """Add the key of the tuple that was added last, and its ``copy_numbers``."""
+        before = len(self.values) - 1 - len(self.keys)
+        self.keys += [NO_KEY] * before
+        self.positions += [0] * before
+        self.keys.append(key)
+        self.positions.append(number)
+
+    def spout_keys(self) -> Keys:
+        """The keys of a spout's tuples, as the bolt receives them; at least one has one."""
+        before = len(self.values) - len(self.keys)
+        single = np.ones(len(self.values), np.int64)
+        positions = np.array([*self.positions, *[0] * before], np.uint64)
+        return child_keys(as_keys([*self.keys, *[NO_KEY] * before]), single, positions, self.bolt)
 
     def mark(self) -> tuple[int, int]:
         """Note how much was emitted so far, for ``rewind``."""
@@ -81,6 +103,7 @@ class OutputStream:
         "mutable",
         "schema",
         "subscribers",
+        "to_several",
         "width",
     )
 
@@ -92,6 +115,8 @@ class OutputStream:
         self.batch_choosers: list[ChooseBatch] = []
         # True if any of them asks for the identity of an emission.
         self.by_identity = False
+        # True if any of them may send a tuple to several tasks.
+        self.to_several = False
         # Target task to what was emitted to it, if the stream is direct.
         self.direct = direct
         # True if tuples may hold lists, mappings or buffers.
@@ -123,14 +148,17 @@ class Outputs:
         spec = topology.spec(component)
         self.streams: dict[str, OutputStream] = {}
         self.task_outputs: list[TaskOutput] = []
+        # The component of each task that receives anything.
+        self.bolts: dict[int, str] = {}
         for name, schema in spec.streams.items():
             output_stream = self.streams[name] = OutputStream(
                 schema, {} if name in spec.direct else None
             )
             for bolt, subscription in topology.subscribers(component, name):
                 tasks = topology.task_ids(bolt)
-                made = {task: TaskOutput(name, schema, task) for task in tasks}
+                made = {task: TaskOutput(name, schema, task, bolt) for task in tasks}
                 self.task_outputs += made.values()
+                self.bolts.update(dict.fromkeys(tasks, bolt))
                 if output_stream.direct is None:
                     stream = Stream(
                         schema=schema, tasks=tasks, name=name, context=context, local=local
@@ -140,6 +168,7 @@ class Outputs:
                         batch_chooser(subscription.grouping, stream)
                     )
                     output_stream.by_identity |= subscription.grouping.by_identity
+                    output_stream.to_several |= subscription.grouping.to_several
                 else:
                     output_stream.direct.update(made)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
@@ -33,6 +33,23 @@ class Item(Protocol):
     state: int
 
 
+class Once(Protocol):
+    """Executes each tuple that has a key once, over all its deliveries."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Counts of what it came upon, see ``running.counts``."""
+        ...
+
+    def collector(self) -> Any:
+        """The ``BasicRecorder`` of the step."""
+        ...
+
+    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+        """Return ``execute``, for tuples that were not applied before."""
+        ...
+
+
 class Record:
     """Record of what one bolt task did in one step."""
 
@@ -52,6 +69,7 @@ class Record:
         self.untracked = untracked
         # Differs from step to step.
         self.salt = salt
+        self.once: Once | None = None  # of a bolt that is to be once
         # The tuples that the task holds from before, then its input.
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.

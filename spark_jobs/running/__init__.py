@@ -35,6 +35,8 @@ batch_execution  one BatchBolt over it
 halves           who is to blame when a call over many raises
 resets           timeouts that a bolt has begun anew
 states           what a step does around a state
+once             what it does with tuples that were applied before
+emissions        what these emitted, as a few bytes
 counts           what is counted of a step
 commit           the order in which it leaves
 suspicion        what a new attempt does where the one before it died

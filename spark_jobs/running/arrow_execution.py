@@ -20,7 +20,7 @@ from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.bolts.verdicts import Verdict
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
 from tiercel.spark_jobs.emitting.departures import Departure
-from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors
+from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors, join_keys
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.execution import flush_bolt
@@ -78,6 +78,7 @@ class ArrowRecord(Record):
                 batch=pa.concat_batches([part.chunk.values for part in parts]),
                 tasks=np.repeat(tasks, [part.chunk.values.num_rows for part in parts]),
                 rows=np.concatenate([part.rows for part in parts]),
+                keys=join_keys([part.chunk.lineage for part in parts]),
             )
 
     def returned(self, rows: Rows, took_ns: int) -> None:
@@ -195,7 +196,7 @@ def arrow_departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Itera
                 stream=stream,
                 target=target,
                 values=values,
-                lineage=child_lineage(lineage, seeds, anchors, target),
+                lineage=child_lineage(lineage, seeds, anchors, target, together[0].bolt),
             )
 
 

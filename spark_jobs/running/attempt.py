@@ -6,6 +6,7 @@ The order of things is in ``Attempt.run``; read it first.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.contract import Inbox
 from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
+from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival
 from tiercel.spark_jobs.running.backlog import Backlog, Share, first_of
@@ -100,9 +102,9 @@ class Attempt:
             while not self._stop.is_set():
                 self.turn(self._longest_wait())
             self._patiently(self._committer.finish)
-        except RedisUnavailableError as error:
+        except (RedisUnavailableError, TurnAgainError) as error:
             log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
-            self._stop.wait(_RETRY_S)
+            self._stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
             return False
         return True
 

@@ -6,6 +6,9 @@ process_ns    time from the beginning of ``execute`` to the ack, all acked tuple
 steps         steps that were committed
 step_ns       time of these, from the first tuple to the end of the commit: what a full inbox makes
               wait is part of it
+once_repeated, once_unkeyed, once_unsure
+              of a bolt that is to be once: tuples that were applied before; that have no key; that
+              may have been applied before what is remembered
 from:[…]      executed, by the component and the stream that they came from: the edges of the
               topology's graph
 
@@ -25,6 +28,10 @@ from tiercel.acker.ledger import Reply
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.spark_jobs.emitting.record import Record
 
+# The counters of a bolt that is to be once.
+ONCE_REPEATED = "once_repeated"
+ONCE_UNKEYED = "once_unkeyed"
+ONCE_UNSURE = "once_unsure"
 ACKER = "__acker"
 ACKER_TASK = 0
 _FROM = "from:"
@@ -66,6 +73,7 @@ def task_counts(record: Record, sources: Mapping[str, int], step_ns: int) -> dic
         "process_ns": record.process_ns,
         **sources,
         **(record.raised if record.errors else {}),
+        **(record.once.counts if record.once is not None else {}),
     }
     return {name: count for name, count in counts.items() if count}
 

@@ -27,7 +27,7 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
     """
     began = time.perf_counter_ns()
     if isinstance(bolt, BasicBolt):
-        basic = BasicRecorder(record)
+        basic = BasicRecorder(record) if record.once is None else record.once.collector()
 
         def flush() -> bool:
             basic.current = None
@@ -50,7 +50,11 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
 def _execute_basic(
     bolt: BasicBolt, collector: BasicRecorder, tuples: Iterable[Tuple], record: Record
 ) -> None:
-    execute = bolt.state.guarded(bolt.execute) if isinstance(bolt, StatefulBolt) else bolt.execute
+    execute = bolt.execute
+    if record.once is not None:
+        execute = record.once.guarded(execute)
+    elif isinstance(bolt, StatefulBolt):
+        execute = bolt.state.guarded(execute)
     clock = time.perf_counter_ns
     returned_ns = 0
     # Read once per tuple, so that the next one begins when this one is done: twice would cost as

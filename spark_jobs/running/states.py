@@ -13,6 +13,7 @@ from tiercel.acker.work import canonical
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.running.once import OnceStep
 from tiercel.spark_jobs.state.encoding import Key
 from tiercel.spark_jobs.state.key_value import KeyValueState
 from tiercel.spark_jobs.state.store import StateStore, StateTurn
@@ -44,7 +45,7 @@ class TaskStates:
     def lent(self, task_id: int, bolt: StatefulBolt, record: Record) -> Iterator[None]:
         """Lend the bolt its state, with the values that its tuples need.
 
-        Raises as ``StateStore.begin`` does.
+        Raises as ``StateStore.begin`` does, and ``StateTurn.recall`` for one that is to be once.
 
         It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
         """
@@ -62,6 +63,8 @@ class TaskStates:
             )
             state.open(self._begin(beginning))
             self._begun[task_id] = state
+            if bolt.once:
+                record.once = OnceStep(bolt, state, record)
             yield
         finally:
             del bolt.state, bolt.key_fields

@@ -191,6 +191,7 @@ class _Pickler(pickle.Pickler):
                 origin.task,
                 origin.schema,
                 obj.state,
+                obj.lanes,
             )
         number = self._numbers.setdefault(id(obj), len(self.held))
         if number == len(self.held):
@@ -206,8 +207,8 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Tuple:
         if isinstance(pid, int):
             return self._held[pid]
-        values, component, stream, task, schema, state = pid
-        tup = Tuple(values, Origin(component, stream, task, schema), 0, 0)
+        values, component, stream, task, schema, state, lanes = pid
+        tup = Tuple(values, Origin(component, stream, task, schema), 0, 0, None, lanes)
         tup.state = state
         return tup
 

@@ -1,11 +1,14 @@
 """The state of stateful bolts: a map per component, written once however often a step is repeated.
 
-key_value    what a bolt uses: get, put, delete, increment, iterate
-encoding     keys and values as readable bytes
-store        the contract of the stores
-memory       in memory
-redis_store  in Redis, with its scripts in lua/
-redis_shard  one task in one shard
-redis_keys   its key names
-undo         how a commit is taken back
+key_value     what a bolt uses: get, put, delete, increment, iterate
+encoding      keys and values as readable bytes
+store         the contract of the stores
+memory        in memory
+redis_store   in Redis, with its scripts in lua/
+redis_shard   one task in one shard
+redis_marks   the marks of one task in one shard
+redis_slices  the calls of one commit
+recalling     reads marks, those that are final
+redis_keys    its key names
+undo          how a commit is taken back
 """

@@ -57,6 +57,9 @@ class KeyValueState:
         self._writes: dict[bytes, _Write] = {}
         self._journal: list[tuple[bytes, _Write | None]] = []
         self._error: AckerError | None = None
+        # Keys of the tuples that were applied in this turn, to their records; see ``Writes``.
+        self.marks: dict[bytes, bytes] = {}
+        self.retention_s = 0
 
     # -- for bolts ---------------------------------------------------------------------------------
 
@@ -165,6 +168,15 @@ class KeyValueState:
     def forget(self) -> None:
         """Drop everything that was written."""
         self._writes.clear()
+        self.marks.clear()
+
+    def recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the records of the tuples with these keys that were applied before.
+
+        Raises TurnAgainError, AckerError.
+        """
+        found = self._opened().recall(keys, self._parallelism)
+        return {key: record for key, record in zip(keys, found, strict=True) if record is not None}
 
     @property
     def committed_digest(self) -> str | None:
@@ -190,6 +202,8 @@ class KeyValueState:
             puts={field: write for field, write in writes if isinstance(write, bytes)},
             deletes=[field for field, write in writes if write is _DELETE],
             increments={field: write[0] for field, write in writes if isinstance(write, tuple)},
+            marks=self.marks,
+            retention_s=self.retention_s,
         )
 
     def _opened(self) -> StateTurn:

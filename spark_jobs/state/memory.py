@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tiercel.acker.effects import Effect, LocalEffect
-from tiercel.spark_jobs.errors import BadStateError, StaleTurnError
+from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, TurnAgainError
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.spark_jobs.state.undo import value_before
 
 _LIMIT = 1 << 63
+# From one commit to the next the marks grow older by so much at most.
+_LONGEST_S = 10.0
 
 
 @dataclass(kw_only=True)
@@ -23,11 +27,18 @@ class _Task:
     committed_digest: str | None = None
     # Record that takes this step's commit back.
     undo: dict[bytes, bytes] = field(default_factory=dict)
+    # Keys of the marks that this step's commit has made.
+    marked: frozenset[bytes] = frozenset()
 
 
 @dataclass(kw_only=True)
 class _MemoryComponent:
     entries: dict[bytes, bytes] = field(default_factory=dict)
+    # Key to when it was made, by ``ran``, and the record; the oldest first.
+    marks: dict[bytes, tuple[float, bytes]] = field(default_factory=dict)
+    # Seconds that this memory has run, and the clock then.
+    ran: float = 0.0
+    ran_at: float | None = None
     run_number: int = 0
     tasks: dict[int, _Task] = field(default_factory=dict)
 
@@ -35,11 +46,17 @@ class _MemoryComponent:
 class MemoryStateStore:
     """``StateStore`` in this process."""
 
-    def __init__(self, run_number: int = 1, beneath: MemoryStateStore | None = None) -> None:
+    def __init__(
+        self,
+        run_number: int = 1,
+        beneath: MemoryStateStore | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """``beneath`` is the store of another run of the same topology: the two have
-        the same entries.
+        the same entries. ``clock`` returns seconds; it may jump.
         """
         self._run_number = run_number
+        self._clock = clock
         self._components: dict[str, _MemoryComponent] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
     def begin_run(self, component: str) -> None:
@@ -65,9 +82,10 @@ class MemoryStateStore:
         if (run_number, newest) != (self._run_number, step):
             mine.committed_digest = None
             mine.undo = {}
+            mine.marked = frozenset()
         known.run_number = self._run_number
         mine.turn = self._run_number, step, attempt + 1
-        turn = MemoryStateTurn(known, mine)
+        turn = MemoryStateTurn(known, mine, self._clock)
         turn.found.update(zip(fields, turn.read(fields), strict=True))
         return turn
 
@@ -82,13 +100,17 @@ class MemoryStateStore:
 class MemoryStateTurn:
     """``StateTurn`` in this process; a commit is atomic, so none is ever left half done."""
 
-    def __init__(self, component: _MemoryComponent, task: _Task) -> None:
+    def __init__(
+        self, component: _MemoryComponent, task: _Task, clock: Callable[[], float]
+    ) -> None:
         self._component = component
+        self._clock = clock
         self._task = task
         self._turn = task.turn
         self.committed_digest = task.committed_digest
         # A copy: a later attempt's commit is not what this one reads through.
         self._undo = dict(task.undo)
+        self._marked = task.marked
         self.found: dict[bytes, bytes | None] = {}
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
@@ -102,6 +124,10 @@ class MemoryStateTurn:
             if value is not None:
                 yield one, value
 
+    def recall(self, keys: Sequence[bytes], tasks: int) -> list[bytes | None]:  # noqa: ARG002 - every commit is complete
+        marks = self._component.marks
+        return [None if key in self._marked or key not in marks else marks[key][1] for key in keys]
+
     def writing(self, writes: Writes, digest: str) -> list[Effect[bool]]:
         if self.committed_digest is not None or not writes:
             return []
@@ -114,6 +140,8 @@ class MemoryStateTurn:
             )
         if self._task.committed_digest is not None:
             return True  # a repeat of this very call
+        if not self._component.marks.keys().isdisjoint(writes.marks):
+            raise TurnAgainError("another task has applied one of the tuples meanwhile")
         entries = self._component.entries
         undo = self._task.undo
         sums = {one: _sum(entries.get(one), by) for one, by in writes.increments.items()}
@@ -124,8 +152,24 @@ class MemoryStateTurn:
         entries |= sums | dict(writes.puts)
         for one in writes.deletes:
             entries.pop(one, None)
+        self._mark(writes)
         self._task.committed_digest = digest
         return True
+
+    def _mark(self, writes: Writes) -> None:
+        if not writes.marks:
+            return
+        component = self._component
+        now = self._clock()
+        before = now if component.ran_at is None else component.ran_at
+        component.ran_at = now
+        component.ran += max(0.0, min(_LONGEST_S, now - before))
+        marks = component.marks
+        marks |= {key: (component.ran, record) for key, record in writes.marks.items()}
+        self._task.marked = frozenset(writes.marks)
+        oldest = component.ran - writes.retention_s
+        for key in list(takewhile(lambda key: marks[key][0] < oldest, marks)):
+            del marks[key]
 
 
 def _sum(current: bytes | None, by: int) -> bytes:

@@ -5,14 +5,19 @@ Beside the ledger, with its hash tag and its shards; each component has, in each
     state:COMPONENT             hash    the entries
     state-run:COMPONENT         hash    run_number: of the newest run; shards: their number when the
                                         entries were written; tasks: the highest index of a task
-                                        that ever began a turn, and one
+                                        that ever began a turn, and one; ran: seconds that the
+                                        memory of marks has run, ran_at: the server's clock then
+    state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to when it was made (3 bytes, by
+                                        ``ran``, in units of 16 s) and its record: 4 bytes of a
+                                        digest of what the message says, and what was emitted
     state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of who may write; calls: how
                                         many writes it has done; logged: "run step" that the
                                         undo log belongs to; in the task's home shard also
                                         attempts: drawn so far; committed, digest: "run step"
                                         and digest of the last commit
     state-undo:COMPONENT:TASK   hash    the undo log of the task's last step: field to
-                                        record, see ``undo``
+                                        record, see ``undo``; and "!" with the number of a call
+                                        that made marks to when, and their keys
 
 TASK is the index within the component. The home shard of a task holds the one fact that makes a
 commit over several shards final.
@@ -36,11 +41,15 @@ class StateKeys:
         self.component = component
         self.entries = f"{prefix}state:{name}"
         self.run = f"{prefix}state-run:{name}"
+        self._once = f"{prefix}state-once:{name}"
         self._turn = f"{prefix}state-turn:{name}"
         self._undo = f"{prefix}state-undo:{name}"
 
     def undo(self, task: int) -> str:
         return f"{self._undo}:{task}"
+
+    def bucket(self, number: int) -> str:
+        return f"{self._once}:{number:x}"
 
     def of(self, task: int) -> list[str]:
         """Return what the scripts are given."""

@@ -5,14 +5,16 @@ Its Lua scripts, each as one typed function that returns an effect.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.connection.server import RedisEffect, RedisServer
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
 from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.state.redis_marks import MarkShard
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.spark_jobs.state.undo import value_before
 
@@ -63,6 +65,7 @@ class StateShard:
         self._undo = keys.undo(task)
         self._task = task
         self._shards = shards
+        self.marks = MarkShard(server, keys, task, secrets.randbits(14))
         self._begin = server.script(_source("undo", "values", "begin"))
         self._write = server.script(_source("undo", "write"))
         self._read = server.script(_source("values", "read"))
@@ -88,6 +91,9 @@ class StateShard:
             # each does no harm.
             while reply[0] == _MORE:
                 args[2] = reply[1]
+                mine = str(replace(turn, attempt=reply[1]))
+                for logged, record in zip(reply[4][::2], reply[4][1::2], strict=True):
+                    self.marks.take_back(mine, logged, record).perform()
                 reply = self._begin(self._keys, args, list, "begin with the state").perform()
             return self._begun(turn, reply)
 
@@ -106,6 +112,11 @@ class StateShard:
             )
             for start in range(0, len(fields), _READ_AT_ONCE)
         ]
+
+    def committed(self) -> RedisEffect[str]:
+        """Read the "run step" of this task's last final commit, in its home shard."""
+        words = ("HGET", self._keys[2], "committed")
+        return self._server.command(*words, read=_text, verb="read the state")
 
     def scan(self, *, through: bool) -> Iterator[tuple[bytes, bytes]]:
         """Read all entries, ``through`` the undo log or as they are."""
@@ -128,11 +139,15 @@ class StateShard:
     def write(
         self, turn: Turn, number: int, writes: Writes, digest: str | None
     ) -> RedisEffect[bool]:
-        """Write, as the ``number``-th call of a turn; with a digest as the last one of its commit.
+        """Write entries, or marks alone, as the ``number``-th call of a turn; with a digest as the
+        last one of its commit.
 
-        Raises StaleTurnError and BadStateError.
+        Raises StaleTurnError, BadStateError and TurnAgainError.
         """
-        last = ["", ""] if digest is None else [turn.place, digest]
+        last = ("", "") if digest is None else (turn.place, digest)
+        if writes.marks:
+            mine = (turn.run_number, str(turn))
+            return self.marks.remember(mine, number, writes.marks, writes.retention_s, last)
         args: list[Any] = [
             turn.run_number,
             str(turn),
@@ -191,6 +206,10 @@ def _written(verdict: int) -> bool:
     if verdict == 2:
         raise BadStateError("an increment met an entry that is no number of 64 bits any more")
     return True
+
+
+def _text(reply: Any) -> str:
+    return (reply or b"").decode()
 
 
 def _values(reply: Any) -> list[bytes | None]:

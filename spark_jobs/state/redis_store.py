@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -13,9 +14,10 @@ from tiercel.acker.connection.server import RedisEffect, RedisServers
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.spark_jobs.state import redis_shard
-from tiercel.spark_jobs.state.redis_keys import StateKeys, shard_of
+from tiercel.spark_jobs.state.recalling import MarkReader
+from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_shard import Begun, StateShard, Turn, other_shards, scan
+from tiercel.spark_jobs.state.redis_slices import by_shard, shares_of, slices_of
 from tiercel.spark_jobs.state.store import Writes
 
 
@@ -38,8 +40,19 @@ def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
                 connect(spec.urls[shard % len(spec.urls)], keys.entries) as client,
                 translated("look at the state"),
             ):
-                if client.exists(keys.entries):
+                if client.exists(keys.entries) or client.hexists(keys.run, "ran"):
                     raise other_shards(component, int(found), spec.shards)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskShards:
+    """The shards, as one bolt task has them."""
+
+    mine: Sequence[StateShard]
+    # The number of its home shard.
+    home: int
+    # Returns them as another task of the component has them.
+    of: Callable[[int], Sequence[StateShard]]
 
 
 class RedisStateStore:
@@ -79,12 +92,13 @@ class RedisStateStore:
         shards = self._shards_of(component, task)
         home = task % len(shards)
         turn = Turn(run_number=self._run_number, step=step)
-        parts = _by_shard(fields, len(shards))
+        parts = by_shard(fields, len(shards))
         first = shards[home].begin(turn, "?", parts[home])
 
         def others(reply: Any) -> RedisStateTurn:
             begun = first.read(reply)
-            return _begun(shards, home, replace(turn, attempt=begun.attempt), begun, parts)
+            where = TaskShards(mine=shards, home=home, of=partial(self._shards_of, component))
+            return _begun(where, replace(turn, attempt=begun.attempt), begun, parts)
 
         return RedisEffect(first.pipeline, first.command, others, first.verb, first.text)
 
@@ -111,17 +125,16 @@ class RedisStateTurn:
     A commit of many writes goes in slices, and is final when the home shard has its digest.
     """
 
-    def __init__(
-        self, shards: Sequence[StateShard], home: int, turn: Turn, committed_digest: str | None
-    ) -> None:
-        self._shards = shards
-        self._home = home
+    def __init__(self, where: TaskShards, turn: Turn, committed_digest: str | None) -> None:
+        self._where = where
+        self._shards = where.mine
+        self._home = where.home
         self._turn = turn
         self.committed_digest = committed_digest
         self.found: dict[bytes, bytes | None] = {}
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
-        parts = _by_shard(fields, len(self._shards))
+        parts = by_shard(fields, len(self._shards))
         effects = [
             self._shards[shard].read(part, through=self.committed_digest is not None)
             for shard, part in enumerate(parts)
@@ -136,13 +149,17 @@ class RedisStateTurn:
         for shard in self._shards:
             yield from shard.scan(through=self.committed_digest is not None)
 
+    def recall(self, keys: Sequence[bytes], tasks: int) -> list[bytes | None]:
+        through = self.committed_digest is not None
+        return MarkReader(self._shards, self._where.of, tasks, through=through).read(keys)
+
     def writing(self, writes: Writes, digest: str) -> list[Effect[bool]]:
         if self.committed_digest is not None or not writes:
             return []
-        shares = _shares(writes, len(self._shards))
+        shares = shares_of(writes, len(self._shards))
         effects: list[Effect[bool]] = []
         for shard in sorted({*shares, self._home}, key=lambda number: number == self._home):
-            slices = _slices(shares.get(shard, Writes()))
+            slices = slices_of(shares.get(shard, Writes()))
             for number, part in enumerate(slices, start=1):
                 is_last = shard == self._home and number == len(slices)
                 effects.append(
@@ -152,21 +169,17 @@ class RedisStateTurn:
 
 
 def _begun(
-    shards: Sequence[StateShard],
-    home: int,
-    turn: Turn,
-    begun: Begun,
-    parts: Sequence[Sequence[bytes]],
+    where: TaskShards, turn: Turn, begun: Begun, parts: Sequence[Sequence[bytes]]
 ) -> RedisStateTurn:
     """Begin in the other shards too, and read what the beginning left out."""
-    others = [shard for shard in range(len(shards)) if shard != home]
+    shards = where.mine
+    others = [shard for shard in range(len(shards)) if shard != where.home]
     replies = perform_all(
         [shards[shard].begin(turn, begun.committed, parts[shard]) for shard in others]
     )
-    made = RedisStateTurn(
-        shards, home, turn, begun.digest if begun.committed == turn.place else None
-    )
-    for shard, answer in zip([home, *others], [begun, *replies], strict=True):
+    digest = begun.digest if begun.committed == turn.place else None
+    made = RedisStateTurn(where, turn, digest)
+    for shard, answer in zip([where.home, *others], [begun, *replies], strict=True):
         made.found.update(zip(parts[shard], answer.values, strict=False))
     left = [one for part in parts for one in part if one not in made.found]
     if left:
@@ -176,49 +189,3 @@ def _begun(
 
 def _number(reply: Any) -> int:
     return int(reply or 0)
-
-
-def _by_shard(fields: Iterable[bytes], shards: int) -> list[list[bytes]]:
-    parts: list[list[bytes]] = [[] for _ in range(shards)]
-    for one in fields:
-        parts[shard_of(one, shards)].append(one)
-    return parts
-
-
-def _shares(writes: Writes, shards: int) -> dict[int, Writes]:
-    """The writes of each shard."""
-    puts: dict[int, dict[bytes, bytes]] = {}
-    deletes: dict[int, list[bytes]] = {}
-    increments: dict[int, dict[bytes, int]] = {}
-    for one, value in writes.puts.items():
-        puts.setdefault(shard_of(one, shards), {})[one] = value
-    for one in writes.deletes:
-        deletes.setdefault(shard_of(one, shards), []).append(one)
-    for one, by in writes.increments.items():
-        increments.setdefault(shard_of(one, shards), {})[one] = by
-    return {
-        shard: Writes(
-            puts=puts.get(shard, {}),
-            deletes=deletes.get(shard, []),
-            increments=increments.get(shard, {}),
-        )
-        for shard in {*puts, *deletes, *increments}
-    }
-
-
-def _slices(writes: Writes) -> list[Writes]:
-    """Cut into calls; one at least."""
-    size = redis_shard.SLICE
-    if len(writes) <= size:
-        return [writes]
-    puts = list(writes.puts.items())
-    deletes = list(writes.deletes)
-    increments = list(writes.increments.items())
-    return [
-        *(Writes(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
-        *(Writes(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),
-        *(
-            Writes(increments=dict(increments[start : start + size]))
-            for start in range(0, len(increments), size)
-        ),
-    ]

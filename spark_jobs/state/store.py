@@ -15,6 +15,10 @@ of other stores (``acker.effects``), and promises:
   is taken back when the next turn of its task begins.
 * **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is
   refused. Runs are ordered by their number, for all tasks of the component; steps by theirs.
+* **A tuple is applied once,** by one turn of one task, if its key is among the marks of the commit.
+  The marks are written and taken back with the entries. Those that are kept do not grow old by the
+  clock on the wall but by a clock that runs while marks are made, at most ten seconds from one
+  commit to the next: a clock that jumps makes nothing forgotten, nor does a topology that stands.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
 * Errors of the server are AckerErrors, as everywhere: RedisUnavailableError (the step may be
   repeated), RedisRefusedError (a person must act). Calls that the client repeats by itself
@@ -41,9 +45,18 @@ class Writes:
     # Amounts within plus or minus 2**63 - 1, on entries that are decimal numbers of 64 bits, or
     # missing, which is 0.
     increments: Mapping[bytes, int] = field(default_factory=dict)
+    # Keys of tuples that the turn has applied, of 16 bytes each, to their records: no other turn
+    # can have applied them, see ``StateTurn.recall``.
+    marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    # Seconds for which marks are kept; those that are older are forgotten little by little.
+    retention_s: int = 0
 
     def __len__(self) -> int:
+        """The number of entries."""
         return len(self.puts) + len(self.deletes) + len(self.increments)
+
+    def __bool__(self) -> bool:
+        return bool(len(self) or self.marks)
 
 
 class StateTurn(Protocol):
@@ -79,6 +92,15 @@ class StateTurn(Protocol):
         """
         ...
 
+    def recall(self, keys: Sequence[bytes], tasks: int) -> list[bytes | None]:
+        """The records of the tuples with these keys that were applied before this step, None of
+        one that was not; the component has so many tasks.
+
+        In bulk: one call per shard. Only what is final: raises TurnAgainError if another task has
+        made one of the marks in a commit that is not complete after some seconds.
+        """
+        ...
+
     def writing(self, writes: Writes, digest: str) -> Sequence[Effect[bool]]:
         """Prepare a commit; ``digest`` names the work that was done. At most one per turn.
 
@@ -86,9 +108,10 @@ class StateTurn(Protocol):
         and each may follow only the one before. There are none, and nothing is written, without
         writes, and where an earlier attempt has committed: if its digest is the same, the writes
         were done; if it is not, see ``committed_digest``. A call replies True or
-        raises: StaleTurnError (nothing of this turn stays), and BadStateError for an increment of
-        an entry that another task has meanwhile made something else than a number, or that would
-        leave 64 bits (the next turn takes back what this one had written).
+        raises: StaleTurnError (nothing of this turn stays), BadStateError for an increment of an
+        entry that another task has meanwhile made something else than a number, or that would
+        leave 64 bits, and TurnAgainError if another task has meanwhile applied one of the marked
+        tuples (the next turn takes back what this one had written).
         """
         ...
 

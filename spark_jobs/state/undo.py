@@ -3,6 +3,7 @@ scripts write. Pure.
 
 ``=old``   the value that was there        ``-``      nothing was there
 ``+n``     incremented by n                ``*n``     nothing was there, and it was incremented by n
+``~…``     the marks of one call: its field is no entry's
 
 An increment is taken back by the opposite one and not by the old value: another task may have
 incremented the entry too.
@@ -21,6 +22,8 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
         return rest
     if kind == b"-":
         return None
+    if kind == b"~":
+        return current
     try:
         number = int(b"0" if current is None else current) - int(rest)
     except (

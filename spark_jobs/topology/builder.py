@@ -34,6 +34,7 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
 )
+from tiercel.spark_jobs.topology.identities import check_once
 from tiercel.spark_jobs.topology.limits import check_limit
 from tiercel.spark_jobs.topology.ordering import check_ordering
 
@@ -187,6 +188,8 @@ class TopologyBuilder:
             check_ordering(topology, id_, spec)
             check_limit(topology, id_, spec)
             check_concurrency(id_, spec)
+        for id_, spec in bolts.items():
+            check_once(topology, id_, spec)
         for id_ in (*spouts, *bolts):
             check_config(topology, id_)
         return topology

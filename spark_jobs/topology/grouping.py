@@ -49,6 +49,8 @@ class Grouping(ABC):
     name = ""
     # True if a choice depends on the identity of the emission.
     by_identity = False
+    # True if it may send a tuple to more than one task.
+    to_several = False
 
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the grouping does not fit the stream's fields."""
@@ -153,6 +155,7 @@ class AllTasks(Grouping):
     """Each tuple to every task."""
 
     name = "all"
+    to_several = True
 
     def chooser(self, stream: Stream) -> Choose:
         everyone = tuple(stream.tasks)
@@ -210,6 +213,7 @@ class Custom(Grouping):
 
     grouping: CustomGrouping
     name = "custom"
+    to_several = True
 
     def chooser(self, stream: Stream) -> Choose:
         """``prepare`` waits for the first tuple, so that what it raises fails tuples and

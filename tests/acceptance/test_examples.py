@@ -9,19 +9,26 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from tests.support.broker import take_all
+from tests.support.postgres import libpq
 from tests.support.rpc import RpcClient
 from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.examples import payments
 from tiercel.examples.webhooks import PORT
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import write_properties
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,6 +43,8 @@ class Example:
         self.topology = name.replace("_", "-")
         self.services = services
         self.log = log
+        # Of its environment: which database it writes into.
+        self.around: dict[str, str] = {}
 
     def printed(self) -> list[str]:
         """The lines that are no log records."""
@@ -50,13 +59,37 @@ class Example:
         with Publisher(self.services.amqp_url) as publisher:
             publisher.publish(queue, bodies)
 
+    def publish_each(self, queue: str, messages: list[OutgoingMessage]) -> None:
+        declare_queue(self.services.amqp_url, WorkQueue(name=queue))
+        addressed = [replace(message, routing_key=queue) for message in messages]
+        with Publisher(self.services.amqp_url) as publisher:
+            assert publisher.publish_each(addressed) == [None] * len(messages)
+
+
+def known_by(message_id: str, **fields: object) -> OutgoingMessage:
+    """A message with an id."""
+    properties = write_properties({"message_id": message_id})
+    return OutgoingMessage(body=json.dumps(fields).encode(), routing_key="", properties=properties)
+
+
+def postgres_of(example: Example) -> str:
+    names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGPASSWORD": "password"}
+    said = {names[name]: value for name, value in example.around.items() if name in names}
+    return " ".join(f"{name}={value}" for name, value in {**said, "dbname": "postgres"}.items())
+
 
 @contextmanager
-def running(name: str, services, log: Path):
+def running(name: str, services, log: Path, around: dict[str, str]):
     topology = f"examples.{name}:topology"
     master = ("--master", "local[2]")
     servers = {"TIERCEL_AMQP": services.amqp_url, "TIERCEL_REDIS": services.redis_url}
-    environment = {**os.environ, **servers, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        **servers,
+        **around,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
     with tiercel_run(
         topology, *master, folder=log.parent, log=log, environment=environment
     ) as process:
@@ -216,12 +249,64 @@ def each_question_gets_its_answer(example: Example) -> None:
     wait_until(lambda: example.counted("requests", "acked") == 40, 30, "all requests to be acked")
 
 
+def each_order_is_booked_once(example: Example) -> None:
+    with psycopg.connect(postgres_of(example), autocommit=True) as database:
+        database.execute(
+            "CREATE TABLE bookings (order_id text PRIMARY KEY, customer text NOT NULL, "
+            "cents bigint NOT NULL, balance bigint NOT NULL)"
+        )
+        messages = [
+            known_by(f"o-{n}", order_id=f"o-{n}", customer="anna", cents=5) for n in range(100)
+        ]
+        example.publish_each("orders", messages * 2)
+        wait_until(lambda: example.counted("orders", "acked") == 200, 300, "both of each order")
+        booked = database.execute("SELECT balance FROM bookings ORDER BY balance").fetchall()
+    assert booked == [(5 * n,) for n in range(1, 101)]
+
+
+class Bank(BaseHTTPRequestHandler):
+    """Pays once per key, and breaks every third connection when it has paid."""
+
+    paid: ClassVar[dict[str, int]] = {}
+    calls = 0
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        receipt = self.paid.setdefault(self.headers["Idempotency-Key"], asked["cents"])
+        Bank.calls += 1
+        if self.calls % 3 == 0:
+            self.connection.close()
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"receipt": f"r-{receipt}"}).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def each_payment_is_made_once(example: Example) -> None:
+    where = urlsplit(payments.SERVICE)
+    with ThreadingHTTPServer((where.hostname, where.port), Bank) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        example.publish_each(
+            "payments",
+            [known_by(f"p-{n}", payment=f"p-{n}", account="anna", cents=n) for n in range(60)] * 2,
+        )
+        wait_until(lambda: example.counted("payments", "acked") == 120, 300, "all payments")
+        server.shutdown()
+    assert sorted(Bank.paid.values()) == list(range(60))
+    assert Bank.calls > 120
+
+
 # Condition to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
     "bulk_insert": readings_are_stored_and_an_impossible_one_is_kept,
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,
     "model": each_line_comes_out_with_its_language,
+    "orders": each_order_is_booked_once,
+    "payments": each_payment_is_made_once,
     "quotes": each_question_gets_its_answer,
     "random_sentences": what_was_forgotten_times_out_and_comes_again,
     "reliable_sentences": what_failed_comes_again_until_it_is_done,
@@ -234,9 +319,11 @@ RUNS: dict[str, Callable[[Example], None]] = {
     "name",
     [pytest.param(name, marks=[pytest.mark.quick] * (name == "word_count")) for name in EXAMPLES],
 )
-def test_an_example_does_what_it_promises(name, services, tmp_path):
+def test_an_example_does_what_it_promises(name, request, services, tmp_path):
     assert name in RUNS, f"add to RUNS what examples/{name}.py does"
-    with running(name, services, tmp_path / "log") as example:
+    around = libpq(request.getfixturevalue("postgres_url")) if name == "orders" else {}
+    with running(name, services, tmp_path / "log", around) as example:
+        example.around = around
         RUNS[name](example)
 
 

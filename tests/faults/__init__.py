@@ -14,5 +14,6 @@ deadly     the topology of the messages that kill or hang
 batched    the topology of batches into a database
 waiting    the topologies of work that waits
 ordered    the topology of two bolts with an order per key
+booked     the topology of effects that take place once
 burdens    the topologies of slow work, of odd messages, and of an executor that vanishes
 """

@@ -39,6 +39,11 @@ inboxes        words for tests of the inboxes
 chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
 presences      the seats of a topology, while time passes
+marks          keys of tuples
+
+PostgreSQL:
+
+postgres       its address as its clients are told it
 
 Topologies:
 

@@ -27,6 +27,7 @@ class Proxy:
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._to_lose = 0
+        self._to_pass = 0
         # Delay of everything, in both directions.
         self.delay_s = 0.0
         self.lost = 0
@@ -45,10 +46,11 @@ class Proxy:
         for link in self._take_links(keep=True):
             link.muted = True
 
-    def lose_next(self, replies: int = 1) -> None:
+    def lose_next(self, replies: int = 1, after: int = 0) -> None:
         """Swallow the server's next replies, each with its connection: it has done what it was
-        told, the client cannot know.
+        told, the client cannot know. So many pass before.
         """
+        self._to_pass = after
         self._to_lose = replies
 
     def retarget(self, url: str, *, cut: bool = True) -> None:
@@ -79,6 +81,9 @@ class Proxy:
         """Return True if this reply is to be lost."""
         with self._lock:
             if not self._to_lose:
+                return False
+            if self._to_pass:
+                self._to_pass -= 1
                 return False
             self._to_lose -= 1
             self.lost += 1

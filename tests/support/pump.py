@@ -24,6 +24,7 @@ from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.memory_inbox import MemoryInbox
 from tiercel.queues.inbox.records import Appended, Bounds, Parcel, Sender
+from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running import commit
@@ -179,12 +180,14 @@ class Pump:
         spout: str | None = None,
         tracked: bool = True,
         stream: str = "default",
+        identities: Sequence[Identified | None] | None = None,
     ) -> list[int]:
         """Emit these tuples; returns their roots."""
         roots = self._roots.draw(len(rows))
         emitter = self.emitters[spout or self.spout][0]
-        for root, values in zip(roots, rows, strict=True):
-            emitter.emit(values, root if tracked else None, stream)
+        known = identities or [None] * len(rows)
+        for root, values, identity in zip(roots, rows, known, strict=True):
+            emitter.emit(values, root if tracked else None, stream, identity)
         return roots
 
     def send(self) -> None:

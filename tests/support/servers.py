@@ -15,6 +15,7 @@ from tests.support.certificates import HOST, Certificate
 from tests.support.containers import ContainerRabbitMQ, ContainerRedis
 from tiercel.compose.install import install_missing
 from tiercel.compose.ports import LOOPBACK, free_port
+from tiercel.compose.postgres import EmbeddedPostgres
 from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
 from tiercel.compose.redis_server import EmbeddedRedis
 
@@ -40,6 +41,11 @@ def embedded_rabbitmq(certificate: Certificate | None = None) -> EmbeddedRabbitM
 def embedded_redis(certificate: Certificate | None = None) -> EmbeddedRedis:
     install_missing("redis-server")
     return EmbeddedRedis() if certificate is None else _RedisWithTls(certificate)
+
+
+def embedded_postgres() -> EmbeddedPostgres:
+    install_missing("postgresql")
+    return EmbeddedPostgres()
 
 
 EMBEDDED = Servers(rabbitmq=embedded_rabbitmq, redis=embedded_redis)

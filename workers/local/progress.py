@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tiercel.acker.errors import AckerError
 from tiercel.acker.metrics.contract import Metrics
 
-_NAMES = ("emitted", "acked", "failed", "timeout", "released", "rejected")
+_NAMES = ("emitted", "acked", "failed", "timeout", "released", "rejected", "no_identity")
 
 log = logging.getLogger(__name__)
 
@@ -55,5 +55,7 @@ def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | N
         f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} per second)",
         f"{now['failed']:,} failed",
     ]
-    parts += [f"{now[name]:,} {name}" for name in ("timeout", "released", "rejected") if now[name]]
+    shown = {"timeout": "timeout", "released": "released", "rejected": "rejected"}
+    shown["no_identity"] = "without an identity"
+    parts += [f"{now[name]:,} {words}" for name, words in shown.items() if now[name]]
     return ", ".join([*parts, f"{max(in_flight, 0):,} in flight"])

@@ -5,6 +5,7 @@ raw         what was read of a topology at one moment
 rates       what happens now
 overview    what every view shows, worked out of the counters
 bolts       the same of bolts and their tasks
+once        messages that are to take effect once
 survey      all queues: ``tiercel depths``
 top         ``tiercel top``
 tables      the columns of every table, once each

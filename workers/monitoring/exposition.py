@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
+from tiercel.workers.monitoring.once import OnceRow
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
 from tiercel.workers.monitoring.watcher import Watcher
 
@@ -87,6 +88,15 @@ _TASK_NOW: dict[_Figure, Callable[[TaskRow], float | None]] = {
         "tiercel_task_call_seconds",
         "Time for which a bolt task has been in one call of its bolt, where that lasts",
     ): lambda row: row.doing_s,
+}
+_ONCE: dict[_Figure, Callable[[OnceRow], float]] = {
+    (
+        "tiercel_no_identity",
+        "Messages without the identity that was asked for",
+    ): lambda row: row.no_identity,
+    ("tiercel_once_repeated", "Tuples that were applied before"): lambda row: row.repeated,
+    ("tiercel_once_unkeyed", "Tuples without a key"): lambda row: row.unkeyed,
+    ("tiercel_once_unsure", "Tuples older than what is remembered"): lambda row: row.unsure,
 }
 _ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
@@ -178,6 +188,10 @@ def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
     }
     yield from _counters(_TASK, tasks, "component", "task")
     yield from _gauges(_TASK_NOW, tasks, "component", "task")
+    once: dict[_Labels, OnceRow] = {
+        (name, row.name): row for name, each in found.items() for row in each.once
+    }
+    yield from _counters(_ONCE, once, "component")
     yield from _counters(_ACKER, ackers)
     yield from _gauges(_ACKER_NOW, ackers)
     owns: dict[_Labels, Own] = {(name,): each.own for name, each in found.items()}

@@ -16,6 +16,7 @@ from tiercel.spark_jobs.running.counts import ACKER, edge_counter
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
+from tiercel.workers.monitoring.once import OnceRow, once_rows
 from tiercel.workers.monitoring.raw import Raw
 
 
@@ -118,6 +119,8 @@ class Overview:
     message_timeout_s: float
     errors: tuple[ErrorReport, ...]
     queues: tuple[QueueDepth, ...] = ()
+    # Of components that came upon repeated messages, or some that cannot be told apart.
+    once: tuple[OnceRow, ...] = ()
 
 
 def overview_of(name: str, raw: Raw) -> Overview:
@@ -153,6 +156,9 @@ def overview_of(name: str, raw: Raw) -> Overview:
         own=own,
         message_timeout_s=raw.message_timeout_s,
         errors=tuple(raw.errors),
+        once=once_rows(
+            [each.name for each in (*raw.graph.spouts, *raw.graph.bolts)], raw.counted.counts
+        ),
     )
 
 

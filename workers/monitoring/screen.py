@@ -20,6 +20,7 @@ from tiercel.workers.monitoring.tables import (
     BOLTS,
     DEAD,
     ERRORS,
+    ONCE,
     OWN,
     QUEUES,
     SPOUTS,
@@ -72,6 +73,8 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
     parts += [_table(_SPOUTS, overview.spouts), _table(_BOLTS, overview.bolts), _inboxes(overview)]
     parts.append(_table(_ACKER, [overview.acker]))
+    if overview.once:
+        parts.append(_table(ONCE, overview.once))
     if overview.queues:
         parts.append(depth_table(overview.queues))
     parts.append(own_table([overview.own]))

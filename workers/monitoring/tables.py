@@ -14,6 +14,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
+from tiercel.workers.monitoring.once import OnceRow
 from tiercel.workers.monitoring.overview import AckerRow, Own, SpoutRow
 from tiercel.workers.monitoring.wording import (
     count,
@@ -149,6 +150,16 @@ ACKER = TableKind[AckerRow](
         Column("failed by bolts", lambda row: count(row.failed)),
         Column("timeouts", lambda row: count(row.timeouts)),
         Column("late", lambda row: count(row.late)),
+    ),
+)
+ONCE = TableKind[OnceRow](
+    "Once",
+    (
+        Column("component", lambda row: row.name, Kind.NAME),
+        Column("no identity", lambda row: count(row.no_identity)),
+        Column("applied before", lambda row: count(row.repeated)),
+        Column("without a key", lambda row: count(row.unkeyed)),
+        Column("maybe too old", lambda row: count(row.unsure)),
     ),
 )
 QUEUES = TableKind[QueueDepth](

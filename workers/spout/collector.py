@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
+from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
 from tiercel.spark_jobs.reasons import reason_of
@@ -87,30 +88,43 @@ class TaskCollector:
         return self._emitter.take(), emitted
 
     def emit(
-        self, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+        self,
+        values: Sequence[Any],
+        msg_id: MsgId | None = None,
+        stream: str = "default",
+        identity: Identified | None = None,
     ) -> list[int]:
         """``SpoutCollector.emit``."""
         root = self._root(msg_id)
-        tasks = self._emitter.emit(values, root, stream)
+        tasks = self._emitter.emit(values, root, stream, identity)
         self._add(root, msg_id, len(tasks))
         return tasks
 
     def emit_all(
-        self, rows: Sequence[Sequence[Any]], msg_ids: Sequence[MsgId], stream: str = "default"
+        self,
+        rows: Sequence[Sequence[Any]],
+        msg_ids: Sequence[MsgId],
+        stream: str = "default",
+        identities: Sequence[Identified | None] | None = None,
     ) -> None:
         """``SpoutCollector.emit_all``."""
         roots = None if self._root_ids is None else self._root_ids.draw(len(rows))
-        transferred = self._emitter.emit_all(rows, roots, stream)
+        transferred = self._emitter.emit_all(rows, roots, stream, identities)
         self._emitted.tuples += zip(roots or repeat(None), msg_ids, strict=False)
         self._emitted.tracked += len(roots or ())
         self._emitted.transferred += transferred
 
     def emit_direct(
-        self, task: int, values: Sequence[Any], msg_id: MsgId | None = None, stream: str = "default"
+        self,
+        task: int,
+        values: Sequence[Any],
+        msg_id: MsgId | None = None,
+        stream: str = "default",
+        identity: Identified | None = None,
     ) -> None:
         """``SpoutCollector.emit_direct``."""
         root = self._root(msg_id)
-        self._emitter.emit_direct(task, values, root, stream)
+        self._emitter.emit_direct(task, values, root, stream, identity)
         self._add(root, msg_id, 1)
 
     def report_error(self, error: BaseException | str) -> None:

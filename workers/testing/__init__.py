@@ -4,6 +4,7 @@ plugin          the kit as a pytest plugin
 complete        complete_topology: from the first tuple to the last
 cluster         LocalCluster: runs a topology
 stand_ins       in the place of queue spouts and queue sinks
+database_stand_in  in the place of database sinks
 looking         the part of it that is asked what came of its messages
 feeder          FeederSpout: emits what a test feeds it
 spout_tasks     all spout tasks of a cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -19,13 +20,14 @@ from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.memory_presence import MemoryPresences
 from tiercel.workers.testing.capture import watched
 from tiercel.workers.testing.clock import SimulatedClock
+from tiercel.workers.testing.database_stand_in import with_database, without_database
 from tiercel.workers.testing.engine import Engine
 from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.looking import Looking
 from tiercel.workers.testing.memory_engine import MemoryEngine
 from tiercel.workers.testing.spout_tasks import SpoutTasks
 from tiercel.workers.testing.spouts import Surroundings
-from tiercel.workers.testing.stand_ins import with_stand_ins
+from tiercel.workers.testing.stand_ins import without_broker
 from tiercel.workers.testing.ticks import Ticks
 
 EngineName = Literal["memory", "spark"]
@@ -77,10 +79,8 @@ class LocalCluster(Looking):
             )
         check_has_bolts(topology)
         super().__init__(topology if config is None else replace(topology, config=config))
-        # A test that names a broker means it; one that a topology names is not for tests.
-        has_broker = config is not None and bool(config.extra.get("amqp_url"))
-        runs = self._topology if has_broker else with_stand_ins(self._topology)
-        self._watched = watched(runs, self._seen)
+        named = config.extra if config is not None else {}
+        self._watched = watched(_for_tests(self._topology, named), self._seen)
         self._engine_name = engine
         self._redis_url = redis_url
         self._slots = slots
@@ -259,3 +259,12 @@ class LocalCluster(Looking):
         moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
         # One that has come and could not be used, as by a spout that is deactivated, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
+
+
+def _for_tests(topology: Topology, named: Mapping[str, Any]) -> Topology:
+    """Return the topology without its servers: a test that names a broker or a database means it,
+    those that the topology names are not for tests.
+    """
+    runs = topology if named.get("amqp_url") else without_broker(topology)
+    database = named.get("database_url")
+    return with_database(runs, database) if database else without_database(runs)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.message.identity import Identified
 from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
@@ -31,6 +32,8 @@ class Fed(NamedTuple):
     stream: str
     # The one that it is for, on a direct stream.
     task: int | None
+    # What its message is known by.
+    identity: Identified | None = None
 
 
 class FeederSpout(Spout):
@@ -76,18 +79,20 @@ class FeederSpout(Spout):
         self._later: list[tuple[float, int, Fed]] = []
         self._asked = 0
 
-    def feed(
+    def feed(  # noqa: PLR0913, PLR0917 - a test names what it needs
         self,
         values: Sequence[Any],
         msg_id: MsgId | None = None,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
         properties: Mapping[str, Any] = MappingProxyType({}),
+        identity: Identified | None = None,
     ) -> None:
         """Emit this at the next ``run_until_idle``; without a ``msg_id`` it is not tracked.
 
         ``task`` is for direct streams. ``properties`` are values of the feeder's properties by
-        name, behind ``values``; those that are not given are null.
+        name, behind ``values``; those that are not given are null. ``identity`` is what the message
+        is known by, from which the keys of its tuples follow.
 
         Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
         few, here and not in ``run_until_idle``.
@@ -97,7 +102,7 @@ class FeederSpout(Spout):
         if (task is not None) != (stream in self.direct_streams):
             what = "is not direct: name no task" if task is not None else "is direct: name the task"
             raise DirectStreamError(f"stream {stream!r} of the feeder {what}")
-        self._fed.append(Fed(list(values), msg_id, stream, task))
+        self._fed.append(Fed(list(values), msg_id, stream, task, identity))
 
     def attach(self, clock: Callable[[], float]) -> None:
         """Go by this clock, in seconds."""
@@ -121,9 +126,9 @@ class FeederSpout(Spout):
         if fed.msg_id is not None:
             self._emitted.setdefault(fed.msg_id, []).append(fed)
         if fed.task is None:
-            collector.emit(fed.values, fed.msg_id, fed.stream)
+            collector.emit(fed.values, fed.msg_id, fed.stream, fed.identity)
         else:
-            collector.emit_direct(fed.task, fed.values, fed.msg_id, fed.stream)
+            collector.emit_direct(fed.task, fed.values, fed.msg_id, fed.stream, fed.identity)
 
     def ack(self, msg_id: MsgId) -> None:
         self._take(msg_id)

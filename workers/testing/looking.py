@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tiercel.queues.errors import SchemaError
+from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.bolts.fields import FromField
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.testing.capture import Seen
+from tiercel.workers.testing.database_stand_in import written_rows
 from tiercel.workers.testing.engine import Engine
 from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.spout_tasks import SpoutTasks
@@ -45,19 +46,22 @@ class Looking:
         body: bytes | str,
         spout: str | None = None,
         properties: Mapping[str, Any] = MappingProxyType({}),
+        identity: str | None = None,
     ) -> int:
         """Feed a body to a ``QueueSpout``, the only one unless it is named: at the next
         ``run_until_idle`` its own decoder reads it.
 
         Returns the message id: they count from 1, for each spout. Nothing is delivered again but
         what a bolt wants later (``RetryLater``). A str is sent in UTF-8. ``properties`` are values
-        of the spout's properties by name; those that are not given are null. Raises
-        LocalClusterError for a spout or a property that there is not.
+        of the spout's properties by name; those that are not given are null. ``identity`` is the
+        message's id, or its header, by which ``QueueSpout(identity=…)`` knows it. Raises
+        LocalClusterError for a spout or a property that there is not, and for an identity that the
+        spout does not look for.
         """
         raw = body.encode() if isinstance(body, str) else body
         try:
-            return self._feeder(spout).feed_body(raw, properties)
-        except SchemaError as error:
+            return self._feeder(spout).feed_body(raw, properties, identity)
+        except (BadPropertyError, SchemaError) as error:
             raise LocalClusterError(str(error)) from error
 
     def dead_letters(self, spout: str | None = None) -> list[RefusedBody]:
@@ -105,6 +109,15 @@ class Looking:
         if exchange is not None:
             return [one for one in sent if one.exchange == exchange]
         return [one for one in sent if not one.exchange and one.routing_key == queue]
+
+    def written(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows that the topology's ``DatabaseSink`` bolts have written into a table:
+        columns to values.
+
+        A row whose key was written before is none. In order, as far as one task wrote them. Raises
+        LocalClusterError for a table that none of them writes into.
+        """
+        return written_rows(self._topology, self._seen, table)
 
     def state(self, component: str) -> dict[Key, Any]:
         """The state of a ``StatefulBolt``: what its tasks have put there.

@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
+from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -140,8 +141,14 @@ class _WatchedEmitter(SpoutEmitter):
         super().__init__(topology, component, task_id)
         [self._capture] = topology.task_ids(CAPTURE)
 
-    def emit(self, values: Sequence[Any], root: int | None, stream: str) -> list[int]:
-        tasks = super().emit(values, root, stream)
+    def emit(
+        self,
+        values: Sequence[Any],
+        root: int | None,
+        stream: str,
+        identity: Identified | None = None,
+    ) -> list[int]:
+        tasks = super().emit(values, root, stream, identity)
         return [task for task in tasks if task != self._capture]
 
 

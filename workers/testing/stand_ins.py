@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tiercel.queues.broker.frames import read_properties
+from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.message.identity import identity_reader
 from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.queue_spout import QueueSpout, refusal_of
+from tiercel.queues.message.writing import write_properties
+from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, SpoutCollector
+from tiercel.queues.spout_checks import refusal_of
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext
@@ -24,10 +28,13 @@ from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.feeder import Fed, FeederSpout
 
 # The stream on which a captured sink says what it would have published.
 PUBLISHED = "__published"
+# By these a message may be known, and since when: see ``queues.message.identity``.
+_KNOWN_BY = ("message_id", "headers", "timestamp")
 _MESSAGE = Schema.parse("exchange string, routing_key string, properties binary, body binary")
 
 
@@ -64,34 +71,57 @@ class BodyFeeder(FeederSpout):
             direct_streams=spout.direct_streams,
         )
         self._decode = spout.decoder()
-        # Each with its message id, and the values of its properties.
-        self._bodies: deque[tuple[int, bytes, list[Any]]] = deque()
+        self._known_by = spout.identity
+        self._identify = None if spout.identity is None else identity_reader(spout.identity)
+        # Each with the values of its properties; the tag is the message id.
+        self._bodies: deque[tuple[Delivery, list[Any]]] = deque()
         # By message id: they count from 1.
         self._fed_bodies: dict[int, bytes] = {}
         self.refused: list[RefusedBody] = []
 
-    def feed_body(self, body: bytes, properties: Mapping[str, Any]) -> int:
+    def feed_body(self, body: bytes, properties: Mapping[str, Any], identity: str | None) -> int:
         """Emit its values at the next ``run_until_idle``; returns the message id.
 
-        Raises SchemaError for a property that has no column here.
+        Raises SchemaError for a property that has no column here, BadPropertyError for one that no
+        message can have, and LocalClusterError for an identity that the spout does not look for.
         """
         values = self._properties.values(properties)
         msg_id = len(self._fed_bodies) + 1
+        made = write_properties(self._said(properties, identity))
+        self._bodies.append((Delivery(0, msg_id, body, None, made), values))
         self._fed_bodies[msg_id] = body
-        self._bodies.append((msg_id, body, values))
         return msg_id
+
+    def _said(self, properties: Mapping[str, Any], identity: str | None) -> dict[str, Any]:
+        """Return those properties of the message by which it is known, and since when."""
+        said = {name: properties[name] for name in _KNOWN_BY if name in properties}
+        if identity is None:
+            return said
+        if self._known_by == "message_id":
+            return {**said, "message_id": identity}
+        if self._known_by in {None, "body"}:
+            raise LocalClusterError(
+                "the identity of its messages is their body: give none"
+                if self._known_by
+                else "its messages have no identity: give the spout one, such as "
+                'QueueSpout(…, identity="message_id")'
+            )
+        name = str(self._known_by).removeprefix("header:")
+        return {**said, "headers": {**(said.get("headers") or {}), name: identity}}
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         super().next_tuple(collector)
         while self._bodies:
-            msg_id, body, properties = self._bodies.popleft()
+            delivery, properties = self._bodies.popleft()
+            msg_id = delivery.tag
             try:
-                values = [*self._decode(body), *properties]
-                self._emit(collector, Fed(values, msg_id, DEFAULT_STREAM, None))
+                values = [*self._decode(delivery.body), *properties]
+                known = None if self._identify is None else self._identify(delivery)
+                self._emit(collector, Fed(values, msg_id, DEFAULT_STREAM, None, known))
             except Exception as error:  # noqa: BLE001 - as the spout does it: a message harms itself alone
                 self._take(msg_id)
                 reason = refusal_of(error)
-                self.refused.append(RefusedBody(body=body, reason=reason))
+                self.refused.append(RefusedBody(body=delivery.body, reason=reason))
                 collector.report_error(f"message dead-lettered: {reason}")
             else:
                 return
@@ -125,7 +155,7 @@ class CapturedSink(Bolt):
             collector.ack(tup)
 
 
-def with_stand_ins(topology: Topology) -> Topology:
+def without_broker(topology: Topology) -> Topology:
     """Return the topology with stand-ins for its queue spouts and queue sinks."""
     spouts = {
         component: replace(spec, spout=BodyFeeder(spec.spout))

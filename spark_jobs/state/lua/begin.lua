@@ -6,16 +6,17 @@
 --        6 most changes to take back in one call   7 index of the task   then the fields to read
 -- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun,
 --        3 other number of shards   2: attempt, or that number   3: "run step" of the last
---        commit, "*" if nothing is known of it   4: its digest   5: the values of the fields
---        6: what takes them back, if the last commit is of this step
+--        commit, "*" if nothing is known of it   4: its digest   5: the values of the fields, or if
+--        1: 1, field and record of marks to take back before   6: what takes the values back, if the
+--        last commit is of this step
 --
 -- Must never take back a final commit, nor what this turn has written: a repeat may come late.
 
 local entries, run, turn, undo = unpack(KEYS)
 local run_number, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local newest, shards, tasks = unpack(redis.call('HMGET', run, 'run_number', 'shards', 'tasks'))
+local newest, shards, tasks, ran = unpack(redis.call('HMGET', run, 'run_number', 'shards', 'tasks', 'ran'))
 local differs = shards and shards ~= ARGV[4]
-if differs and redis.call('EXISTS', entries) == 1 then return {3, tonumber(shards), '', ''} end
+if differs and (ran or redis.call('EXISTS', entries) == 1) then return {3, tonumber(shards), '', ''} end
 
 local known = redis.call('HGET', turn, 'turn')
 local last_run, last_step, latest = string.match(known or '0 0 0', '(%d+) (%d+) (%d+)')
@@ -48,12 +49,8 @@ if committed == '*' or logged == committed then
   -- A final commit. Its log is needed as long as attempts at the same step may come.
   if logged ~= this then redis.call('UNLINK', undo) end
 else
-  local changes = redis.call('HRANDFIELD', undo, ARGV[6], 'WITHVALUES')
-  for i = 1, #changes, 2 do
-    take_back(entries, changes[i], changes[i + 1])
-    redis.call('HDEL', undo, changes[i])
-  end
-  if redis.call('EXISTS', undo) == 1 then return {1, attempt, committed, digest} end
+  local marks = take_back_some(entries, undo, ARGV[6])
+  if redis.call('EXISTS', undo) == 1 then return {1, attempt, committed, digest, marks} end
 end
 redis.call('HSET', turn, 'logged', this, 'calls', 0)
 return begun()

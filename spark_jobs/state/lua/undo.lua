@@ -1,5 +1,5 @@
--- Prelude of begin.lua and write.lua: takes one change of an entry back. Has no KEYS, ARGV or reply
--- of its own.
+-- Prelude of begin.lua and write.lua: takes changes of entries back. Has no KEYS, ARGV or reply of
+-- its own.
 
 local function opposite(amount)
   return amount:sub(1, 1) == '-' and amount:sub(2) or '-' .. amount
@@ -17,4 +17,20 @@ local function take_back(entries, field, record)
     local left = redis.pcall('HINCRBY', entries, field, opposite(rest))
     if kind == '*' and left == 0 then redis.call('HDEL', entries, field) end
   end
+end
+
+-- Takes back ``most`` changes at most. Returns field and record of the marks among them: they lie
+-- in keys that this script is not given, see take_back_marks.lua.
+local function take_back_some(entries, undo, most)
+  local changes, marks = redis.call('HRANDFIELD', undo, most, 'WITHVALUES'), {}
+  for i = 1, #changes, 2 do
+    local field, record = changes[i], changes[i + 1]
+    if record:sub(1, 1) == '~' then
+      marks[#marks + 1], marks[#marks + 2] = field, record
+    else
+      take_back(entries, field, record)
+      redis.call('HDEL', undo, field)
+    end
+  end
+  return marks
 end

@@ -21,6 +21,7 @@ from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
     ERRORS,
+    ONCE,
     QUEUES,
     SPOUTS,
     TASKS,
@@ -87,7 +88,7 @@ class Page:
                 for name in _TILES:
                     self._tile(name)
             self._graph_box = _section("Topology").classes("tiercel-wide")
-            for kind in (SPOUTS, BOLTS, TASKS, ACKER, QUEUES, OWN):
+            for kind in (SPOUTS, BOLTS, TASKS, ACKER, ONCE, QUEUES, OWN):
                 self._table(kind)
             with _section("Depths, the last three hours"):
                 self._depths = (

@@ -1,5 +1,6 @@
 """Content of a copy in the dead-letter queue."""
 
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -17,7 +18,18 @@ REASON = "x-tiercel-reason"
 def test_it_is_persistent_and_says_why_and_where_from():
     copy = dead_letter_properties(BasicProperties(), "orders", "no good")
     assert copy.delivery_mode == 2
-    assert copy.headers == {REASON: "no good", "x-tiercel-queue": "orders"}
+    since = copy.headers["x-tiercel-since"]
+    assert abs(int(since) - time.time()) < 60
+    assert copy.headers == {
+        REASON: "no good",
+        "x-tiercel-queue": "orders",
+        "x-tiercel-since": since,
+    }
+
+
+def test_of_a_letter_that_dies_again_the_first_death_is_kept():
+    again = BasicProperties(headers={"x-tiercel-since": "1700000000"})
+    assert dead_letter_properties(again, "q", "r").headers["x-tiercel-since"] == "1700000000"
 
 
 def test_it_keeps_what_the_sender_said():
@@ -41,7 +53,7 @@ def test_it_does_not_expire_go_elsewhere_or_claim_another_user():
     copy = dead_letter_properties(original, "q", "r")
     assert copy.expiration is None
     assert copy.user_id is None
-    assert set(copy.headers) == {REASON, "x-tiercel-queue"}
+    assert set(copy.headers) == {REASON, "x-tiercel-queue", "x-tiercel-since"}
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -81,7 +93,12 @@ def test_headers_that_pika_made_travel_too():
         "b": b"x",
     }
     copy = dead_letter_properties(BasicProperties(headers=headers), "q", "r")
-    assert copy.headers == headers | {"f": "1.5", REASON: "r", "x-tiercel-queue": "q"}
+    assert {**copy.headers, "x-tiercel-since": ""} == headers | {
+        "f": "1.5",
+        REASON: "r",
+        "x-tiercel-queue": "q",
+        "x-tiercel-since": "",
+    }
     assert copy.encode()
 
 
@@ -100,6 +117,7 @@ def test_it_says_where_the_message_was_published_before():
         "x-tiercel-routing-key": "order.new",
         REASON: "r",
         "x-tiercel-queue": "q",
+        "x-tiercel-since": copy.headers["x-tiercel-since"],
     }
     # It died again after it was put back: the first time counts.
     again = dead_letter_properties(copy, "q", "again", published_headers("", "q"))

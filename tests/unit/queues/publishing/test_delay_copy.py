@@ -1,5 +1,7 @@
 """Content of a copy in a delay queue."""
 
+import time
+
 from pika import BasicProperties
 
 from tests.support.raw import ODD, properties
@@ -8,6 +10,18 @@ from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.message.header_text import header_texts, published_headers, published_with
 from tiercel.queues.publishing.delay_copy import DelayWriter, delay_properties
 from tiercel.queues.retry import failed_before
+
+
+def told(copy: BasicProperties) -> dict[str, object]:
+    """Return its headers, but for the moment of the first delay."""
+    headers = dict(copy.headers)
+    assert 0 <= time.time() - int(headers.pop("x-tiercel-since")) < 60
+    return headers
+
+
+def test_since_when_it_may_have_had_effects_is_said_by_the_first_delay():
+    first = delay_properties(BasicProperties(headers={"x-tiercel-since": "1700000000"}), 1)
+    assert delay_properties(first, 2).headers["x-tiercel-since"] == "1700000000"
 
 
 def test_it_is_what_the_sender_said_and_how_often_it_failed():
@@ -22,14 +36,14 @@ def test_it_is_what_the_sender_said_and_how_often_it_failed():
         3,
     )
     assert copy.delivery_mode == 2
-    assert dict(copy.headers) == {"trace": "t", "x-tiercel-failures": 4}
+    assert told(copy) == {"trace": "t", "x-tiercel-failures": 4}
     assert failed_before(copy.headers) == 4
 
 
 def test_a_second_delay_counts_on_and_does_not_add_a_header():
     first = delay_properties(BasicProperties(), 1)
     second = delay_properties(first, 2)
-    assert dict(second.headers) == {"x-tiercel-failures": 2}
+    assert told(second) == {"x-tiercel-failures": 2}
 
 
 def test_it_tells_where_it_was_published_also_after_a_second_delay():
@@ -55,7 +69,7 @@ def test_what_would_make_the_broker_drop_it_or_send_it_elsewhere_is_left_out():
     )
     copy = delay_properties(original, 0)
     assert copy.expiration is None, "it would come back before its time"
-    assert dict(copy.headers) == {"kept": 1, "x-tiercel-failures": 0}
+    assert told(copy) == {"kept": 1, "x-tiercel-failures": 0}
 
 
 def test_a_count_that_a_sender_made_up_is_never_negative():

@@ -107,6 +107,7 @@ def folded_children(lineage: Lineage, emissions) -> dict[int, Lineage]:
                 ),
             ),
             target,
+            f"bolt-{target}",
         )
         for target, entries in recorded.items()
     }
@@ -169,9 +170,9 @@ def test_what_is_anchored_to_a_join_stays_in_its_tree() -> None:
     """
     branches = lineage_of([[(7, 11)], [(7, 12)]])
     both = Anchors(counts=np.array([2]), rows=np.array([0, 1]), positions=np.zeros(2, np.uint64))
-    join = child_lineage(branches, row_seeds(branches), both, 5)
+    join = child_lineage(branches, row_seeds(branches), both, 5, "joined")
     one = Anchors(counts=np.array([1]), rows=np.array([0]), positions=np.zeros(1, np.uint64))
-    below = child_lineage(join, row_seeds(join), one, 6)
+    below = child_lineage(join, row_seeds(join), one, 6, "below")
     updates = fold(join, np.array([], np.int64), [below])
     assert updates.roots.tolist() == [7]
     assert updates.xors.tolist() == below.edges.tolist() != [0]

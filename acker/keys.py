@@ -1,0 +1,162 @@
+"""Keys: what a tuple is known by over all deliveries of its message. Pure.
+
+Root ids are drawn, so that a message that is delivered again never meets its earlier attempt. What
+must take place once, however often it is delivered, needs the opposite: an id that is the same
+each time. It is derived as edges are, from the identity of the message and the way of the tuple:
+at each emission from the anchor's key, the emission's position, and the bolt that receives it.
+Never from a task: a shuffle, a rebalance or another parallelism sends the tuple elsewhere.
+
+A key is three numbers of 64 bits, its lanes: two of them are the key that bolts see. The third says
+of the message what helps to tell a repeat from another message: 32 bits of a digest of what it
+says, and 32 bits of seconds since the epoch, since when it may have been processed; 0 where that is
+not known. Zeros are no key.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiercel.acker.ids import mix_array
+from tiercel.acker.ledger import Ids
+
+# Shape (n, LANES).
+Keys = NDArray[np.uint64]
+
+LANES = 3
+# Of what bolts see.
+KEY_BYTES = 16
+NO_KEY = bytes(8 * LANES)
+_LOW = np.uint64((1 << 32) - 1)
+_HALF = np.uint64(32)
+_DIGITS = (1 << 32) - 1
+
+
+class KeyOrigin:
+    """Makes the keys of the tuples of one spout: of one topology, and one of its components."""
+
+    def __init__(self, topology: str, component: str) -> None:
+        self._topology = topology
+        self._component = component
+        self._begun: dict[str, blake2b] = {}
+
+    def key(self, identity: bytes, content: int, since: int, stream: str) -> bytes:
+        """The three lanes of a tuple on ``stream``, whose message has this identity.
+
+        For ``content`` and ``since`` see above.
+        """
+        begun = self._begun.get(stream)
+        if begun is None:
+            begun = self._begun[stream] = _hash(self._topology, self._component, stream)
+        made = begun.copy()
+        made.update(identity)
+        said = (content & _DIGITS) << 32 | min(max(since, 0), _DIGITS)
+        return made.digest() + said.to_bytes(8, "little")
+
+
+def as_keys(keys: list[bytes]) -> Keys:
+    """The keys of n tuples; ``NO_KEY`` for one that has none."""
+    return np.frombuffer(b"".join(keys), "<u8").reshape(-1, LANES)
+
+
+def has_key(keys: Keys) -> NDArray[np.bool_]:
+    """Return which of the tuples have a key."""
+    found: NDArray[np.bool_] = (keys[:, 0] | keys[:, 1]) != np.uint64(0)
+    return found
+
+
+def said_by(lanes: bytes) -> tuple[int, int]:
+    """Of a tuple's message: the digest of what it says, and since when it may have been
+    processed; 0 where that is not known.
+    """
+    said = int.from_bytes(lanes[KEY_BYTES:], "little")
+    return said >> 32, said & _DIGITS
+
+
+def lanes_of(keys: Keys) -> list[bytes | None]:
+    """The lanes of each tuple, of which the first 16 bytes are the key; None without a key."""
+    joined = keys.astype("<u8").tobytes()
+    size = len(NO_KEY)
+    found: list[bytes | None] = [joined[at : at + size] for at in range(0, len(joined), size)]
+    for row in np.flatnonzero(~has_key(keys)).tolist():
+        found[row] = None
+    return found
+
+
+def child_keys(parents: Keys, counts: NDArray[np.int64], positions: Ids, bolt: str) -> Keys:
+    """The keys of emissions that ``bolt`` receives: ``counts[i]`` anchors each, whose keys are
+    ``parents``, and whose emissions are counted by ``positions``, parallel to these.
+
+    Two emissions of one anchor differ, and so do two copies of one emission: a position has the
+    number of the emission in its lower half, that of the copy among those for this bolt in its
+    upper half. The order of the anchors makes no difference. An emission that has an anchor
+    without a key, or no anchor, has none.
+    """
+    a = mix_array(parents[:, 0] ^ mix_array(positions))
+    b = mix_array(parents[:, 1] + a)
+    said = parents[:, 2]
+    keyed = has_key(parents)
+    if not (len(counts) == len(parents) and (counts == 1).all()):
+        starts = np.cumsum(counts) - counts
+        anchored = counts > 0
+        a, b = (_summed(lane, starts, anchored) for lane in (a, b))
+        said = _said_together(parents, starts, anchored)
+        keyed = _all_of(keyed, starts, anchored)
+    high, low = _salt(bolt)
+    c = mix_array(a ^ high)
+    d = mix_array((b ^ low) + c)
+    made = np.stack((c ^ mix_array(d), d, said), axis=1)
+    if not keyed.all():
+        made[~keyed] = 0
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _salt(bolt: str) -> tuple[np.uint64, np.uint64]:
+    digest = _hash(bolt).digest()
+    return np.uint64(int.from_bytes(digest[:8])), np.uint64(int.from_bytes(digest[8:]))
+
+
+def _hash(*names: str) -> blake2b:
+    """Of names, each with its length, so that no two lists of them are one text."""
+    made = blake2b(digest_size=KEY_BYTES)
+    for name in names:
+        encoded = name.encode()
+        made.update(len(encoded).to_bytes(4, "little") + encoded)
+    return made
+
+
+def _summed(lane: Ids, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Ids:
+    sums = np.zeros(len(starts), np.uint64)
+    if anchored.any():
+        sums[anchored] = np.add.reduceat(lane, starts[anchored])
+    return sums
+
+
+def _all_of(
+    keyed: NDArray[np.bool_], starts: NDArray[np.int64], anchored: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    found = np.zeros(len(starts), np.bool_)
+    if anchored.any():
+        found[anchored] = np.logical_and.reduceat(keyed, starts[anchored])
+    return found
+
+
+def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Ids:
+    """Of several messages: all that they say, since the oldest of them."""
+    content = parents[:, 2] >> _HALF
+    since = parents[:, 2] & _LOW
+    together = np.zeros(len(starts), np.uint64)
+    if anchored.any():
+        at = starts[anchored]
+        # What is not known of one is not known of all.
+        known = np.logical_and.reduceat(content > 0, at)
+        says = np.where(known, np.bitwise_xor.reduceat(mix_array(content) & _LOW, at), 0)
+        oldest = np.minimum.reduceat(np.where(since > 0, since, _LOW), at)
+        together[anchored] = says.astype(np.uint64) << _HALF | np.where(
+            oldest == _LOW, np.uint64(0), oldest
+        )
+    return together

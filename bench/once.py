@@ -1,0 +1,127 @@
+"""The price of effects that take place once: sentences per second with ``once`` and without, bytes
+per remembered tuple, rows per second into PostgreSQL.
+
+    python bench/once.py [--sentences N] [--rounds N] [--marks N] [--rows N]
+
+The messages are the same for both, each with an id. Both topologies run and are warm at the same
+time, and take turns, so that both meet the same machine. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from sqlalchemy import text
+
+from bench.properties import fill_whole
+from bench.rig import running, servers
+from bench.server import redis_server
+from bench.throughput import drain
+from tiercel.acker.connection.client import connect
+from tiercel.acker.effects import perform_in_turn
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.compose.postgres import EmbeddedPostgres
+from tiercel.spark_jobs.database.engine import engine_of
+from tiercel.spark_jobs.database.rows import Row
+from tiercel.spark_jobs.database.writer import Writer, WriterSettings
+from tiercel.spark_jobs.running.emissions import pack_emissions
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.state.store import Writes
+
+KINDS = ("repeatedly", "once")
+_DAY_S = 86_400
+_AT_ONCE = 1_000
+
+
+def bytes_per_mark(count: int) -> float:
+    """Measure what Redis needs for a tuple that emitted a word and a number."""
+    with redis_server(None) as url, connect(url) as client:
+        spec = LedgerSpec(
+            topology=f"bench-{secrets.token_hex(4)}",
+            urls=(url,),
+            shards=1,
+            owners=1,
+            message_timeout=timedelta(seconds=30),
+        )
+        store = RedisStateStore(spec, run_number=1)
+        before = _memory(client)
+        for step in range(1, count // _AT_ONCE + 1):
+            turn = store.begin("count", 0, step).perform()
+            marks = {
+                secrets.token_bytes(16): bytes(4)
+                + pack_emissions([("default", ("falcon", number), None)])
+                for number in range(step, step + _AT_ONCE)
+            }
+            perform_in_turn(turn.writing(Writes(marks=marks, retention_s=_DAY_S), "bench"))
+        store.close()
+        return (_memory(client) - before) / count
+
+
+def rows_per_s(count: int) -> float:
+    """Measure one connection's writes of rows of three columns, each with its key."""
+    with EmbeddedPostgres() as server:
+        engine = engine_of(server.url)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE booked (id bigint, name text, cents bigint)"))
+        settings = WriterSettings(table="booked", upsert=False, write=None, retention_s=_DAY_S)
+        writer = Writer(engine, settings)
+        rows = [
+            Row(
+                key=secrets.token_bytes(16),
+                content=1,
+                values={"id": number, "name": f"name {number}", "cents": number},
+            )
+            for number in range(count)
+        ]
+        began = time.perf_counter()
+        for start in range(0, count, _AT_ONCE):
+            writer.write(rows[start : start + _AT_ONCE])
+        took = time.perf_counter() - began
+        writer.close()
+        return count / took
+
+
+def _memory(client: object) -> int:
+    found: dict[str, int] = client.info("memory")  # type: ignore[attr-defined]
+    return found["used_memory"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The price of effects that take place once.")
+    parser.add_argument("--sentences", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--marks", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=50_000)
+    arguments = parser.parse_args()
+    size = bytes_per_mark(arguments.marks)
+    print(f"{size:.1f} bytes per remembered tuple, {arguments.marks:,} of them", flush=True)
+    rate = rows_per_s(arguments.rows)
+    print(f"{rate:,.0f} rows per second into PostgreSQL, each once", flush=True)
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    with ExitStack() as exits:
+        settings = exits.enter_context(servers())
+        topologies = {kind: exits.enter_context(running(kind, settings)) for kind in KINDS}
+        for topology in topologies.values():
+            topology.warm_up()
+        for _ in range(arguments.rounds):
+            for kind, topology in topologies.items():
+                drained = drain(topology, kind, arguments.sentences, fill_whole)
+                print(drained.line(), flush=True)
+                found[kind].append(drained.whole_per_s)
+    plain, once = (statistics.median(found[kind]) for kind in KINDS)
+    figures = {"repeatedly_per_s": plain, "once_per_s": once, "ratio": once / plain}
+    print(json.dumps({**figures, "bytes_per_mark": size, "rows_per_s": rate}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Identity of a message over all of its deliveries: its id, a header, or its body.
+
+RabbitMQ gives a message no identity of its own. A delivery tag is the channel's, and a message that
+is published twice is two messages to the broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+from tiercel.queues.broker.headers import Headers
+from tiercel.queues.message.header_text import SINCE_HEADER, header_texts
+
+# What a spout may name a message by.
+WANTED = '"message_id", "header:NAME" or "body"'
+_HEADER = "header:"
+_MARK = SINCE_HEADER.encode()
+
+
+class Identity(NamedTuple):
+    """Identity of a message, as its spout tells it."""
+
+    # The same at each delivery, and no other message's.
+    id: bytes
+    # 32 bits of a digest of what the message says, by which two messages of one id are told apart;
+    # 0: they are not.
+    content: int = 0
+    # Seconds since the epoch: it may have been processed since then. 0: since its delivery.
+    since: int = 0
+
+
+# Plain text or bytes: nothing but the id.
+Identified = Identity | str | bytes
+
+
+class Identifiable(Protocol):
+    """A delivery, as far as it is needed here."""
+
+    body: bytes
+    # As pika's ``BasicProperties``.
+    properties: Any
+
+
+def as_identity(given: Identified) -> Identity:
+    """Return an identity that a spout gave, with its id as bytes."""
+    if isinstance(given, Identity):
+        return given
+    if isinstance(given, str):
+        return Identity(given.encode("utf-8", "surrogatepass"))
+    if isinstance(given, bytes):
+        return Identity(given)
+    raise ValueError(
+        f"a message is identified by text or bytes, not by {given!r:.50}; None: by nothing"
+    )
+
+
+def identity_reader(wanted: str) -> Callable[[Any], Identity | None]:
+    """Return a function from a delivery to its identity: None where it has none.
+
+    ``wanted`` is "message_id", "header:NAME" or "body"; raises ValueError for anything else.
+    """
+    if wanted == "body":
+        return _by_body
+    if wanted == "message_id":
+        return lambda found: _by_id(found, found.properties.message_id)
+    if isinstance(wanted, str) and wanted.startswith(_HEADER) and wanted != _HEADER:
+        name = wanted.removeprefix(_HEADER)
+        return lambda found: _by_id(found, _header(found.properties, name))
+    raise ValueError(f"identity must be {WANTED}, not {wanted!r:.60}")
+
+
+def _by_body(found: Identifiable) -> Identity:
+    """The body is all that is compared, so there is nothing to tell apart."""
+    return Identity(blake2b(found.body, digest_size=32).digest(), 0, _since(found.properties))
+
+
+def _by_id(found: Identifiable, named: str | bytes | None) -> Identity | None:
+    if not named:
+        return None
+    digest = int.from_bytes(blake2b(found.body, digest_size=4).digest()) or 1
+    return Identity(as_identity(named).id, digest, _since(found.properties))
+
+
+def _header(properties: Any, name: str) -> str | bytes | None:
+    value = (properties.headers or {}).get(name)
+    if value is None or isinstance(value, (str, bytes)):
+        return value
+    return header_texts({name: value}).get(name)
+
+
+def _since(properties: Any) -> int:
+    """Return since when it may have been processed: since it was published or, for a dead letter
+    that was put back, since it died. 0 if neither is told: it is as old as its delivery.
+    """
+    told = [properties.timestamp]
+    headers = properties.headers
+    # To look is cheaper than to read them.
+    if headers is not None and not (isinstance(headers, Headers) and _MARK not in headers.wire):
+        mark = headers.get(SINCE_HEADER)
+        told.append(int(mark) if str(mark).isdecimal() else None)
+    if told == [None]:
+        return 0
+    now = time.time()
+    known = [since for since in told if isinstance(since, int) and 0 < since < now]
+    return min(known, default=0)

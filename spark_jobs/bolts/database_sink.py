@@ -1,0 +1,268 @@
+"""The built-in sink for databases: each tuple becomes a row, once."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tiercel.acker.keys import KEY_BYTES, said_by
+from tiercel.spark_jobs.bolts.bolt import Bolt
+from tiercel.spark_jobs.bolts.collecting import OutputCollector
+from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.database.opening import writer_at
+from tiercel.spark_jobs.database.rows import DatabaseAwayError, Fate, Outcome, Row, WriterSettings
+from tiercel.spark_jobs.errors import TopologyError
+from tiercel.spark_jobs.reasons import reason_of
+
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.database.writer import Writer
+
+_MODES = ("insert", "upsert")
+# Between two looks at a write that lasts: the timeouts of its tuples begin anew.
+_LOOK_S = 1.0
+# A write that is not answered for so long is tried over another connection: this one may be half
+# open.
+_SILENCE_S = 60.0
+_SHORTEST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 2.0
+
+
+class DatabaseSink(Bolt):
+    """Writes each tuple as a row of a table in PostgreSQL or SQLite; emits nothing.
+
+    Guarantee: a tuple is acked after the commit of the transaction that has its row. With ``once``,
+    the default, a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is written
+    once, however often its message is delivered, and also when a connection was lost in the middle
+    of a commit: its key is written in the same transaction, into the table
+    ``<table>_tiercel_keys``, which is made when it is missing. A tuple without a key is written
+    each time that it comes.
+
+    A row that the database refuses fails its tuple alone, with the database's words. A database
+    that is away holds this task for ``patience_secs``, and no other; the timeouts of the tuples
+    begin anew meanwhile, and then they fail.
+    """
+
+    transient = frozenset({"_address", "_columns", "_held", "_writer"})
+
+    def __init__(  # noqa: PLR0913 - where to, what, and how
+        self,
+        url: str | None,
+        table: str,
+        *,
+        fields: Sequence[str] | Mapping[str, str] = (),
+        mode: str = "insert",
+        write: Callable[[Any, Sequence[Tuple]], None] | None = None,
+        once: bool = True,
+        once_retention: timedelta = timedelta(days=7),
+        patience_secs: float = 600.0,
+    ) -> None:
+        """``url`` is SQLAlchemy's, such as ``postgresql://user:password@host/name``; None:
+        ``config["database_url"]``. ``fields`` are those that are written, by default all, into the
+        columns of their names; a mapping gives some other names.
+
+        ``mode`` is "insert" or "upsert", by the table's primary key. ``write`` does it instead: it
+        is called with the open transaction (a SQLAlchemy connection) and the tuples that were not
+        written before, must not commit, and may be called again with each half of them, if it
+        raises. Raises TopologyError.
+        """
+        _check(table, fields, patience_secs)
+        if mode not in _MODES or (write is not None and mode != "insert"):
+            raise TopologyError(
+                f"DatabaseSink has the modes insert and upsert, or a function; not {mode!r:.50}"
+            )
+        self._url = url
+        self._table = table
+        self._fields = fields
+        self._mode = mode
+        self._write = write
+        self.once = once
+        self.once_retention = once_retention
+        self._patience_s = float(patience_secs)
+        self._held: list[tuple[Tuple, Row]] = []
+        if url is not None:
+            writer_at(url, self._settings()).close()  # a wrong one fails here, not in a task
+
+    @property
+    def table(self) -> str:
+        """The table that it writes into."""
+        return self._table
+
+    def at(self, url: str) -> DatabaseSink:
+        """Return a sink that is this one, with another database."""
+        moved = copy.copy(self)
+        moved._url = url  # noqa: SLF001 - one of its own kind
+        return moved
+
+    def columns_of(self, fields: Sequence[str]) -> dict[str, str]:
+        """Return the columns that are written of a stream with these fields, with their fields."""
+        wanted = self._fields or fields
+        named = wanted if isinstance(wanted, Mapping) else {field: field for field in wanted}
+        return {column: field for field, column in named.items()}
+
+    def row_of(self, tup: Tuple, columns: Mapping[str, str]) -> Row:
+        """Return the row that is written for a tuple. Raises KeyError for one without a field."""
+        values = {column: tup[field] for column, field in columns.items()}
+        lanes = tup.lanes if self.once else None
+        if lanes is None:
+            return Row(key=None, content=0, values=values, item=tup)
+        content, _ = said_by(lanes)
+        return Row(key=lanes[:KEY_BYTES], content=content, values=values, item=tup)
+
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+        """Connects with its first tuple. Raises TopologyError for an address that is none."""
+        self._held = []
+        url = self._url or config.get("database_url")
+        if not url:
+            raise TopologyError(
+                f"{context.component!r} writes into a database, and no address is given: name it "
+                'in DatabaseSink(url, …), or set config={"database_url": …}'
+            )
+        self._address = str(url)
+        # The fields of a stream to columns and their fields.
+        self._columns: dict[Sequence[str], dict[str, str]] = {}
+        self._writer: Writer | None = None
+
+    def execute(self, tup: Tuple, collector: OutputCollector) -> None:
+        """Keep it until ``flush``; a tuple that lacks a field fails here. A tick writes nothing."""
+        if tup.is_tick:
+            collector.ack(tup)
+            return
+        self._held.append((tup, self._row(tup)))
+
+    def flush(self, collector: OutputCollector) -> None:
+        """Write the rows in one transaction, and ack or fail each tuple when it is committed."""
+        rows = [row for _, row in self._held]
+        held = [tup for tup, _ in self._held]
+        self._held = []
+        if not held:
+            return
+        try:
+            outcomes = self._written(rows, held, collector)
+        except Exception as error:  # noqa: BLE001 - a table that is not as it should be, or a user's function
+            collector.report_error(error)
+            for tup in held:
+                collector.fail(tup, error)
+            return
+        self._doubt(held, outcomes, collector)
+        reported = set()
+        for tup, outcome in zip(held, outcomes, strict=True):
+            if outcome.fate in {Fate.WRITTEN, Fate.REPEATED}:
+                collector.ack(tup)
+                continue
+            if outcome.reason not in reported:
+                reported.add(outcome.reason)
+                collector.report_error(outcome.reason)
+            collector.fail(tup, outcome.reason)
+
+    def cleanup(self) -> None:
+        """Close the connections."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _doubt(
+        self, held: Sequence[Tuple], outcomes: Sequence[Outcome], collector: OutputCollector
+    ) -> None:
+        """Tell of messages that are older than what is remembered."""
+        oldest = time.time() - self.once_retention.total_seconds()
+        old = sum(
+            0 < said_by(tup.lanes)[1] < oldest
+            for tup, outcome in zip(held, outcomes, strict=True)
+            if outcome.fate is Fate.WRITTEN and tup.lanes is not None
+        )
+        if old and self.once:
+            collector.report_error(
+                f"{old} messages that are older than what is remembered (once_retention = "
+                f"{self.once_retention}) were written: they may have been written before"
+            )
+
+    def _written(
+        self, rows: Sequence[Row], held: Sequence[Tuple], collector: OutputCollector
+    ) -> list[Outcome]:
+        """Write; return what became of each. Waits for a database that is away."""
+        until = time.monotonic() + self._patience_s
+        wait_s = _SHORTEST_WAIT_S
+        said = False
+        while True:
+            try:
+                return self._in_time(rows, until, held, collector)
+            except DatabaseAwayError as error:
+                if time.monotonic() + wait_s > until:
+                    raise DatabaseAwayError(
+                        f"the database was away for {self._patience_s:.0f} s: {error}"
+                    ) from error
+                if not said:
+                    collector.report_error(f"waiting for the database: {reason_of(error)}")
+                said = True
+            _hold(held, collector)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _in_time(
+        self, rows: Sequence[Row], until: float, held: Sequence[Tuple], collector: OutputCollector
+    ) -> list[Outcome]:
+        """Write in another thread: this one could not reset timeouts while it waits for a server
+        that stands.
+        """
+        if self._writer is None:
+            self._writer = writer_at(self._address, self._settings())
+        began = time.monotonic()
+        writing = _begun(partial(self._writer.write, rows))
+        while not wait([writing], _LOOK_S).done:
+            if time.monotonic() > min(until, began + _SILENCE_S):
+                # It may still commit; the keys then say so.
+                self._writer.is_abandoned = True
+                self._writer = None
+                raise DatabaseAwayError("it does not answer")
+            _hold(held, collector)
+        return writing.result()
+
+    def _settings(self) -> WriterSettings:
+        return WriterSettings(
+            table=self._table,
+            upsert=self._mode == "upsert",
+            write=self._write,
+            retention_s=int(self.once_retention.total_seconds()) if self.once else None,
+        )
+
+    def _row(self, tup: Tuple) -> Row:
+        columns = self._columns.get(tup.fields)
+        if columns is None:
+            columns = self._columns[tup.fields] = self.columns_of(tup.fields)
+        return self.row_of(tup, columns)
+
+
+def _check(table: str, fields: object, patience_secs: float) -> None:
+    if not isinstance(table, str) or not table:
+        raise TopologyError(f"DatabaseSink needs the name of a table, not {table!r:.50}")
+    if isinstance(fields, str):
+        raise TopologyError(f"DatabaseSink takes a list of fields: write fields=[{fields!r}]")
+    if not patience_secs > 0:
+        raise TopologyError(
+            f"DatabaseSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
+        )
+
+
+def _hold(held: Sequence[Tuple], collector: OutputCollector) -> None:
+    for tup in held:
+        collector.reset_timeout(tup)
+
+
+def _begun(call: Callable[[], list[Outcome]]) -> Future[list[Outcome]]:
+    """Begin a call in a thread that holds no process up."""
+    future: Future[list[Outcome]] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - told to the one who waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="database", daemon=True).start()
+    return future

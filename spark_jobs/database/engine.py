@@ -1,0 +1,112 @@
+"""Connections to a database, and which errors are the database's, which a row's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+
+from tiercel.spark_jobs.errors import TopologyError
+
+_CONNECT_S = 10
+# Longer than this a transaction waits for no other: then the sink says why it waits.
+_LOCK_S = 10
+# A client that died in a transaction holds its keys no longer.
+_IDLE_S = 60
+# Of PostgreSQL: what passes. Serialization failures and deadlocks, locks that are not to be had,
+# a server that starts, stops or has no room, a connection that ended.
+_PASSING = ("40", "55P03", "57P", "53", "08", "25P03", "57014")
+# Of PostgreSQL: a table, a column or a right that is not there.
+_LACKING = ("42P01", "42703", "42501", "3F000")
+# Of SQLite, which has no numbers for them.
+_LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+
+
+def engine_of(url: str) -> Engine:
+    """Return an engine, which connects when it is used.
+
+    Raises TopologyError for an address that is none, of a database that is not known, or whose
+    driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+        kind = parsed.get_backend_name()
+        if kind == "postgresql":
+            return create_engine(
+                parsed,
+                pool_size=1,
+                max_overflow=1,
+                hide_parameters=True,
+                connect_args=_postgresql_settings(),
+            )
+        if kind == "sqlite":
+            return _sqlite(parsed)
+    except ArgumentError as error:
+        raise TopologyError(f"no address of a database: {error}") from error
+    except ModuleNotFoundError as error:
+        raise TopologyError(
+            f"the driver {error.name!r} is not installed: pip install 'tiercel[sql]'"
+        ) from error
+    raise TopologyError(
+        f"DatabaseSink knows PostgreSQL and SQLite, not {kind!r}: write to others in a bolt of "
+        "your own, and keep tup.key beside the rows"
+    )
+
+
+def passes(error: DBAPIError) -> bool:
+    """Return True for an error that no row is to blame for: it is away, or busy."""
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if isinstance(state, str):
+        return state.startswith(_PASSING)
+    # SQLite: locked, or its disk is full or gone. A statement that it cannot read is one too.
+    return (
+        isinstance(error, OperationalError)
+        and not lacks(error)
+        and "syntax error" not in str(error.orig)
+    )
+
+
+def lacks(error: DBAPIError) -> bool:
+    """Return True if the tables are not as they were, or not ours to write to: of all rows."""
+    state = getattr(error.orig, "sqlstate", None)
+    if isinstance(state, str):
+        return state.startswith(_LACKING)
+    return any(words in str(error.orig) for words in _LACKING_WORDS)
+
+
+def words_of(error: DBAPIError) -> str:
+    """Return what the database says, in one line."""
+    diagnosis = getattr(error.orig, "diag", None)
+    said = [getattr(diagnosis, name, None) for name in ("message_primary", "message_detail")]
+    text = ": ".join(one for one in said if one) or str(error.orig)
+    return " ".join(text.split())[:400]
+
+
+def _postgresql_settings() -> dict[str, Any]:
+    return {
+        "connect_timeout": _CONNECT_S,
+        "application_name": "tiercel",
+        "keepalives_idle": 20,
+        "tcp_user_timeout": 30_000,
+        "options": f"-c lock_timeout={_LOCK_S}s -c idle_in_transaction_session_timeout={_IDLE_S}s",
+    }
+
+
+def _sqlite(url: Any) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": _LOCK_S})
+
+    # Python's module begins transactions when it thinks so, and not before a savepoint: we do.
+    @event.listens_for(engine, "connect")
+    def plain(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

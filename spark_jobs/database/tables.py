@@ -1,0 +1,82 @@
+"""The user's table, as the database has it, and the table of keys that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    LargeBinary,
+    MetaData,
+    Table,
+    inspect,
+    text,
+)
+from sqlalchemy.exc import NoSuchTableError
+
+from tiercel.spark_jobs.database.statements import NOW
+
+_SUFFIX = "_tiercel_keys"
+# PostgreSQL cuts longer names off.
+_LONGEST_NAME = 63
+_TAKEN_IN_HAND = 0x7469657263656C  # the number of our lock
+
+
+class TableError(Exception):
+    """The table is not as the topology needs it; the message says what it lacks."""
+
+
+def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Table:
+    """Return the table of this name, ``schema.name`` too; raises TableError if it is not there, or
+    lacks one of the columns.
+    """
+    schema, _, plain = name.rpartition(".")
+    where = connection.engine.url.render_as_string(hide_password=True)
+    try:
+        table = Table(plain, MetaData(), schema=schema or None, autoload_with=connection)
+    except NoSuchTableError as error:
+        raise TableError(f"there is no table {name!r} in {where}: create it") from error
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise TableError(
+            f"table {name!r} has no column {missing[0]!r}; its columns are "
+            f"{', '.join(table.columns.keys())}: add it, or name the fields to be written"
+        )
+    return table
+
+
+def key_columns(table: Table) -> Sequence[str]:
+    """Return what a row is updated by: its primary key; raises TableError without one."""
+    names = [column.name for column in table.primary_key.columns]
+    if not names:
+        raise TableError(
+            f"table {table.name!r} has no primary key, by which a row could be updated: add one, "
+            "or insert"
+        )
+    return names
+
+
+def keys_table(connection: Connection, table: Table) -> Table:
+    """Return the table of keys beside ``table``, made if it is missing."""
+    kind = connection.dialect.name
+    name = f"{table.name[: _LONGEST_NAME - len(_SUFFIX)]}{_SUFFIX}"
+    keys = Table(
+        name,
+        MetaData(),
+        Column("key", LargeBinary(16), primary_key=True),
+        # A digest of what the message says.
+        Column("content", BigInteger, nullable=False),
+        # Seconds since the epoch, by the database's clock.
+        Column("written_at", BigInteger, nullable=False, server_default=text(NOW[kind])),
+        Index(f"{name[: _LONGEST_NAME - 3]}_at", "written_at"),
+        schema=table.schema,
+    )
+    if kind == "postgresql":
+        # Two tasks that begin together would both make it.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _TAKEN_IN_HAND})
+    if not inspect(connection).has_table(name, schema=table.schema):
+        keys.create(connection)
+    return keys

@@ -1,0 +1,222 @@
+"""Writes rows, each once: the rows of one step, and their keys, in one transaction.
+
+A row whose key is in the table of keys was written by another delivery of its message, or by the
+transaction before, whose commit was not confirmed: it is passed over. So it does not matter where a
+process or a connection dies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, event, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tiercel.spark_jobs.database.engine import lacks, passes, words_of
+from tiercel.spark_jobs.database.rows import (
+    OTHER_MESSAGE,
+    REPEATED,
+    WRITTEN,
+    DatabaseAwayError,
+    Fate,
+    Outcome,
+    Row,
+    WriterSettings,
+)
+from tiercel.spark_jobs.database.statements import claim, forget, known, put
+from tiercel.spark_jobs.database.tables import TableError, key_columns, keys_table, user_table
+
+# Keys that one look for old ones deletes at most, more than a step writes; and the time between two
+# looks.
+_FORGOTTEN = 10_000
+_LOOK_S = 60.0
+
+
+class Writer:
+    """One thread only."""
+
+    def __init__(self, engine: Engine, settings: WriterSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._kind = engine.dialect.name
+        self._keys: Table | None = None
+        # Columns to the statement that writes them.
+        self._puts: dict[tuple[str, ...], Any] = {}
+        self._look_at = time.monotonic() + _LOOK_S
+        # SQLAlchemy forgets one that breaks while it is made.
+        self._connections: list[Any] = []
+        event.listen(engine, "connect", self._connected, insert=True)
+        # No caller waits for it any more.
+        self.is_abandoned = False
+
+    def write(self, rows: Sequence[Row]) -> list[Outcome]:
+        """Write the rows, and return what became of each when all of it is committed.
+
+        Those of one key stand for one row. One that is refused leaves nothing, and the others are
+        written. Raises TableError, and DatabaseAwayError when nothing of it is known to be
+        written: then call it again with the same rows.
+        """
+        try:
+            return self._write(rows)
+        except DBAPIError as error:
+            self._begin_anew()
+            raise _away(error) from error
+        except TableError:
+            self._begin_anew()
+            raise
+        finally:
+            if self.is_abandoned:
+                self.close()
+
+    def _write(self, rows: Sequence[Row]) -> list[Outcome]:
+        first: dict[bytes, int] = {}
+        alone = [
+            at
+            for at, row in enumerate(rows)
+            if row.key is None or first.setdefault(row.key, at) == at
+        ]
+        self._look_at_tables({tuple(row.values) for row in rows} - self._puts.keys())
+        found = dict(zip(alone, self._written([rows[at] for at in alone]), strict=True))
+        self._forget_old()
+        outcomes = []
+        for at, row in enumerate(rows):
+            before = at if row.key is None else first[row.key]
+            outcome = found[before]
+            outcomes.append(outcome if at == before else _same(row, rows[before], outcome))
+        return outcomes
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._engine.dispose()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    def _connected(self, connection: Any, _record: Any) -> None:
+        self._connections.append(connection)
+
+    def _begin_anew(self) -> None:
+        """Connect anew, and look at the tables, which may have been changed."""
+        self._puts.clear()
+        self._keys = None
+        self.close()
+
+    def _look_at_tables(self, unseen: Collection[tuple[str, ...]]) -> None:
+        """Look at the tables before the first rows with these columns."""
+        if not unseen:
+            return
+        settings = self._settings
+        wanted = () if settings.write else sorted({column for some in unseen for column in some})
+        with self._engine.begin() as connection:
+            table = user_table(connection, settings.table, wanted)
+            updated_by = key_columns(table) if settings.upsert else ()
+            if settings.retention_s is not None and self._keys is None:
+                self._keys = keys_table(connection, table)
+        for columns in unseen:
+            self._puts[columns] = put(self._kind, table, columns, updated_by)
+
+    def _written(self, rows: Sequence[Row]) -> list[Outcome]:
+        try:
+            with self._engine.begin() as connection:
+                return self._all(connection, rows)
+        except Exception as error:
+            if not _is_about_a_row(error):
+                raise
+        with self._engine.begin() as connection:
+            if self._kind == "postgresql":
+                # What would be found at the commit, and be no row's then.
+                connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+            return self._by_halves(connection, rows)
+
+    def _by_halves(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
+        """As ``_all``, without those that the database refuses."""
+        try:
+            with connection.begin_nested():
+                return self._all(connection, rows)
+        except Exception as error:
+            if not _is_about_a_row(error):
+                raise
+            if len(rows) == 1:
+                return [Outcome(Fate.REFUSED, _reason(error))]
+        middle = len(rows) // 2
+        return [
+            *self._by_halves(connection, rows[:middle]),
+            *self._by_halves(connection, rows[middle:]),
+        ]
+
+    def _all(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
+        outcomes = self._claimed(connection, rows)
+        fresh = [row for row, one in zip(rows, outcomes, strict=True) if one is WRITTEN]
+        if not fresh:
+            return outcomes
+        if self._settings.write is not None:
+            self._settings.write(connection, [row.item for row in fresh])
+        else:
+            together: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+            for row in fresh:
+                together.setdefault(tuple(row.values), []).append(dict(row.values))
+            for columns, values in together.items():
+                connection.execute(self._puts[columns], values)
+        return outcomes
+
+    def _claimed(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
+        """Write the keys; those that were there stand for rows that were written before."""
+        keys = self._keys
+        keyed = {row.key: row.content for row in rows if row.key is not None}
+        if keys is None or not keyed:
+            return [WRITTEN] * len(rows)
+        claimed = connection.execute(*claim(self._kind, keys, keyed)).scalars()
+        fresh = {bytes(key) for key in claimed}
+        then: dict[bytes, int] = {}
+        before = sorted(keyed.keys() - fresh)
+        if before:
+            then = {bytes(key): content for key, content in connection.execute(known(keys, before))}
+        return [
+            WRITTEN
+            if row.key is None or row.key in fresh
+            else _repeated(row.content, then.get(row.key, 0))
+            for row in rows
+        ]
+
+    def _forget_old(self) -> None:
+        keys = self._keys
+        retention_s = self._settings.retention_s
+        if keys is None or retention_s is None or time.monotonic() < self._look_at:
+            return
+        with self._engine.begin() as connection:
+            gone = connection.execute(forget(self._kind, keys, retention_s, _FORGOTTEN)).rowcount
+        # Where there were as many as that, there are more: after the next write.
+        self._look_at = 0.0 if gone >= _FORGOTTEN else time.monotonic() + _LOOK_S
+
+
+def _same(row: Row, first: Row, outcome: Outcome) -> Outcome:
+    """Return what becomes of a row that has the key of one before it."""
+    if outcome.fate is Fate.WRITTEN:
+        return _repeated(row.content, first.content)
+    return outcome
+
+
+def _repeated(content: int, then: int) -> Outcome:
+    return OTHER_MESSAGE if content and then and content != then else REPEATED
+
+
+def _away(error: DBAPIError) -> Exception:
+    """Return the error for what is no row's fault."""
+    if passes(error):
+        return DatabaseAwayError(words_of(error))
+    return TableError(words_of(error))
+
+
+def _is_about_a_row(error: Exception) -> bool:
+    """A user's function may raise anything for a row."""
+    return not (isinstance(error, DBAPIError) and (passes(error) or lacks(error)))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DBAPIError):
+        return f"the database refuses it: {words_of(error)}"
+    if isinstance(error, SQLAlchemyError):
+        return f"the database cannot take it: {' '.join(str(error).split())[:400]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"

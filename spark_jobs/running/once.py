@@ -1,0 +1,184 @@
+"""A step's side of ``StatefulBolt.once``: what becomes of tuples that were applied before."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tiercel.acker.keys import KEY_BYTES, said_by
+from tiercel.queues.errors import SchemaError
+from tiercel.queues.schema import Schema
+from tiercel.spark_jobs.bolts.collecting import BasicCollector
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.emitting.collectors import BasicRecorder
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.running.emissions import Noted, pack_emissions, unpack_emissions
+from tiercel.spark_jobs.state.key_value import KeyValueState
+
+# Of a record: a digest of what the message says. What was emitted follows.
+_CONTENT_BYTES = 4
+_UNKNOWN = bytes(_CONTENT_BYTES)
+# Of a tuple's lanes: see ``acker.keys.said_by``.
+_SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
+_CONTENT = slice(KEY_BYTES + 4, KEY_BYTES + 8)
+_AS_OLD_AS_ITS_DELIVERY = bytes(4)
+_LONG = 1 << 63
+# Types of columns whose values have one type in Python, and need no look but at their size.
+_PLAIN = {
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.bool_(): bool,
+    pa.int64(): int,
+    pa.float64(): float,
+}
+
+
+class NotingRecorder(BasicRecorder, BasicCollector):
+    """Notes what the tuple in ``execute`` emits."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record)
+        # As a ``PastEmission``, and plain: there are so many.
+        self.noted: list[Noted] = []
+        # Of each stream, the types of values that leave no doubt but for the size of whole numbers,
+        # and where these are.
+        self._types = {name: _types_of(one.schema) for name, one in self._streams.items()}
+
+    def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
+        tasks = super().emit(values, stream)
+        self.noted.append((stream, self._kept(stream, values), None))
+        return tasks
+
+    def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        super().emit_direct(task, values, stream)
+        self.noted.append((stream, self._kept(stream, values), task))
+
+    def packed(self) -> bytes:
+        """Return what was noted; raises BadValuesError for a value that does not fit its stream:
+        found later, it would be remembered.
+        """
+        noted = self.noted
+        if self._fits(noted):
+            try:
+                return pack_emissions(noted)
+            except UnicodeEncodeError:
+                pass  # the look at each value says which one
+        try:
+            for stream, values, _ in noted:
+                self._streams[stream].schema.check(values)
+        except SchemaError as error:
+            raise BadValuesError(f"stream {stream!r}: {error}") from error
+        try:
+            return pack_emissions(noted)
+        except TypeError:
+            plain = [
+                (stream, _plain(self._streams[stream].schema, values), task)
+                for stream, values, task in noted
+            ]
+            return pack_emissions(plain)
+
+    def _fits(self, noted: list[Noted]) -> bool:
+        """Return True if all fit without a doubt. No comprehension: most often there is one."""
+        for stream, values, _ in noted:
+            types, whole = self._types[stream]
+            if types != list(map(type, values)):
+                return False
+            for at in whole:
+                if not -_LONG <= values[at] < _LONG:
+                    return False
+        return True
+
+    def _kept(self, stream: str, values: Sequence[Any]) -> Sequence[Any]:
+        output_stream = self._streams[stream]
+        return output_stream.keep(values) if output_stream.mutable else tuple(values)
+
+
+class OnceStep:
+    """``Once`` of one step of one bolt task. One thread only."""
+
+    def __init__(self, bolt: StatefulBolt, state: KeyValueState, record: Record) -> None:
+        """Look for the tuples of the step; raises as ``StateTurn.recall`` does."""
+        self._counts: Counter[str] = Counter()
+        self._state = state
+        self._record = record
+        state.retention_s = max(1, int(bolt.once_retention.total_seconds()))
+        keys = dict.fromkeys(tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes)
+        self._known = state.recall(list(keys)) if keys else {}
+        self._oldest = time.time() - state.retention_s
+        self._collector = NotingRecorder(record)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self._counts
+
+    def collector(self) -> NotingRecorder:
+        return self._collector
+
+    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+        marks = self._state.marks
+        known = self._known
+
+        def once(tup: Tuple, collector: NotingRecorder) -> None:
+            """Execute, and remember it: if one of the two raises, neither has taken place."""
+            lanes = tup.lanes
+            if lanes is None:
+                self._counts[ONCE_UNKEYED] += not tup.is_tick
+                execute(tup, collector)
+                return
+            key = lanes[:KEY_BYTES]
+            before = known.get(key)
+            if before is not None:
+                self._repeat(lanes[_CONTENT], collector, before)
+                return
+            if lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY and said_by(lanes)[1] < self._oldest:
+                self._doubt()
+            noted: list[Noted] = []
+            collector.noted = noted
+            execute(tup, collector)
+            # The digest of what the message says, as it stands in the lanes.
+            record = lanes[_CONTENT]
+            marks[key] = known[key] = record + collector.packed() if noted else record
+
+        return self._state.guarded(once)
+
+    def _repeat(self, content: bytes, collector: NotingRecorder, record: bytes) -> None:
+        """Emit what the tuple emitted when it was applied."""
+        then = record[:_CONTENT_BYTES]
+        if content != then and _UNKNOWN not in (content, then):
+            raise OtherMessageError(
+                "another message with the same identity, which says something else, was processed "
+                "before: give each message an identity of its own"
+            )
+        self._counts[ONCE_REPEATED] += 1
+        for stream, values, task in unpack_emissions(record[_CONTENT_BYTES:]):
+            if task is None:
+                collector.emit(values, stream)
+            else:
+                collector.emit_direct(task, values, stream)
+
+    def _doubt(self) -> None:
+        if not self._counts[ONCE_UNSURE]:
+            self._record.report(
+                "a message that is older than what is remembered (once_retention = "
+                f"{self._state.retention_s} s) was processed: it may have been processed before"
+            )
+        self._counts[ONCE_UNSURE] += 1
+
+
+def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:
+    types = [_PLAIN.get(column.arrow) for column in schema.fields]
+    return types, [at for at, one in enumerate(types) if one is int]
+
+
+def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:
+    """Return the values as the stream has them: numpy's and others' become Python's."""
+    [row] = schema.batch([values]).to_pylist()
+    return list(row.values())

@@ -1,0 +1,12 @@
+-- Prelude of remember.lua: the clock of the marks. Has no KEYS, ARGV or reply of its own.
+
+-- Returns the seconds that this memory has run: those between calls, ten at most each time. A
+-- clock that jumps, and a topology that does not run, make no mark older.
+local function ran_now(run)
+  local now = tonumber(redis.call('TIME')[1])
+  local at, ran = unpack(redis.call('HMGET', run, 'ran_at', 'ran'))
+  local since = math.max(0, math.min(10, now - tonumber(at or now)))
+  ran = tonumber(ran or 0) + since
+  redis.call('HSET', run, 'ran_at', now, 'ran', ran)
+  return ran
+end

@@ -1,0 +1,126 @@
+"""The marks of one bolt task in one shard: which tuples its component has applied.
+
+Its Lua scripts, each as one typed function that returns an effect.
+
+A mark lies in one of 8,192 buckets per component and shard: hashes that stay listpacks up to 512
+marks each (hash-max-listpack-entries, 4 million marks per shard), of some 28 bytes and what the
+tuple emitted. Of a key's 16 bytes the last five choose shard and bucket, the others are its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import RedisEffect, RedisServer
+from tiercel.spark_jobs.errors import StaleTurnError, TurnAgainError
+from tiercel.spark_jobs.state.redis_keys import StateKeys
+
+# Marks per call that makes them.
+SLICE = 1_000
+_RECALLED_AT_ONCE = 2_000
+_BUCKETS = 1 << 13
+_FIELD = 11
+_KEY_BYTES = 16
+# Of the record of a call in an undo log: its kind, and when it was.
+_BEFORE_KEYS = 4
+# For so many marks that are made one bucket is looked through for old ones.
+_MARKS_PER_SWEEP = 16
+_SWEEPS = 8
+
+# The record of a mark; None if there is none; or, of one that may be taken back, the number of the
+# task that made it and its "run step".
+Recalled = bytes | None | tuple[int, str]
+
+
+def mark_shard(key: bytes, shards: int) -> int:
+    """The shard of a mark."""
+    return 0 if shards == 1 else int.from_bytes(key[_FIELD : _FIELD + 2]) % shards
+
+
+class MarkShard:
+    """Marks of one bolt task in one shard. One thread only."""
+
+    def __init__(self, server: RedisServer, keys: StateKeys, task: int, first_sweep: int) -> None:
+        """``first_sweep`` is the bucket to look through first for old marks."""
+        self._keys = keys
+        self._task = task
+        self._sweep = first_sweep % _BUCKETS
+        self._remember = server.script(_source("clock", "remember"))
+        self._recall = server.script(_source("recall"))
+        self._take_back = server.script(_source("take_back_marks"))
+
+    def remember(
+        self,
+        turn: tuple[int, str],
+        number: int,
+        marks: Mapping[bytes, bytes],
+        retention_s: int,
+        last: tuple[str, str],
+    ) -> RedisEffect[bool]:
+        """Make marks, as the ``number``-th call of a turn: run number and name of it.
+
+        ``last`` is ("run step", digest) in the last call of a commit, else two empty texts. Raises
+        StaleTurnError, TurnAgainError.
+        """
+        _, _, turn_key, undo = self._keys.of(self._task)
+        sweeps = min(_SWEEPS, 1 + len(marks) // _MARKS_PER_SWEEP)
+        old = [bucket % _BUCKETS for bucket in range(self._sweep, self._sweep + sweeps)]
+        self._sweep = (self._sweep + sweeps) % _BUCKETS
+        keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
+        keys += [self._keys.bucket(bucket) for bucket in old]
+        args = [*turn, number, *last, retention_s, b"".join(marks), *marks.values()]
+        return self._remember(keys, args, _remembered, "remember what was applied")
+
+    def recall(
+        self, keys: Sequence[bytes], tasks: int, *, through: bool
+    ) -> list[RedisEffect[list[Recalled]]]:
+        """Read marks, ``through`` the undo log of this task or as they are; the component has so
+        many tasks.
+        """
+        others = [task for task in range(tasks) if task != self._task]
+        logs = [key for task in others for key in self._keys.of(task)[2:]]
+
+        def read(reply: Any) -> list[Recalled]:
+            return [
+                (others[one[0] - 1], one[1].decode()) if isinstance(one, list) else one
+                for one in reply
+            ]
+
+        effects = []
+        for start in range(0, len(keys), _RECALLED_AT_ONCE):
+            part = keys[start : start + _RECALLED_AT_ONCE]
+            words = [self._keys.undo(self._task), *logs, *self._buckets(part)]
+            args = [len(others), "1" if through else "", *part]
+            effects.append(self._recall(words, args, read, "recall what was applied"))
+        return effects
+
+    def take_back(self, turn: str, logged: bytes, record: bytes) -> RedisEffect[bool]:
+        """Take the marks of one call back: its field in the undo log, and its record there.
+
+        Raises StaleTurnError.
+        """
+        marks = record[_BEFORE_KEYS:]
+        made = [marks[at : at + _KEY_BYTES] for at in range(0, len(marks), _KEY_BYTES)]
+        keys = [*self._keys.of(self._task)[2:], *self._buckets(made)]
+        args = [turn, logged, record]
+        return self._take_back(keys, args, _remembered, "take back what was applied")
+
+    def _buckets(self, marks: Iterable[bytes]) -> list[str]:
+        bucket = self._keys.bucket
+        return [bucket(int.from_bytes(key[_FIELD + 2 :]) % _BUCKETS) for key in marks]
+
+
+def _remembered(verdict: int) -> bool:
+    if verdict == 0:
+        raise StaleTurnError(
+            "a later attempt or run has taken the bolt task over: what this one wrote is taken back"
+        )
+    if verdict == 3:
+        raise TurnAgainError("another task has applied one of the tuples meanwhile")
+    return True
+
+
+def _source(*names: str) -> str:
+    return "".join(script_source(name, "tiercel.spark_jobs.state") for name in names)

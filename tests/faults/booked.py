@@ -1,0 +1,49 @@
+"""The topology of effects that take place once: each number is booked in a state, and in
+PostgreSQL.
+
+PGHOST and its like say where that is.
+"""
+
+from __future__ import annotations
+
+from tiercel import BasicBolt, Config, DatabaseSink, QueueSpout, StatefulBolt, TopologyBuilder
+
+NAME = "booked"
+QUEUE = "booked"
+ACCOUNTS = 23
+PARALLELISM = 4
+# Without a primary key: nothing but the keys keeps doubles out.
+TABLE = "CREATE TABLE booked (number bigint, account bigint NOT NULL, balance bigint NOT NULL)"
+
+
+class Assign(BasicBolt):
+    """Each number becomes a debit and a credit: two tuples of one message."""
+
+    output_fields = "number long, account long"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["number"], tup["number"] % ACCOUNTS])
+        collector.emit([-tup["number"], tup["number"] % (ACCOUNTS - 1)])
+
+
+class Book(StatefulBolt):
+    output_fields = "number long, account long, balance long"
+    once = True
+
+    def execute(self, tup, collector):
+        self.state.increment("numbers")
+        balance = self.state.increment(tup["account"], tup["number"])
+        collector.emit([tup["number"], tup["account"], balance])
+
+
+def topology():
+    builder = TopologyBuilder(
+        NAME, Config(ackers=2, message_timeout_secs=15, shutdown_grace_secs=2)
+    )
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", identity="body"), 2)
+    builder.set_bolt("assign", Assign(), 2).shuffle_grouping("numbers")
+    # By chance: one number may be at two tasks at once.
+    builder.set_bolt("book", Book(), PARALLELISM).shuffle_grouping("assign")
+    sink = DatabaseSink("postgresql://", NAME, patience_secs=120)
+    builder.set_bolt("database", sink, PARALLELISM).shuffle_grouping("book")
+    return builder.build()

@@ -1,0 +1,331 @@
+"""The memory of applied tuples, held against every backend: written, taken back and read with the
+state.
+"""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.marks import key_of, marks_of
+from tests.support.states import begin, break_off, commit_turn
+from tiercel.acker.ledger import Applied
+from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
+from tiercel.spark_jobs.state import recalling, redis_marks, redis_shard
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
+from tiercel.spark_jobs.state.store import Writes
+
+DAY = 86_400
+TASKS = 3
+NAMES = [f"tuple-{n}" for n in range(40)]
+
+
+def applying(*names, **entries):
+    increments = {b'"%s"' % name.encode(): amount for name, amount in entries.items()}
+    return Writes(increments=increments, marks=marks_of(*names), retention_s=DAY)
+
+
+def recalled(store, *names, task=0, step=99):
+    found = begin(store, "count", task, step).recall([key_of(name) for name in names], TASKS)
+    return {name: one for name, one in zip(names, found, strict=True) if one is not None}
+
+
+def now(store):
+    return {field.decode().strip('"'): int(value) for field, value in store.entries("count")}
+
+
+@pytest.fixture
+def small_slices(monkeypatch):
+    monkeypatch.setattr(redis_shard, "SLICE", 3)
+    monkeypatch.setattr(redis_marks, "SLICE", 3)
+    monkeypatch.setattr(recalling, "_PATIENCE_S", 0.05)
+
+
+def test_what_was_applied_is_recalled_by_every_task_with_its_record(store):
+    turn = begin(store, "count", 0, 1)
+    assert turn.recall([key_of("a")], TASKS) == [None]
+    assert commit_turn(turn, applying(*NAMES, n=3), "d") is Applied.FRESH
+    for task in range(TASKS):
+        found = recalled(store, "other", *NAMES, task=task)
+        assert found == {name: b"\0\0\0\0" + name.encode() for name in NAMES}
+    assert now(store) == {"n": 3}
+
+
+def test_marks_alone_are_a_commit(store):
+    assert commit_turn(begin(store, "count", 1, 1), applying("a"), "d") is Applied.FRESH
+    assert begin(store, "count", 1, 1).committed_digest == "d"
+    assert list(recalled(store, "a")) == ["a"]
+
+
+def test_a_tuple_that_another_task_has_applied_is_refused_and_nothing_stays(store, small_slices):
+    mine = begin(store, "count", 0, 1)
+    other = begin(store, "count", 1, 1)
+    assert mine.recall([key_of("a")], TASKS) == other.recall([key_of("a")], TASKS) == [None]
+    commit_turn(other, applying("a", n=1), "d")
+    with pytest.raises(TurnAgainError):
+        commit_turn(mine, applying("b", "c", "d", "e", "a", n=1, m=1), "d")
+    again = begin(store, "count", 0, 1)
+    assert again.committed_digest is None
+    assert now(store) == {"n": 1}
+    found = again.recall([key_of(name) for name in "abcde"], TASKS)
+    assert [one is not None for one in found] == [True, False, False, False, False]
+    assert commit_turn(again, applying("b", "c", "d", "e", m=1), "d") is Applied.FRESH
+    assert now(store) == {"n": 1, "m": 1}
+
+
+def test_a_repeated_step_recalls_what_was_before_it(store, small_slices):
+    commit_turn(begin(store, "count", 0, 1), applying("early"), "d")
+    commit_turn(begin(store, "count", 0, 2), applying(*NAMES, n=1), "d")
+    again = begin(store, "count", 0, 2)
+    assert again.committed_digest == "d"
+    found = again.recall([key_of(name) for name in ("early", *NAMES)], TASKS)
+    assert [one is not None for one in found] == [True] + [False] * len(NAMES)
+    assert commit_turn(again, applying(*NAMES, n=1), "d") is Applied.REPEATED
+    assert now(store) == {"n": 1}
+    assert len(recalled(store, *NAMES, step=3)) == len(NAMES)
+
+
+@pytest.mark.parametrize("calls", range(12))
+def test_marks_of_a_commit_that_broke_off_are_taken_back_with_its_entries(
+    store, small_slices, calls
+):
+    commit_turn(begin(store, "count", 0, 1), applying("early", n=1), "d")
+    doomed = begin(store, "count", 0, 2)
+    writes = applying(*NAMES[:10], a=1, b=1, c=1, n=1)
+    whole = len(doomed.writing(writes, "d"))
+    break_off(doomed, writes, calls)
+    again = begin(store, "count", 0, 2)
+    if calls >= whole:
+        assert again.committed_digest is not None
+        return
+    assert again.committed_digest is None
+    assert now(store) == {"n": 1}
+    keys = [key_of(name) for name in ("early", *NAMES[:10])]
+    assert [one is not None for one in again.recall(keys, TASKS)] == [True] + [False] * 10
+    assert commit_turn(again, writes, "d") is Applied.FRESH
+    assert now(store) == {"n": 2, "a": 1, "b": 1, "c": 1}
+    assert len(recalled(store, *NAMES[:10], step=3)) == 10
+
+
+@pytest.mark.parametrize("calls", range(1, 12))
+def test_a_mark_that_may_be_taken_back_is_not_trusted_by_another_task(store, small_slices, calls):
+    """Else it would ack a message whose effect is gone when the run ends."""
+    doomed = begin(store, "count", 0, 1)
+    writes = applying(*NAMES[:10], a=1, b=1, c=1, d=1)
+    whole = len(doomed.writing(writes, "d"))
+    break_off(doomed, writes, calls)
+    turn = begin(store, "count", 1, 1)
+    keys = [key_of(name) for name in NAMES[:10]]
+    if calls >= whole:
+        assert None not in turn.recall(keys, TASKS)
+        return
+    with pytest.raises(TurnAgainError):
+        turn.recall(keys, TASKS)
+    assert turn.recall([key_of("another")], TASKS) == [None]
+
+
+def test_a_mark_that_becomes_final_meanwhile_is_waited_for(store, small_slices, monkeypatch):
+    monkeypatch.setattr(recalling, "_PATIENCE_S", 10.0)
+    slow = begin(store, "count", 0, 1)
+    # The last call, in the home shard, has entries: all marks are there before.
+    effects = slow.writing(applying(*NAMES[:10], **dict.fromkeys("abcdefghij", 1)), "d")
+    for effect in effects[:-1]:
+        effect.perform()
+    turn = begin(store, "count", 1, 1)
+    rest = threading.Timer(0.1, lambda: [effect.perform() for effect in effects[-1:]])
+    rest.start()
+    found = turn.recall([key_of(name) for name in NAMES[:10]], TASKS)
+    rest.join()
+    if len(effects) > 1:
+        assert None not in found
+
+
+def test_what_an_older_run_left_half_done_is_taken_back(run, small_slices):
+    first = run(1)
+    doomed = begin(first, "count", 2, 5)
+    writes = applying(*NAMES[:10], a=1, b=1, c=1, d=1)
+    whole = len(doomed.writing(writes, "d"))
+    break_off(doomed, writes, whole - 1)
+    second = run(2)
+    second.begin_run("count")
+    assert now(second) == {}
+    assert recalled(second, *NAMES[:10], task=1) == {}
+    with pytest.raises(StaleTurnError):
+        break_off(doomed, writes, whole)
+    assert commit_turn(begin(second, "count", 0, 1), writes, "d") is Applied.FRESH
+    third = run(3)
+    third.begin_run("count")
+    assert len(recalled(third, *NAMES[:10], task=1)) == 10
+
+
+def test_calls_that_come_twice_count_once(store, small_slices):
+    turn = begin(store, "count", 0, 1)
+    for effect in turn.writing(applying(*NAMES[:10], n=1), "d"):
+        assert effect.perform()
+        assert effect.perform()
+    assert now(store) == {"n": 1}
+    assert len(recalled(store, *NAMES[:10])) == 10
+
+
+def test_marks_bind_the_number_of_shards(redis_url, make_spec):
+    spec = make_spec(shards=1)
+    with_one = RedisStateStore(spec, 1)
+    commit_turn(begin(with_one, "count", 0, 1), applying("a"), "d")
+    with_one.close()
+    changed = make_spec(topology=spec.topology, shards=2)
+    with pytest.raises(StateLayoutError, match="set ackers=1 again"):
+        check_layout(changed, ["count"])
+    with_two = RedisStateStore(changed, 2)
+    with pytest.raises(StateLayoutError):
+        begin(with_two, "count", 0, 1)
+    with_two.close()
+
+
+def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
+    """Long ago by the clock of the memory, which runs with the commits."""
+    monkeypatch.setattr(redis_marks, "_BUCKETS", 4)
+    spec = make_spec()
+    store = RedisStateStore(spec, 1)
+    commit_turn(begin(store, "count", 0, 1), applying(*NAMES[:20]), "d")
+    shard = store._shards_of("count", 0)[0]
+    run_key = shard.marks._keys.run
+
+    def later(seconds):
+        shard._server.command(
+            "HINCRBY", run_key, "ran", seconds, read=int, verb="move the clock"
+        ).perform()
+
+    later(DAY - 20)
+    for step in range(2, 8):
+        commit_turn(begin(store, "count", 0, step), applying(f"a-{step}"), "d")
+    assert len(recalled(store, *NAMES[:20], step=8)) == 20
+    later(100)
+    for step in range(9, 15):
+        commit_turn(begin(store, "count", 0, step), applying(f"b-{step}"), "d")
+    assert recalled(store, *NAMES[:20], step=20) == {}
+    assert len(recalled(store, "a-2", "b-14", step=21)) == 2
+    store.close()
+
+
+# -- any number of tasks, deaths anywhere ------------------------------------------------------
+
+UNHURRIED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+class World:
+    """Tasks that are given the same tuples, and apply each that they do not recall.
+
+    A turn begins, recalls and commits; between these others go on, and each may die anywhere.
+    """
+
+    def __init__(self, random: Random, open_store) -> None:
+        self.random = random
+        self.open_store = open_store
+        self.run_number = 0
+        self.acked: set[str] = set()
+        self.offered: set[str] = set()
+
+    def play(self) -> None:
+        for _ in range(self.random.randint(1, 3)):
+            self.begin_run()
+            for _ in range(self.random.randint(1, 6)):
+                self.round()
+        self.begin_run()
+        for name in sorted(self.offered):
+            self.whole_step(self.random.randrange(TASKS), [name])
+        found = now(self.store)
+        assert found == dict.fromkeys(sorted(self.offered), 1)
+
+    def begin_run(self) -> None:
+        self.run_number += 1
+        self.store = self.open_store(self.run_number)
+        self.store.begin_run("count")
+        self.steps = [0] * TASKS
+        self.sealed: dict[int, list[str]] = {}
+
+    def round(self) -> None:
+        """Several tasks at once, each with some of the same few tuples."""
+        tasks = self.random.sample(range(TASKS), self.random.randint(1, TASKS))
+        turns = []
+        for task in tasks:
+            names = self.sealed.get(task) or self.random.sample(
+                NAMES[:12], self.random.randint(1, 6)
+            )
+            self.offered.update(names)
+            if task not in self.sealed:
+                self.steps[task] += 1
+            self.sealed[task] = names
+            turns.append((task, self.work(task, names)))
+        while turns:
+            at = self.random.randrange(len(turns))
+            task, going = turns[at]
+            if self.random.random() < 0.08:
+                turns.pop(at)  # its process dies; the step is repeated later, or the run ends
+                continue
+            try:
+                next(going)
+            except StopIteration:
+                self.acked.update(self.sealed.pop(task))
+                turns.pop(at)
+            except TurnAgainError:
+                turns.pop(at)
+
+    def whole_step(self, task: int, names: list[str]) -> None:
+        self.steps[task] += 1
+        for _ in range(50):
+            try:
+                for _ in self.work(task, names):
+                    pass
+            except TurnAgainError:
+                continue
+            return
+        raise AssertionError("it never ends")
+
+    def work(self, task: int, names: list[str]):
+        turn = begin(self.store, "count", task, self.steps[task])
+        yield
+        keys = [key_of(name) for name in names]
+        found = turn.recall(keys, TASKS)
+        yield
+        fresh = [name for name, one in zip(names, found, strict=True) if one is None]
+        digest = " ".join(sorted(fresh))
+        if turn.committed_digest is not None:
+            return  # whatever this attempt did: the effects of the first stay
+        if fresh:
+            for effect in turn.writing(applying(*fresh, **dict.fromkeys(fresh, 1)), digest):
+                yield
+                effect.perform()
+
+
+@UNHURRIED
+@given(seed=st.integers(0, 1 << 32))
+def test_in_memory_each_tuple_is_applied_once(seed) -> None:
+    first = MemoryStateStore()
+    World(Random(seed), lambda number: MemoryStateStore(number, beneath=first)).play()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@settings(UNHURRIED, max_examples=40)
+@given(seed=st.integers(0, 1 << 32))
+def test_in_redis_each_tuple_is_applied_once(make_spec, shards, seed) -> None:
+    spec = make_spec(shards=shards)
+    made = []
+
+    def open_store(number):
+        made.append(RedisStateStore(spec, number))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(redis_shard, "SLICE", 2)
+        patched.setattr(redis_marks, "SLICE", 2)
+        patched.setattr(recalling, "_PATIENCE_S", 0.0)
+        World(Random(seed), open_store).play()
+    for store in made:
+        store.close()

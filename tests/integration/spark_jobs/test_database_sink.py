@@ -1,0 +1,442 @@
+"""``DatabaseSink`` in a topology, against real databases: each row once, and one that is refused
+fails alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from sqlalchemy import inspect, text
+
+from tests.support.proxy import Proxy
+from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
+from tiercel.spark_jobs.database import writer
+from tiercel.spark_jobs.database.engine import engine_of
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.testing import FeederSpout, LocalCluster
+
+
+class Running:
+    """A feeder before a sink."""
+
+    def __init__(self, sink, fields="id long, name string", **config):
+        self.feeder = FeederSpout(fields=fields)
+        builder = TopologyBuilder("rows")
+        builder.set_spout("in", self.feeder)
+        builder.set_bolt("out", sink, config=config).shuffle_grouping("in")
+        self.cluster = LocalCluster(builder.build(), Config())
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.cluster.__exit__(*error)
+
+    def send(self, *rows, identities=None):
+        """Feed them, each by its first value as message id and identity, and run."""
+        known = [str(values[0]) for values in rows] if identities is None else identities
+        for values, identity in zip(rows, known, strict=True):
+            self.feeder.feed(values, values[0], identity=identity)
+        self.cluster.run_until_idle()
+
+    @property
+    def acked(self):
+        return self.cluster.acked("in")
+
+    @property
+    def failed(self):
+        """Message id to why."""
+        return dict(zip(self.cluster.failed("in"), self.cluster.fail_reasons("in"), strict=True))
+
+
+class Database:
+    """A table of the test's own."""
+
+    def __init__(self, url):
+        self.url = url
+        self.table = f"rows_{uuid.uuid4().hex[:12]}"
+        self.keys = f"{self.table}_tiercel_keys"
+        self.engine = engine_of(url)
+        self.run(f"CREATE TABLE {self.table} (id bigint PRIMARY KEY, name varchar(20) NOT NULL)")
+
+    def run(self, statement, **values):
+        try:
+            with self.engine.begin() as connection:
+                found = connection.execute(text(statement), values)
+                return [tuple(row) for row in found] if found.returns_rows else []
+        finally:
+            self.engine.dispose()
+
+    def rows(self):
+        return self.run(f"SELECT id, name FROM {self.table} ORDER BY id, name")
+
+    def number_of_keys(self):
+        return self.run(f"SELECT count(*) FROM {self.keys}")[0][0]
+
+    def without_a_primary_key(self):
+        self.run(f"DROP TABLE {self.table}")
+        self.run(f"CREATE TABLE {self.table} (id bigint, name varchar(20) NOT NULL)")
+
+    def sink(self, **settings):
+        return DatabaseSink(self.url, self.table, **{"patience_secs": 20, **settings})
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    url = (
+        f"sqlite:///{tmp_path / 'rows.db'}"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
+    return Database(url)
+
+
+def test_each_tuple_is_a_row_and_its_key_is_beside_it(database):
+    with Running(database.sink()) as running:
+        running.send(*([n, f"name {n}"] for n in range(500)))
+        assert running.acked == list(range(500))
+    assert database.rows() == [(n, f"name {n}") for n in range(500)]
+    assert database.number_of_keys() == 500
+
+
+def test_a_message_that_comes_again_is_written_once(database):
+    database.without_a_primary_key()
+    with Running(database.sink()) as running:
+        running.send([1, "a"], [2, "b"], [1, "a"])
+        running.send([2, "b"], [3, "c"], [2, "b"])
+    with Running(database.sink()) as again:  # another process, another run
+        again.send([1, "a"], [3, "c"], [4, "d"])
+        assert again.acked == [1, 3, 4]
+    assert database.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+
+
+def test_without_once_or_an_identity_it_is_written_each_time(database):
+    database.without_a_primary_key()
+    with Running(database.sink(once=False)) as running:
+        running.send([1, "a"], [1, "a"])
+        running.send([1, "a"])
+    assert len(database.rows()) == 3
+    assert database.keys not in inspect(database.engine).get_table_names()
+    database.engine.dispose()
+    with Running(database.sink()) as running:
+        running.send([2, "a"], [2, "a"], identities=[None, None])
+        assert running.acked == [2, 2]
+    assert len(database.rows()) == 5
+    assert database.number_of_keys() == 0
+
+
+def test_another_message_with_the_same_identity_fails_with_the_reason(database):
+    one, other = Identity(b"x", content=5), Identity(b"x", content=6)
+    with Running(database.sink()) as running:
+        running.send([1, "a"], identities=[one])
+        running.send([2, "b"], [3, "c"], identities=[other, "y"])
+        running.send([4, "a"], [5, "a"], identities=[one, Identity(b"x")])
+        assert running.acked == [1, 3, 4, 5]
+        assert "another message with the same identity" in running.failed[2]
+    with Running(database.sink()) as running:
+        both = [Identity(b"z", content=5), Identity(b"z", content=6)]
+        running.send([6, "a"], [7, "b"], identities=both)
+        assert running.acked == [6]
+        assert "another message" in running.failed[7]
+    assert [row[0] for row in database.rows()] == [1, 3, 6]
+
+
+@pytest.mark.parametrize("bad", [{7}, {0, 1, 250, 499}, set(range(0, 500, 2))])
+def test_a_row_that_the_database_refuses_fails_alone_with_its_words(database, bad):
+    with Running(database.sink()) as running:
+        running.send(*([n, None if n in bad else "good"] for n in range(500)))
+        assert running.acked == [n for n in range(500) if n not in bad]
+        assert running.failed.keys() == bad
+        assert "name" in running.failed[min(bad)]
+        assert any(word in running.failed[min(bad)].lower() for word in ("null", "not-null"))
+        # What was refused has left no key: mended, it is written.
+        running.send(*([n, "mended"] for n in sorted(bad)))
+    assert len(database.rows()) == 500
+    assert database.number_of_keys() == 500
+
+
+def test_one_that_is_there_is_updated_by_its_primary_key(database):
+    with Running(database.sink(mode="upsert")) as running:
+        running.send([1, "a"], [2, "b"], [1, "c"], identities=["m1", "m2", "m3"])
+        running.send([2, "d"], [1, "old"], identities=["m4", "m1"])
+        assert len(running.acked) == 5
+    assert database.rows() == [(1, "c"), (2, "d")]
+
+
+def test_a_function_writes_with_the_open_transaction(database):
+    database.run(f"INSERT INTO {database.table} VALUES (1, 'balance')")
+    database.run(f"CREATE TABLE {database.table}_sums (name varchar(20) PRIMARY KEY, total bigint)")
+    table = database.table
+
+    def book(connection, tuples):
+        for tup in tuples:
+            if tup["id"] < 0:
+                raise ValueError(f"{tup['id']} is negative")
+            connection.execute(
+                text(
+                    f"INSERT INTO {table}_sums VALUES (:name, :amount) ON CONFLICT (name) "
+                    f"DO UPDATE SET total = {table}_sums.total + excluded.total"
+                ),
+                {"name": tup["name"], "amount": tup["id"]},
+            )
+
+    with Running(database.sink(write=book)) as running:
+        running.send([5, "a"], [7, "b"], [-1, "a"], [6, "a"])
+        running.send([5, "a"], [6, "a"], [1, "b"])
+        assert running.failed.keys() == {-1}
+        assert "ValueError: -1 is negative" in running.failed[-1]
+    assert sorted(database.run(f"SELECT * FROM {table}_sums")) == [("a", 11), ("b", 8)]
+
+
+def test_some_fields_go_into_columns_of_other_names(database):
+    fields = "number long, word string, more string"
+    settings = {"fields": {"number": "id", "word": "name"}}
+    with Running(database.sink(**settings), fields) as running:
+        running.send([1, "a", "x"])
+    with Running(database.sink(fields=["id", "name"]), "name string, id long, n int") as running:
+        running.send(["b", 2, 3])
+    assert database.rows() == [(1, "a"), (2, "b")]
+
+
+def test_a_tuple_that_lacks_a_field_fails_alone(database):
+    feeder = FeederSpout(fields="id long, name string", streams={"other": "id long"})
+    builder = TopologyBuilder("rows")
+    builder.set_spout("in", feeder)
+    out = builder.set_bolt("out", database.sink(fields=["id", "name"]))
+    out.shuffle_grouping("in").shuffle_grouping("in", stream="other")
+    with LocalCluster(builder.build(), Config()) as cluster:
+        feeder.feed([1, "a"], 1)
+        feeder.feed([2], 2, stream="other")
+        cluster.run_until_idle()
+        assert cluster.acked("in") == [1]
+        assert "there is no field 'name'" in cluster.fail_reasons("in")[0]
+    assert database.rows() == [(1, "a")]
+
+
+def test_values_of_all_types_come_back_from_their_columns(postgres_url):
+    database = Database(postgres_url)
+    database.run(f"DROP TABLE {database.table}")
+    database.run(
+        f"CREATE TABLE {database.table} (id bigint, f double precision, d numeric(10,2), b bytea, "
+        "day date, at timestamptz, l integer[], yes boolean, t text)"
+    )
+    values = [
+        1, 1.5, Decimal("2.25"), b"\xff\x00", date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC),
+        [1, 2], True, "ü\n'",
+    ]  # fmt: skip
+    fields = (
+        "id long, f double, d decimal(10,2), b binary, day date, at timestamp, l array<int>, "
+        "yes boolean, t string"
+    )
+    with Running(database.sink(), fields) as running:
+        running.send(values)
+        assert running.acked == [1], running.failed
+    [found] = database.run(f"SELECT * FROM {database.table}")
+    assert [bytes(one) if isinstance(one, memoryview) else one for one in found] == values
+
+
+def test_a_table_that_lacks_a_column_or_is_not_there_fails_in_one_line(database):
+    with Running(database.sink(), "id long, name string, colour string") as running:
+        running.send([1, "a", "red"])
+        assert "has no column 'colour'; its columns are id, name" in running.failed[1]
+    with Running(DatabaseSink(database.url, "missing")) as running:
+        running.send([1, "a"])
+        assert "there is no table 'missing'" in running.failed[1]
+        assert "\n" not in running.failed[1]
+    database.without_a_primary_key()
+    with Running(database.sink(mode="upsert")) as running:
+        running.send([1, "a"])
+        assert "has no primary key" in running.failed[1]
+
+
+def test_a_table_that_is_made_later_is_found(database):
+    database.run(f"DROP TABLE {database.table}")
+    with Running(database.sink()) as running:
+        running.send([1, "a"])
+        database.run(f"CREATE TABLE {database.table} (id bigint PRIMARY KEY, name varchar(20))")
+        running.send([1, "a"])
+        database.run(f"ALTER TABLE {database.table} DROP COLUMN name")
+        running.send([2, "b"])
+        database.run(f"ALTER TABLE {database.table} ADD COLUMN name varchar(20)")
+        running.send([2, "b"])
+        assert running.acked == [1, 2]
+        assert running.failed.keys() == {1, 2}
+    assert database.rows() == [(1, None), (2, "b")]
+
+
+def test_old_keys_are_forgotten(database, monkeypatch):
+    monkeypatch.setattr(writer, "_LOOK_S", 0.0)
+    with Running(database.sink(once_retention=timedelta(hours=1))) as running:
+        running.send(*([n, "a"] for n in range(20)))
+        assert database.number_of_keys() == 20
+        database.run(f"UPDATE {database.keys} SET written_at = written_at - 3601")
+        running.send([20, "b"], [1, "a"])
+        running.send([21, "b"])
+    assert database.number_of_keys() == 2
+
+
+@pytest.fixture
+def errors(monkeypatch):
+    """All that bolts report."""
+    found = []
+    monkeypatch.setattr(Record, "report", lambda _record, message: found.append(message) or True)
+    return found
+
+
+def test_many_old_keys_are_forgotten_write_by_write(database, monkeypatch):
+    monkeypatch.setattr(writer, "_FORGOTTEN", 7)
+    monkeypatch.setattr(writer, "_LOOK_S", 0.0)
+    with Running(database.sink(once_retention=timedelta(hours=1))) as running:
+        running.send(*([n, "a"] for n in range(20)))
+        monkeypatch.setattr(writer, "_LOOK_S", 3600.0)
+        database.run(f"UPDATE {database.keys} SET written_at = written_at - 3601")
+        for n in range(20, 24):
+            running.send([n, "b"])
+    assert database.number_of_keys() == 4
+
+
+def test_a_message_older_than_what_is_remembered_is_told(database, errors):
+    old = int((datetime.now(UTC) - timedelta(days=30)).timestamp())
+    with Running(database.sink()) as running:
+        running.send([1, "a"], [2, "b"], identities=[Identity(b"1", since=old), "2"])
+    assert any("older than what is remembered" in one for one in errors)
+    assert len(database.rows()) == 2
+
+
+def test_many_tasks_with_the_same_messages_write_each_once(postgres_url):
+    """Deliveries of one message at two tasks at once: the second waits for the first, and sees."""
+    database = Database(postgres_url)
+    database.without_a_primary_key()
+    settings = writer.WriterSettings(
+        table=database.table, upsert=False, write=None, retention_s=3600
+    )
+    rows = [
+        writer.Row(key=bytes([n]) * 16, content=0, values={"id": n, "name": "x"}) for n in range(50)
+    ]
+    outcomes = []
+
+    def work(number):
+        mine = writer.Writer(engine_of(postgres_url), settings)
+        for start in range(0, 50, 10):
+            some = rows[start:] + rows[:start]
+            if number % 2:
+                some = some[::-1]
+            outcomes.extend(mine.write(some))
+        mine.close()
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(database.rows()) == 50
+    assert [one.fate.value for one in outcomes].count("written") == 50
+    assert len(outcomes) == 1000
+
+
+@contextmanager
+def later(seconds, call):
+    timer = threading.Timer(seconds, call)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def test_a_database_that_is_away_holds_its_task_until_it_is_back(postgres, errors):
+    server = postgres()
+    database = Database(server.url)
+    with Running(database.sink()) as running:
+        running.send([1, "a"])
+        server.kill()
+        with later(1.0, server.start):
+            running.send([2, "b"], [3, "c"])
+        assert running.acked == [1, 2, 3]
+        assert any("waiting for the database" in one for one in errors)
+        server.restart(keep_data=True)
+        running.send([4, "d"], [2, "b"])
+    assert database.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+
+
+def test_a_database_that_stands_still_is_given_up_after_its_patience(postgres):
+    server = postgres()
+    database = Database(server.url)
+    with Running(database.sink(patience_secs=2)) as running:
+        running.send([1, "a"])
+        server.pause()
+        running.send([2, "b"])
+        assert "the database was away for 2 s" in running.failed[2]
+        server.resume()
+        running.send([2, "b"], [3, "c"])
+        assert running.acked == [1, 2, 3]
+    assert database.rows() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+@pytest.fixture(scope="module")
+def lost():
+    """Numbers of replies that were lost, by how many passed before."""
+    found = []
+    yield found
+    assert len(found) < 8 or found[:3] == [1, 1, 1], "in the beginning of a commit at least"
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_connection_that_is_lost_anywhere_in_a_commit_writes_each_row_once(
+    postgres_url, after, lost
+):
+    """Committed or not? The keys say."""
+    database = Database(postgres_url)
+    database.without_a_primary_key()
+    with Proxy(postgres_url) as proxy:
+        sink = DatabaseSink(proxy.url, database.table, patience_secs=20)
+        with Running(sink) as running:
+            running.send([0, "first"])
+            proxy.lose_next(after=after)
+            running.send(*([n, f"name {n}"] for n in range(1, 30)))
+            assert running.acked == list(range(30))
+            lost.append(proxy.lost)
+    assert database.rows() == [(0, "first")] + [(n, f"name {n}") for n in range(1, 30)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"url": "no address"}, "no address of a database"),
+        ({"url": "mysql://u@h/d"}, "knows PostgreSQL and SQLite, not 'mysql'"),
+        ({"url": "nosuch://u@h/d"}, "knows PostgreSQL and SQLite, not 'nosuch'"),
+        ({"table": ""}, "needs the name of a table"),
+        ({"fields": "id"}, "takes a list of fields"),
+        ({"mode": "delete"}, "has the modes insert and upsert"),
+        ({"mode": "upsert", "write": print}, "has the modes insert and upsert"),
+        ({"patience_secs": 0}, "needs a patience_secs of more than 0"),
+    ],
+)
+def test_impossible_settings_are_refused_in_one_line(settings, why):
+    with pytest.raises(TopologyError, match=why):
+        DatabaseSink(**{"url": "sqlite:///x.db", "table": "t", **settings})
+
+
+def test_without_an_address_its_tuples_fail_and_say_what_to_do():
+    with Running(DatabaseSink(None, "t")) as running:
+        running.send([1, "a"])
+        assert 'set config={"database_url": …}' in running.failed[1]
+
+
+def test_the_address_may_be_a_setting_of_the_topology(database):
+    with Running(DatabaseSink(None, database.table), database_url=database.url) as running:
+        running.send([1, "a"])
+    assert database.rows() == [(1, "a")]
+
+
+def test_a_password_is_in_no_error(postgres_url):
+    wrong = postgres_url.replace("tiercel:", "tiercel:secret-", 1)
+    with Running(DatabaseSink(wrong, "t", patience_secs=1)) as running:
+        running.send([1, "a"])
+        assert "secret-" not in running.failed[1]

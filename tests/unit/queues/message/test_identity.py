@@ -1,0 +1,102 @@
+"""A message is known by its id, a header or its body, whatever these are."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika import BasicProperties
+
+from tests.support.raw import ODD, properties
+from tiercel import QueueSpout
+from tiercel.queues.broker.frames import read_properties
+from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.message.identity import Identity, as_identity, identity_reader
+
+
+def arrived(body=b"body", **said) -> Delivery:
+    return Delivery(1, 1, body, 0, BasicProperties(**said))
+
+
+def test_the_id_is_the_publisher_s_and_the_content_the_body_s():
+    read = identity_reader("message_id")
+    first = read(arrived(b"a", message_id="m-1"))
+    assert first.id == b"m-1"
+    assert first.content > 0
+    assert read(arrived(b"a", message_id="m-1")) == first
+    assert read(arrived(b"b", message_id="m-1")).content != first.content
+    assert read(arrived(b"a", message_id="m-2")).id != first.id
+
+
+@pytest.mark.parametrize("missing", [None, "", b""])
+def test_what_has_no_id_has_no_identity(missing):
+    assert identity_reader("message_id")(arrived(message_id=missing)) is None
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"other": "x"}, {"id": None}, {"id": ""}])
+def test_what_lacks_the_header_has_no_identity(headers):
+    assert identity_reader("header:id")(arrived(headers=headers)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "known_by"),
+    [
+        ("o-17", b"o-17"),
+        (17, b"17"),
+        (True, b"true"),
+        (Decimal("1.50"), b"1.50"),
+        (b"\xff", b"\xff"),
+        ({"a": [1, "x"]}, b'{"a":[1,"x"]}'),
+        ("x" * 1_000_000, b"x" * 1_000_000),
+    ],
+)
+def test_a_header_of_any_type_is_its_text(value, known_by):
+    assert identity_reader("header:id")(arrived(headers={"id": value})).id == known_by
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_equal_bodies_are_one_message_and_others_are_others(one, other):
+    read = identity_reader("body")
+    assert (read(arrived(one)).id == read(arrived(other)).id) == (one == other)
+    assert read(arrived(one)).content == 0
+
+
+@pytest.mark.parametrize("wanted", ["message_id", "header:id", "header:n", "body"])
+@pytest.mark.parametrize("odd", ODD)
+def test_no_header_stops_a_message(wanted, odd):
+    delivery = Delivery(1, 1, b"", 0, read_properties(properties(ODD[odd])))
+    found = identity_reader(wanted)(delivery)
+    assert found is None or isinstance(found, Identity)
+
+
+def test_since_when_it_may_have_been_processed_is_what_it_says_itself():
+    now = int(time.time())
+    read = identity_reader("body")
+    assert read(arrived()).since == 0
+    assert read(arrived(timestamp=now - 100)).since == now - 100
+    # A clock that is ahead, or milliseconds: as old as its delivery.
+    assert read(arrived(timestamp=now + 10_000)).since == 0
+    assert read(arrived(timestamp=now * 1000)).since == 0
+    died = {"x-tiercel-since": str(now - 500)}
+    assert read(arrived(headers=died)).since == now - 500
+    assert read(arrived(headers=died, timestamp=now - 900)).since == now - 900
+    for nonsense in ("x", "", "-5", 7.5, [], "9" * 30):
+        assert read(arrived(headers={"x-tiercel-since": nonsense})).since == 0
+
+
+@pytest.mark.parametrize("wanted", ["", "id", "header:", "headers", "Body", 7, "header"])
+def test_what_cannot_identify_is_refused_in_one_line(wanted):
+    with pytest.raises(ValueError, match='identity must be "message_id", "header:NAME" or "body"'):
+        identity_reader(wanted)
+    with pytest.raises(ValueError, match="identity must be"):
+        QueueSpout("q", identity=wanted)
+
+
+def test_a_spout_of_another_kind_gives_text_or_bytes():
+    assert as_identity("a") == as_identity(b"a") == as_identity(Identity(b"a"))
+    assert as_identity("\ud800").id
+    with pytest.raises(ValueError, match="identified by text or bytes"):
+        as_identity(17)

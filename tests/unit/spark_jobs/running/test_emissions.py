@@ -1,0 +1,103 @@
+"""Emissions come back from memory as they were."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timezone
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiercel.spark_jobs.running.emissions import PastEmission, pack_emissions, unpack_emissions
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    TEXTS,
+    st.binary(max_size=200),
+    st.decimals(allow_nan=False, allow_infinity=False),
+    st.dates(),
+    st.datetimes(),
+    st.datetimes(timezones=st.just(UTC)),
+)
+VALUES = st.one_of(
+    SCALARS, st.lists(SCALARS, max_size=4), st.dictionaries(TEXTS, TEXTS, max_size=3)
+)
+EMISSIONS = st.lists(
+    st.builds(
+        PastEmission,
+        st.one_of(st.just("default"), TEXTS),
+        st.lists(VALUES, max_size=5),
+        st.one_of(st.none(), st.integers(0, 1 << 31)),
+    ),
+    max_size=4,
+)
+
+
+def exactly(value):
+    if isinstance(value, list):
+        return [exactly(one) for one in value]
+    return type(value), value.isoformat() if isinstance(value, date) else repr(value)
+
+
+@given(EMISSIONS)
+def test_emissions_come_back_as_they_were(emissions) -> None:
+    found = unpack_emissions(pack_emissions(emissions))
+    assert [(one.stream, one.task) for one in found] == [
+        (one.stream, one.task) for one in emissions
+    ]
+    assert [exactly(one.values) for one in found] == [exactly(one.values) for one in emissions]
+
+
+def test_a_word_and_its_count_need_few_bytes() -> None:
+    assert len(pack_emissions([PastEmission("default", ["falcon", 17])])) == 9
+    assert pack_emissions([]) == b""
+
+
+def test_what_is_no_number_stays_none() -> None:
+    [one] = unpack_emissions(pack_emissions([PastEmission("default", [math.nan, -math.inf])]))
+    assert math.isnan(one.values[0])
+    assert one.values[1] == -math.inf
+
+
+def test_a_moment_of_another_zone_is_the_same_moment() -> None:
+    moment = datetime(2026, 1, 2, 3, tzinfo=timezone.max)
+    [one] = unpack_emissions(pack_emissions([PastEmission("default", [moment])]))
+    assert one.values == [moment]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, 1j])
+def test_a_value_of_no_stream_is_refused(value) -> None:
+    with pytest.raises(TypeError, match="cannot be kept"):
+        pack_emissions([PastEmission("default", [value])])
+
+
+@given(st.binary(max_size=60))
+def test_bytes_of_any_kind_are_read_or_refused(packed) -> None:
+    try:
+        unpack_emissions(packed)
+    except ValueError:
+        return
+
+
+@given(EMISSIONS.filter(bool), st.data())
+def test_what_is_cut_off_is_not_read_as_something_else(emissions, data) -> None:
+    packed = pack_emissions(emissions)
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    try:
+        found = unpack_emissions(packed[:cut])
+    except ValueError:
+        return
+    assert len(found) < len(emissions)
+
+
+def test_dates_are_no_moments() -> None:
+    [one] = unpack_emissions(
+        pack_emissions([PastEmission("default", [date(2026, 1, 2), Decimal("1.50")])])
+    )
+    assert exactly(one.values) == exactly([date(2026, 1, 2), Decimal("1.50")])

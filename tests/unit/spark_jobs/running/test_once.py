@@ -1,0 +1,295 @@
+"""A bolt that is to be once: each tuple of a message is applied to its state once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.pump import Pump, Source, killed_after
+from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
+from tiercel.queues.message.identity import Identity
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+
+
+class Split(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        for word in tup["line"].split():
+            collector.emit([word])
+
+
+class Count(StatefulBolt):
+    output_fields = "word string, n long"
+    once = True
+
+    def execute(self, tup, collector):
+        collector.emit([tup["word"], self.state.increment(tup["word"])])
+        if tup["word"] == "bad":
+            raise RuntimeError("bad")
+
+
+class Plain(Count):
+    once = False
+
+
+class Receive(BasicBolt):
+    """Notes what it is given, and fails as many of the first as it is told."""
+
+    received: list[Any] = []  # noqa: RUF012 - shared by all copies
+    fail_first = 0
+
+    def execute(self, tup, collector):
+        self.received.append((*tup.values, tup.key))
+        if Receive.fail_first:
+            Receive.fail_first -= 1
+            raise RuntimeError("later")
+
+
+@pytest.fixture(autouse=True)
+def _afresh():
+    Receive.received.clear()
+    Receive.fail_first = 0
+
+
+def topology(bolt: Any = None, parallelism: int = 1):
+    builder = TopologyBuilder("once")
+    builder.set_spout("lines", Source("line string"))
+    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("count", bolt or Count(), parallelism).fields_grouping("split", "word")
+    builder.set_bolt("end", Receive()).shuffle_grouping("count")
+    return builder.build()
+
+
+def counts(pump: Pump) -> dict[str, int]:
+    return {field.decode().strip('"'): int(value) for field, value in pump.state.entries("count")}
+
+
+def counted(pump: Pump, component: str = "count") -> Counter:
+    found: Counter = Counter()
+    for task in pump.metrics.totals().get(component, {}).values():
+        found.update(task)
+    return found
+
+
+def send(pump: Pump, *messages: tuple[Any, str]) -> None:
+    pump.feed(*([line] for _, line in messages), identities=[one for one, _ in messages])
+    pump.run()
+
+
+def test_a_message_that_comes_again_changes_no_state_and_those_below_get_what_they_got() -> None:
+    pump = Pump(topology())
+    send(pump, ("1", "a b a"), ("2", "b"))
+    first = sorted(Receive.received)
+    assert first[0][:2] == ("a", 1)
+    assert counts(pump) == {"a": 2, "b": 2}
+    Receive.received.clear()
+    send(pump, ("2", "b"), ("1", "a b a"))
+    assert sorted(Receive.received) == first
+    assert counts(pump) == {"a": 2, "b": 2}
+    assert len(pump.acked) == 4
+    assert counted(pump)[ONCE_REPEATED] == 4
+
+
+def test_without_once_it_counts_again() -> None:
+    pump = Pump(topology(Plain()))
+    for _ in range(2):
+        send(pump, ("1", "a b a"))
+    assert counts(pump) == {"a": 4, "b": 2}
+    assert not {ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE} & counted(pump).keys()
+
+
+def test_a_message_that_failed_below_is_counted_once() -> None:
+    Receive.fail_first = 1
+    pump = Pump(topology())
+    send(pump, ("1", "a b a"))
+    assert list(pump.failed.values()) == ["end: RuntimeError: later"]
+    send(pump, ("1", "a b a"))
+    assert counts(pump) == {"a": 2, "b": 1}
+    assert len(pump.acked) == 1
+
+
+def test_two_copies_of_a_message_in_one_step_count_once() -> None:
+    pump = Pump(topology())
+    send(pump, ("1", "a b"), ("1", "a b"), ("2", "a"), ("1", "a b"))
+    assert counts(pump) == {"a": 2, "b": 1}
+    assert Counter(Receive.received).most_common(1)[0][1] == 3
+
+
+def test_a_tuple_that_raised_was_not_applied() -> None:
+    pump = Pump(topology())
+    send(pump, ("1", "a bad"))
+    assert counts(pump) == {"a": 1}
+    assert not [one for one in Receive.received if one[0] == "bad"]
+    send(pump, ("1", "a bad"))
+    assert counts(pump) == {"a": 1}
+    assert counted(pump)[ONCE_REPEATED] == 1
+    assert len(pump.failed) == 2
+
+
+def test_a_message_without_an_identity_counts_each_time_and_is_counted() -> None:
+    pump = Pump(topology())
+    for _ in range(2):
+        send(pump, (None, "a b"), ("1", "b"))
+    assert counts(pump) == {"a": 2, "b": 3}
+    assert counted(pump)[ONCE_UNKEYED] == 4
+
+
+def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
+    pump = Pump(topology())
+    send(pump, (Identity(b"1", content=5), "a"))
+    send(pump, (Identity(b"1", content=6), "b"), (Identity(b"2", content=6), "c"))
+    # Its word is another one, and its key the same: what says that is the message.
+    assert counts(pump) == {"a": 1, "c": 1}
+    [reason] = pump.failed.values()
+    assert "another message with the same identity" in reason
+    send(pump, (Identity(b"1", content=5), "a"), (Identity(b"1"), "a"))
+    assert counts(pump) == {"a": 1, "c": 1}
+
+
+def test_a_message_older_than_what_is_remembered_is_counted_and_told() -> None:
+    now = int(datetime.now(UTC).timestamp())
+    pump = Pump(topology())
+    send(pump, (Identity(b"1", since=now - 3600), "a"))
+    assert counted(pump)[ONCE_UNSURE] == 0
+    send(pump, (Identity(b"2", since=now - 2 * 86_400), "a b"))
+    assert counts(pump) == {"a": 2, "b": 1}
+    assert counted(pump)[ONCE_UNSURE] == 2
+    [error] = pump.metrics.errors()
+    assert "older than what is remembered" in error.message
+    # One that is remembered is no matter of doubt, however old it is.
+    send(pump, (Identity(b"2", since=now - 2 * 86_400), "a b"))
+    assert counts(pump) == {"a": 2, "b": 1}
+    assert counted(pump)[ONCE_UNSURE] == 2
+
+
+class Emits(StatefulBolt):
+    """Emits what it was told to, of all kinds."""
+
+    output_streams = {"default": "n long, text string", "side": "raw binary, l array<int>"}  # noqa: RUF012
+    direct_streams = frozenset({"side"})
+    once = True
+    said: Any = 7
+
+    def prepare(self, config, context):
+        self.end = context.component_tasks("end")[0]
+
+    def execute(self, tup, collector):
+        self.state.increment("executed")
+        raw = bytearray(b"\xff")
+        collector.emit_direct(self.end, [raw, [1, None]], stream="side")
+        raw[0] = 0
+        collector.emit([Emits.said, "t"])
+
+
+def emitting():
+    builder = TopologyBuilder("emits")
+    builder.set_spout("lines", Source("line string"))
+    builder.set_bolt("count", Emits()).shuffle_grouping("lines")
+    end = builder.set_bolt("end", Receive()).shuffle_grouping("count")
+    end.direct_grouping("count", stream="side")
+    return builder.build()
+
+
+@pytest.mark.parametrize("said", [7, np.int64(7), None])
+def test_what_it_emitted_of_any_kind_comes_again(said, monkeypatch) -> None:
+    monkeypatch.setattr(Emits, "said", said)
+    pump = Pump(emitting())
+    send(pump, ("1", "a"))
+    first = sorted(map(repr, Receive.received))
+    assert any(repr(b"\xff") in one for one in first)
+    Receive.received.clear()
+    monkeypatch.setattr(Emits, "said", 99)
+    send(pump, ("1", "a"))
+    assert sorted(map(repr, Receive.received)) == first
+    assert counts(pump) == {"executed": 1}
+
+
+def test_a_tuple_whose_emission_does_not_fit_was_not_applied(monkeypatch) -> None:
+    monkeypatch.setattr(Emits, "said", "no number")
+    pump = Pump(emitting())
+    send(pump, ("1", "a"))
+    assert counts(pump) == {}
+    assert "field 'n' is a long" in next(iter(pump.failed.values()))
+    monkeypatch.setattr(Emits, "said", 7)
+    send(pump, ("1", "a"))
+    assert counts(pump) == {"executed": 1}
+    assert len(pump.acked) == 1
+
+
+class Flushes(Count):
+    raises = False
+
+    def flush(self, collector):
+        if Flushes.raises:
+            raise RuntimeError("flush")
+
+
+def test_a_flush_that_raises_leaves_nothing_applied(monkeypatch) -> None:
+    monkeypatch.setattr(Flushes, "raises", True)
+    pump = Pump(topology(Flushes()))
+    send(pump, ("1", "a"))
+    assert counts(pump) == {}
+    monkeypatch.setattr(Flushes, "raises", False)
+    send(pump, ("1", "a"))
+    send(pump, ("1", "a"))
+    assert counts(pump) == {"a": 1}
+
+
+def test_what_is_forgotten_counts_again_and_time_runs_with_the_commits() -> None:
+    now = 1_000_000.0
+    state = MemoryStateStore(clock=lambda: now)
+    bolt = Count()
+    bolt.once_retention = timedelta(seconds=60)
+    pump = Pump(topology(bolt), state=state)
+    send(pump, ("1", "a"))
+    now += 86_400 * 365  # a clock that jumps, or a topology that stood for a year
+    send(pump, ("other", "x"))
+    send(pump, ("1", "a"))
+    assert counts(pump)["a"] == 1
+    now -= 86_400 * 700
+    for n in range(5):
+        now += 30
+        send(pump, (f"more-{n}", "x"))
+        send(pump, ("1", "a"))
+        assert counts(pump)["a"] == 1
+    for n in range(3):
+        now += 30
+        send(pump, (f"late-{n}", "x"))
+    send(pump, ("1", "a"))
+    assert counts(pump)["a"] == 2
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 1 << 32))
+def test_whatever_dies_and_comes_again_each_message_counts_once(seed) -> None:
+    """Duplicates, redeliveries, processes that die anywhere in a commit, tasks that take over."""
+    random = Random(seed)
+    lines = {f"{n}": " ".join(random.choices("abcd", k=random.randint(0, 4))) for n in range(12)}
+    pump = Pump(topology(parallelism=random.choice([1, 3])))
+    Receive.received.clear()
+    Receive.fail_first = random.randint(0, 3)
+    for _ in range(random.randint(1, 8)):
+        some = random.choices(list(lines), k=random.randint(1, 6))
+        pump.feed(*([lines[one]] for one in some), identities=some)
+        with killed_after(random.randint(0, 12)):
+            pump.run()
+        pump.take_over()
+    pump.run()
+    pump.feed(*([line] for line in lines.values()), identities=list(lines))
+    pump.run()
+    assert counts(pump) == Counter(" ".join(lines.values()).split())
+    # A tuple has emitted the same thing each time.
+    below = {key: values for *values, key in Receive.received}
+    assert all(below[key] == values for *values, key in Receive.received)
+    assert sorted(n for word, n in below.values() if word == "a") == list(
+        range(1, counts(pump).get("a", 0) + 1)
+    )

@@ -1,0 +1,47 @@
+"""Rows about messages that are to take effect once: which components came upon what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnceRow:
+    """One spout or bolt in a window, which came upon any of these."""
+
+    name: str
+    # Messages of a spout that has an identity for them, without one.
+    no_identity: int
+    # Tuples of a bolt that were applied before.
+    repeated: int
+    # Tuples of a bolt that have no key.
+    unkeyed: int
+    # Tuples of a bolt that may have been applied before what is remembered.
+    unsure: int
+
+
+def once_rows(
+    names: Iterable[str], counts: Mapping[str, Mapping[int, Mapping[str, int]]]
+) -> tuple[OnceRow, ...]:
+    """The rows of these components, without those that came upon nothing."""
+    rows = []
+    for name in names:
+        total: Counter[str] = Counter()
+        for task in counts.get(name, {}).values():
+            total.update(task)
+        if any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE)):
+            rows.append(
+                OnceRow(
+                    name=name,
+                    no_identity=total[NO_IDENTITY],
+                    repeated=total[ONCE_REPEATED],
+                    unkeyed=total[ONCE_UNKEYED],
+                    unsure=total[ONCE_UNSURE],
+                )
+            )
+    return tuple(rows)
