@@ -45,6 +45,10 @@ trace          the files that one message enters, from delivery to ack
 running        a topology on servers of its own, which a test may hurt
 ran            a topology that has run, without its processes
 
+Data frames:
+
+data_frames    plain Spark with the format "rabbitmq", and what its queries leave behind
+
 The monitor, and strangers:
 
 monitors       ``tiercel monitor`` as a process, and a real browser
