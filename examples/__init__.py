@@ -6,4 +6,5 @@ invoices            from queue to queue
 quotes              request and reply
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
+dataframes          queues as data frames of PySpark, without a topology
 """

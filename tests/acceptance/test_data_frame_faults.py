@@ -185,7 +185,7 @@ def test_a_broker_that_is_killed_is_waited_for(rabbitmq, rows):
     query = query.start()
     wait_until(lambda: len(found.all) >= 100, 60)
     broker.kill()
-    broker.restart(keep_data=True)
+    broker.start()
     put(broker.url, queue, *[b"%d" % n for n in range(500, 600)])
     wait_until(lambda: len(set(found.all)) == 600, 90)
     query.stop()

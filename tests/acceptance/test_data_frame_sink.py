@@ -76,7 +76,7 @@ def test_columns_are_properties_exchange_and_routing_key(spark, amqp_url, queue,
 
 def test_a_row_that_no_queue_is_bound_for_fails_the_write(spark, exchange, write):
     rows = spark.sql("select 'lost' body")
-    with pytest.raises(PySparkException, match="no queue is bound to exchange .* key 'old'"):
+    with pytest.raises(PySparkException, match=r"no queue is bound to exchange .* key 'old'"):
         write(rows, exchange=exchange, routingKey="old")
 
 

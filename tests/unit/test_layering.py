@@ -38,7 +38,12 @@ ONLY_IN = {
         "acker/redis_",
         "spark_jobs/suspects/redis_book.py",
     ),
-    "pyspark": ("frames/", "spark_jobs/spark/", "workers/testing/spark_engine.py"),
+    "pyspark": (
+        "examples/dataframes/",
+        "frames/",
+        "spark_jobs/spark/",
+        "workers/testing/spark_engine.py",
+    ),
     "pytest": ("workers/testing/plugin.py",),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),
