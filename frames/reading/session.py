@@ -45,8 +45,8 @@ class ReadingSession:
         self._ended = False
         # Messages that were read, by readers before this one and by this one.
         self._messages = 0
-        # Messages to read in all; None: without an end.
-        self._until: int | None = None
+        # Messages that are still to be read; None: without an end.
+        self._left: int | None = None
         self._taker = Taker(options)
         self._taker.start()
         self._post = Post(self.id, self._on_word)
@@ -73,22 +73,23 @@ class ReadingSession:
         Raises QueuesError when an operator must act.
         """
         self._taker.check()
-        left = self._options.max_messages if most is None else most
-        if self._until is not None:
-            left = min(self._until - self._messages, left or self._until)
-            taken = self._drain(left)
+        bound = most or self._options.max_messages or self._options.prefetch
+        if self._left is None:
+            taken = self._taker.take(bound, self._options.max_bytes)
         else:
-            taken = self._taker.take(left or self._options.prefetch, self._options.max_bytes)
+            taken = self._drain(min(bound, self._left))
         count = sum(map(len, taken))
         if not count:
             return start
         self._messages += count
+        if self._left is not None:
+            self._left -= count
         self._add(taken)
         return ReadOffset(self.id, self._messages)
 
     def end_with_what_is_there(self) -> None:
         """Read what waits in the queues now, and no more."""
-        self._until = self._messages + self._waiting()
+        self._left = self._waiting()
 
     def plan(self, start: ReadOffset, end: ReadOffset) -> list[bytes]:
         """Return the rows between two offsets; none for those of an earlier reader: its messages
@@ -164,7 +165,7 @@ class ReadingSession:
                 break
             elif not count and time.monotonic() - moved > _LOOK_S:
                 if looks and not self._waiting():
-                    self._until = self._messages
+                    self._left = 0
                     break
                 looks += 1
                 moved = time.monotonic()
