@@ -41,6 +41,8 @@ class ReadingSession:
         self._columns = columns
         self._batches = Batches()
         self._told = threading.Event()
+        self._stopping = threading.Lock()
+        self._stopped = False
         # The query is known to have ended.
         self._ended = False
         # Messages that were read, by readers before this one and by this one.
@@ -100,7 +102,16 @@ class ReadingSession:
         return self._batches.plan(start.messages if start.reader == self.id else -1, end.messages)
 
     def stop(self) -> None:
-        """Settle what is committed, give back everything else."""
+        """Settle what is committed, give back everything else.
+
+        Idempotent: a second call, on another thread, returns when the first one is done.
+        """
+        with self._stopping:
+            if not self._stopped:
+                self._stopped = True
+                self._stop()
+
+    def _stop(self) -> None:
         until = time.monotonic() + _LAST_WORD_S
         while self._batches.is_undecided and not self._ended:
             if not self._told.wait(max(0.0, until - time.monotonic())):

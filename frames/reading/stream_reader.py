@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,6 +35,9 @@ else:
             """Not there before PySpark 4.2, where Spark makes one batch of such a query."""
 
 
+_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
 class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a query's messages.
 
@@ -54,7 +57,6 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session: ReadingSession | None = None
         # The last offset that Spark was given, or gave.
         self._last = BEGINNING
-        self._is_ending = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as all of these
         return BEGINNING.json()
@@ -106,25 +108,36 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._session.committed(offset)
 
     def stop(self) -> None:
-        session = self._session
-        self._session = None
-        if session is not None:
-            session.stop()
-        if self._is_ending:
-            # Spark has closed the socket, to which its runner would now write a traceback.
-            os._exit(0)
+        if self._session is not None:
+            self._session.stop()
 
     def _at_work(self) -> ReadingSession:
         if self._session is None:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, self._on_sigterm)
             self._session = ReadingSession(self._options, self._columns)
+            if _is_sparks_runner():
+                _end_on_sigterm(self._session.stop)
         return self._session
 
-    def _on_sigterm(self, _signal: int, _frame: object) -> None:
-        """Stop in good order: Spark ends a query's reader by SIGTERM, twice, and does not wait."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._is_ending = True
-        # Spark's runner calls ``stop`` on the way out. Not from here: this may be in the middle of
-        # anything, with its locks held.
-        sys.exit(0)
+
+def _is_sparks_runner() -> bool:
+    """Tell whether this is the process that Spark keeps for a reader, and its main thread."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return (
+        getattr(spec, "name", "") == _RUNNER
+        and threading.current_thread() is threading.main_thread()
+    )
+
+
+def _end_on_sigterm(stop: Callable[[], None]) -> None:
+    """End the process in good order: Spark sends SIGTERM, perhaps twice, and does not wait."""
+    asked = threading.Event()
+
+    def end() -> None:
+        asked.wait()
+        stop()
+        # Spark has closed the socket, to which its runner would write a traceback.
+        os._exit(0)
+
+    # In a thread: what the main thread is in the middle of may hold locks.
+    threading.Thread(target=end, name="tiercel end", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
