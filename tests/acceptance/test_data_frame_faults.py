@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -22,68 +19,23 @@ from tests.support.data_frames import (
     reader_pids,
     worker_pids,
 )
+from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
-ROOT = Path(__file__).parents[2]
 
-# A driver of its own, to be killed: writes each batch into a file of the batch's number.
-DRIVER = """
-import sys
-from pyspark.sql import SparkSession
-{guard}
-from tiercel.dataframe import register_rabbitmq
+@pytest.fixture
+def driver(amqp_url, tmp_path):
+    drivers = []
 
-url, queue, folder = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .getOrCreate()
-)
-register_rabbitmq(spark)
-rows = spark.readStream.format("rabbitmq").option("url", url).option("queue", queue)
-rows = rows.option("maxMessagesPerTrigger", 200).load().selectExpr("cast(body as string) body")
-query = (
-    rows.writeStream.format("text")
-    .option("path", folder + "/rows")
-    .option("checkpointLocation", folder + "/checkpoint")
-    .start()
-)
-{end}
-"""
+    def driver(queue):
+        drivers.append(FrameDriver(amqp_url, queue, tmp_path))
+        return drivers[-1]
 
-NO_REDIS = """
-class NoRedis:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"redis", "hiredis", "pydantic", "typer"}:
-            raise ImportError(name + " is not installed here")
-
-sys.meta_path.insert(0, NoRedis())
-"""
-
-
-def driver(amqp_url, queue, folder, end="query.awaitTermination()", guard=""):
-    script = folder / "driver.py"
-    script.write_text(DRIVER.format(end=end, guard=guard))
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, str(script), amqp_url, queue, str(folder)],
-        env=environment,
-        stdout=(folder / "driver.log").open("a"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-def written(folder):
-    """Rows of the batches that the sink has, however often a batch was run."""
-    rows = Counter()
-    for path in (folder / "rows").glob("part-*.txt"):
-        rows.update(path.read_text().split())
-    return rows
+    yield driver
+    for each in drivers:
+        each.close()
 
 
 @pytest.fixture(scope="module")
@@ -103,33 +55,32 @@ def rows(spark, amqp_url):
 
 
 def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committed(
-    amqp_url, tmp_path
+    amqp_url, driver, tmp_path
 ):
     count = 4_000
     queue = new_queue(amqp_url, unique(), *[b"%d" % n for n in range(count)])
-    checkpoint = tmp_path / "checkpoint"
+    running = driver(queue)
     for kills in range(1, 3):
-        process = driver(amqp_url, queue, tmp_path)
-        wait_until(lambda: len(committed(checkpoint)) >= 4 * kills, 90)  # noqa: B023
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert ready(amqp_url, queue) < count
-    process = driver(amqp_url, queue, tmp_path)
-    wait_until(lambda: len(written(tmp_path)) == count, 90, (tmp_path / "driver.log").read_text())
+        running.start()
+        batches = 4 * kills
+        wait_until(lambda: len(committed(tmp_path / "checkpoint")) >= batches, 90)  # noqa: B023
+        running.kill()
+    running.start()
+    wait_until(lambda: len(running.written()) == count, 90, running.log[-2000:])
     wait_until(lambda: ready(amqp_url, queue) == 0, 30)
-    process.terminate()
-    process.wait(60)
     # At most what was under way at each kill: a batch, and one whose ack was not sent yet.
-    assert sum(written(tmp_path).values()) - count <= 2 * 2 * 200
+    assert running.written().total() - count <= 2 * 2 * running.batch
 
 
-def test_it_works_where_no_redis_is_installed(amqp_url, tmp_path):
+def test_it_works_where_no_redis_is_installed(amqp_url, driver):
     queue = new_queue(amqp_url, unique(), b"1", b"2")
-    end = "query.processAllAvailable(); print('redis' in sys.modules)"
-    process = driver(amqp_url, queue, tmp_path, end, NO_REDIS)
-    assert process.wait(90) == 0, (tmp_path / "driver.log").read_text()
+    running = driver(queue)
+    running.start(
+        end="query.processAllAvailable(); print('redis' in sys.modules)", without_redis=True
+    )
+    assert running.wait(90) == 0, running.log[-2000:]
     wait_until(lambda: ready(amqp_url, queue) == 0, 10)
-    assert "False" in (tmp_path / "driver.log").read_text().splitlines()
+    assert "False" in running.log.splitlines()
 
 
 def test_a_python_worker_that_is_killed_repeats_its_task_with_the_same_messages(

@@ -48,6 +48,7 @@ ran            a topology that has run, without its processes
 Data frames:
 
 data_frames    plain Spark with the format "rabbitmq", and what its queries leave behind
+frame_driver   a Spark driver with a query over a queue, which a test may kill
 
 The monitor, and strangers:
 
