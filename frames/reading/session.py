@@ -41,6 +41,7 @@ class ReadingSession:
         self._columns = columns
         self._batches = Batches()
         self._told = threading.Event()
+        self._is_first = True
         self._stopping = threading.Lock()
         self._stopped = False
         # The query is known to have ended.
@@ -76,12 +77,18 @@ class ReadingSession:
         """
         self._taker.check()
         bound = most or self._options.max_messages or self._options.prefetch
-        if self._left is None:
-            taken = self._taker.take(bound, self._options.max_bytes)
+        if self._left is not None:
+            taken = self._wait_for(min(bound, self._left))
+        elif self._is_first:
+            # The consumers have just begun. The next trigger may be an hour away.
+            taken = self._wait_for(min(bound, self._waiting()))
         else:
-            taken = self._drain(min(bound, self._left))
+            taken = self._taker.take(bound, self._options.max_bytes)
+        self._is_first = False
         count = sum(map(len, taken))
         if not count:
+            if self._left is not None:
+                self._left = 0
             return start
         self._messages += count
         if self._left is not None:
@@ -157,8 +164,8 @@ class ReadingSession:
             pieces += cut(columned.rows, self._options.partitions)
         self._batches.add(self._messages, taken, pieces)
 
-    def _drain(self, most: int) -> list[list[Delivery]]:
-        """Take the next messages of those to read, waiting for them; none if there are no more."""
+    def _wait_for(self, most: int) -> list[list[Delivery]]:
+        """Take so many messages, waiting for them; none if there are no more."""
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
         size = 0
@@ -176,7 +183,6 @@ class ReadingSession:
                 break
             elif not count and time.monotonic() - moved > _LOOK_S:
                 if looks and not self._waiting():
-                    self._left = 0
                     break
                 looks += 1
                 moved = time.monotonic()

@@ -30,7 +30,7 @@ class Taker:
         self.queues = options.queues
         self._options = options
         self._arrived = threading.Event()
-        self._consumers = [self._consumer(queue) for queue in options.queues]
+        self._consumers: list[Consumer] = []
 
     def start(self) -> None:
         """Begin to consume.
@@ -41,6 +41,7 @@ class Taker:
         with connected(self._options.address, _NAME, _PATIENCE) as connection:
             for queue in self.queues:
                 declare_work_queue(connection, self._options.address, self._work_queue(queue))
+        self._consumers = [self._consumer(queue) for queue in self.queues]
         for consumer in self._consumers:
             if self._options.max_messages is not None:
                 consumer.expect(self._options.max_messages)
