@@ -13,6 +13,7 @@ from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.limits import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Taker:
         self._options = options
         self._arrived = threading.Event()
         self._consumers: list[Consumer] = []
+        # Bytes of a body, on average of those taken last: a turn shall not be much too large.
+        self._mean = float(MAX_BODY_BYTES)
 
     def start(self) -> None:
         """Begin to consume.
@@ -59,8 +62,8 @@ class Taker:
         self._arrived.clear()
 
     def take(self, most: int, most_bytes: int) -> list[list[Delivery]]:
-        """The next messages of each queue, as far as they are here; of more bytes by those of one
-        turn at most.
+        """Take the next messages of each queue, as far as they are here; of hardly more bytes
+        than ``most_bytes``.
         """
         taken: list[list[Delivery]] = [[] for _ in self._consumers]
         count = 0
@@ -68,14 +71,16 @@ class Taker:
         open_places = set(range(len(self._consumers)))
         while open_places and count < most and size < most_bytes:
             for place in sorted(open_places):
-                # Few at once while they are large.
-                turn = _TURN if size < most_bytes // 2 else 1
-                found = self._consumers[place].get(max(0, min(turn, most - count)))
+                turn = min(_TURN, most - count, max(1, int((most_bytes - size) / self._mean)))
+                found = self._consumers[place].get(turn)
                 if not found:
                     open_places.discard(place)
+                    continue
+                found_bytes = sum([len(delivery.body) for delivery in found])
+                self._mean = max(1.0, found_bytes / len(found))
                 taken[place] += found
                 count += len(found)
-                size += sum([len(delivery.body) for delivery in found])
+                size += found_bytes
         return taken
 
     def dead_letter(self, place: int, delivery: Delivery, reason: str) -> None:
