@@ -13,9 +13,9 @@ from tiercel.frames.errors import OptionError, RowError
 from tiercel.frames.options import SinkOptions
 from tiercel.queues.bodies import plain_body
 from tiercel.queues.errors import BadPropertyError
+from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.message.properties import PROPERTIES
 from tiercel.queues.message.writing import WRITTEN, write_properties
-from tiercel.queues.publishing.publisher import Outgoing
 
 _EXCHANGE = "exchange"
 _ROUTING_KEY = "routing_key"
@@ -56,7 +56,7 @@ class RowsToMessages:
 
     def messages(
         self, batches: Iterable[pa.RecordBatch], identity: Callable[[int], str]
-    ) -> Iterator[Outgoing]:
+    ) -> Iterator[OutgoingMessage]:
         """Return a message per row, in order; ``identity`` gives the id of a row that has none.
 
         Raises RowError.
@@ -71,7 +71,9 @@ class RowsToMessages:
     def _columns_of(self, batch: pa.RecordBatch) -> Sequence[str]:
         return [name for name in batch.schema.names if name not in _OF_ARRIVAL]
 
-    def _message(self, columns: dict[str, list[Any]], at: int, name: str, row: int) -> Outgoing:
+    def _message(
+        self, columns: dict[str, list[Any]], at: int, name: str, row: int
+    ) -> OutgoingMessage:
         values = {each: columns[each][at] for each in self._properties}
         if values.get(_MESSAGE_ID) is None:
             values[_MESSAGE_ID] = name
@@ -89,4 +91,10 @@ class RowsToMessages:
             properties = write_properties(values)
         except BadPropertyError as error:
             raise RowError(f"row {row + 1} cannot be a message: {error}") from error
-        return Outgoing(routing_key, plain_body(body), properties, exchange, self._mandatory)
+        return OutgoingMessage(
+            body=plain_body(body),
+            routing_key=routing_key,
+            exchange=exchange,
+            properties=properties,
+            mandatory=self._mandatory,
+        )

@@ -7,20 +7,22 @@ from collections.abc import Iterable
 
 from tiercel.frames.options import SinkOptions
 from tiercel.queues.errors import QueuesError
+from tiercel.queues.message.header_text import published_headers
+from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.publishing.dead_letter_copy import dead_letter_properties
-from tiercel.queues.publishing.publisher import Outgoing, Publisher
+from tiercel.queues.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
 
-def send(options: SinkOptions, messages: Iterable[Outgoing]) -> int:
+def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
     """Publish them; returns their number when the broker has confirmed all of them.
 
     What could not be routed goes to the queue for that, with the reason, where there is one; else
     it is an error. Raises what ``Publisher.publish`` raises.
     """
     aside = options.unroutable_queue
-    refused: list[tuple[Outgoing, QueuesError]] = []
+    refused: list[tuple[OutgoingMessage, QueuesError]] = []
     with Publisher(options.url) as publisher:
         if aside is None:
             return publisher.publish_all(messages)
@@ -40,8 +42,11 @@ def send(options: SinkOptions, messages: Iterable[Outgoing]) -> int:
     return count
 
 
-def _aside(queue: str, message: Outgoing, error: QueuesError) -> Outgoing:
+def _aside(queue: str, message: OutgoingMessage, error: QueuesError) -> OutgoingMessage:
+    published = published_headers(message.exchange, message.routing_key)
     target = message.exchange or message.routing_key
-    return Outgoing(
-        queue, message.body, dead_letter_properties(message.properties, target, str(error))
+    return OutgoingMessage(
+        body=message.body,
+        routing_key=queue,
+        properties=dead_letter_properties(message.properties, target, str(error), published),
     )

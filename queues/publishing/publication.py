@@ -28,6 +28,7 @@ class Publication:
     # Called once, on the I/O thread: None when the broker has it, else why not.
     done: Done
     returned: bool = False
+    mandatory: bool = True
 
     @property
     def place(self) -> str:

@@ -33,6 +33,9 @@ _AGAIN_S = 0.25
 _PATIENCE = timedelta(seconds=15)
 _NAME = "tiercel publish"
 
+# Is told of a message that came back, and why.
+Refused = Callable[[OutgoingMessage, QueuesError], None]
+
 
 class Publisher:
     """Publishes persistent messages over one connection, which is made again when it breaks.
@@ -80,6 +83,7 @@ class Publisher:
         messages: Iterable[OutgoingMessage],
         *,
         on_confirmed: Callable[[int], None] = lambda _count: None,
+        on_refused: Refused | None = None,
     ) -> int:
         """Publish the messages in order; returns their number when the broker has
         confirmed all of them.
@@ -91,7 +95,9 @@ class Publisher:
         message that no queue has, because there is none or it has taken nothing for ``patience``,
         BrokerUnavailableError after ``patience`` without a connection, BrokerRefusedError. When it
         raises, messages before that one are in their queues, and some after it may be. What
-        ``messages`` itself raises passes, when those before it are confirmed.
+        ``messages`` itself raises passes, when those before it are confirmed. With ``on_refused``
+        it is no error if a message comes back because no queue is there for it: that is called, on
+        another thread.
         """
         with self._lock:
             unconfirmed = Unconfirmed()
@@ -107,7 +113,10 @@ class Publisher:
                 if message is None:
                     break
                 self._wait_for_room(unconfirmed, on_confirmed, len(message.body))
-                publication = _publication(message, f"{run}-{count}", unconfirmed.done(count))
+                done = unconfirmed.done(count)
+                if on_refused is not None:
+                    done = _unless_refused(message, done, on_refused)
+                publication = _publication(message, f"{run}-{count}", done)
                 unconfirmed.add(count, publication)
                 self._outlet.submit(publication)
                 count += 1
@@ -253,4 +262,23 @@ def _publication(message: OutgoingMessage, message_id: str, done: Done) -> Publi
     properties = message.properties
     if properties.message_id is None:
         properties.message_id = message_id
-    return Publication(message.exchange, message.routing_key, message.body, properties, done)
+    return Publication(
+        message.exchange,
+        message.routing_key,
+        message.body,
+        properties,
+        done,
+        mandatory=message.mandatory,
+    )
+
+
+def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused) -> Done:
+    def fate(error: QueuesError | None) -> None:
+        # Nothing but a return, or what pika cannot write, is of exactly this kind.
+        if type(error) is PublishRefusedError:
+            on_refused(message, error)
+            done(None)
+        else:
+            done(error)
+
+    return fate

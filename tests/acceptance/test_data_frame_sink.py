@@ -76,7 +76,7 @@ def test_columns_are_properties_exchange_and_routing_key(spark, amqp_url, queue,
 
 def test_a_row_that_no_queue_is_bound_for_fails_the_write(spark, exchange, write):
     rows = spark.sql("select 'lost' body")
-    with pytest.raises(PySparkException, match=r"no queue is bound to exchange .* key 'old'"):
+    with pytest.raises(PySparkException, match="leads to no queue for the routing key 'old'"):
         write(rows, exchange=exchange, routingKey="old")
 
 
@@ -89,7 +89,7 @@ def test_a_row_that_cannot_be_routed_goes_aside_if_the_user_says_so(
     assert [body for body, _ in take_all(amqp_url, queue)] == [b"a"]
     [(body, headers)] = take_all(amqp_url, aside)
     assert body == b"b"
-    assert "no queue is bound to exchange" in headers["x-tiercel-reason"]
+    assert "leads to no queue" in headers["x-tiercel-reason"]
 
 
 def test_without_mandatory_a_row_that_cannot_be_routed_is_dropped(spark, exchange, write):
@@ -161,7 +161,7 @@ def test_a_stream_of_which_a_row_cannot_be_routed_fails_and_loses_nothing(
 ):
     source = new_queue(amqp_url, unique("source"), b"one")
     query = copy(spark, amqp_url, source, tmp_path, exchange=exchange, routingKey="old")
-    with pytest.raises(StreamingQueryException, match="no queue is bound to exchange"):
+    with pytest.raises(StreamingQueryException, match="leads to no queue"):
         query.awaitTermination(60)
     assert committed(tmp_path) == []
     wait_until(lambda: ready(amqp_url, source) == 1, 10)
