@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.support.broker import ready, restart_in_order, unique
-from tests.support.data_frames import new_queue, pids, reader_pids
+from tests.support.data_frames import new_queue, pids, reader_pids, worker_pids
 from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
 from tiercel import Publisher
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.timeout(3600)
 _RATE = 300
 _PAUSE_S = 6.0
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
-_WORKER = b"pyspark.daemon"
 
 
 def test_no_message_of_a_query_is_lost(rabbitmq, tmp_path, pytestconfig):
@@ -64,7 +63,7 @@ def _strike(what, driver, broker, draw):
     else:
         found = {
             "executor": lambda: pids(_EXECUTOR, driver.pid),
-            "python worker": lambda: pids(_WORKER, driver.pid),
+            "python worker": lambda: worker_pids(driver.pid),
             "reader": lambda: reader_pids(driver.pid),
         }[what]()
         if found:

@@ -113,8 +113,11 @@ def reader_pids(above: int | None = None) -> list[int]:
 
 
 def worker_pids(above: int | None = None) -> list[int]:
-    """Return the Python workers that run tasks, and the daemon that they are forked from."""
-    return pids(_WORKERS, above)
+    """Return the Python workers that run tasks; not the daemons that they are forked from, for a
+    session of Spark's does not survive the end of its planner's.
+    """
+    found = pids(_WORKERS, above)
+    return [pid for pid in found if _parent(pid) in found]
 
 
 def kill_readers() -> None:
@@ -127,6 +130,13 @@ def kill_readers() -> None:
 def settled_within(seconds: float, since: float) -> None:
     """Sleep until so many seconds after ``since``: what is measured is the time itself."""
     time.sleep(max(0.0, since + seconds - time.time()))
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _is_below(pid: int, top: int, parents: dict[int, int]) -> bool:
