@@ -96,8 +96,8 @@ class Publisher:
         BrokerUnavailableError after ``patience`` without a connection, BrokerRefusedError. When it
         raises, messages before that one are in their queues, and some after it may be. What
         ``messages`` itself raises passes, when those before it are confirmed. With ``on_refused``
-        it is no error if a message comes back because no queue is there for it: that is called, on
-        another thread.
+        one that comes back because no queue is there for it is no error: that is called, on another
+        thread.
         """
         with self._lock:
             unconfirmed = Unconfirmed()
@@ -113,9 +113,7 @@ class Publisher:
                 if message is None:
                     break
                 self._wait_for_room(unconfirmed, on_confirmed, len(message.body))
-                done = unconfirmed.done(count)
-                if on_refused is not None:
-                    done = _unless_refused(message, done, on_refused)
+                done = _unless_refused(message, unconfirmed.done(count), on_refused)
                 publication = _publication(message, f"{run}-{count}", done)
                 unconfirmed.add(count, publication)
                 self._outlet.submit(publication)
@@ -272,7 +270,10 @@ def _publication(message: OutgoingMessage, message_id: str, done: Done) -> Publi
     )
 
 
-def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused) -> Done:
+def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused | None) -> Done:
+    if on_refused is None:
+        return done
+
     def fate(error: QueuesError | None) -> None:
         # Nothing but a return, or what pika cannot write, is of exactly this kind.
         if type(error) is PublishRefusedError:

@@ -82,7 +82,7 @@ def texts(count, first=0):
 def test_a_message_is_acked_within_a_second_of_its_commit_though_no_other_comes(
     amqp_url, queue, stream, start, checkpoint, trigger
 ):
-    """What is not acked then is delivered again when the reader is killed."""
+    """All that is not acked then is delivered again when the reader is killed."""
     put(amqp_url, queue, *bodies(3))
     rows = Rows()
     start(stream(), rows, **trigger)

@@ -58,7 +58,7 @@ def new_queue(amqp_url: str, name: str, *bodies: bytes, **properties: object) ->
 
 
 class Rows:
-    """What the batches of a query held, by batch; to be given to ``foreachBatch``."""
+    """Rows of the batches of a query, by batch; to be given to ``foreachBatch``."""
 
     def __init__(self, column: str = "body") -> None:
         self.batches: dict[int, list[str]] = {}
