@@ -104,14 +104,7 @@ class Publisher:
             run = secrets.token_hex(8)
             source = iter(messages)
             count = 0
-            while True:
-                try:
-                    message = _next(source, count + 1)
-                except Exception:
-                    self._wait(unconfirmed, on_confirmed, 0, 0)
-                    raise
-                if message is None:
-                    break
+            while (message := self._next(source, count + 1, unconfirmed, on_confirmed)) is not None:
                 self._wait_for_room(unconfirmed, on_confirmed, len(message.body))
                 done = _unless_refused(message, unconfirmed.done(count), on_refused)
                 publication = _publication(message, f"{run}-{count}", done)
@@ -182,6 +175,23 @@ class Publisher:
         self._outlet.close(1.0)
         self._outlet = Outlet(self._address, _NAME)
 
+    def _next(
+        self,
+        source: Iterator[OutgoingMessage],
+        number: int,
+        unconfirmed: Unconfirmed,
+        on_confirmed: Callable[[int], None],
+    ) -> OutgoingMessage | None:
+        """Return the next message; before an error those before it are confirmed."""
+        try:
+            message = next(source, None)
+            if message is not None and len(message.body) > MAX_BODY_BYTES:
+                raise MessageTooLargeError(f"message {number} {_too_large(message)}")
+            return message
+        except Exception:
+            self._wait(unconfirmed, on_confirmed, 0, 0)
+            raise
+
     def _wait_for_room(
         self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], size: int
     ) -> None:
@@ -243,13 +253,6 @@ def _refused(unconfirmed: Unconfirmed, error: QueuesError) -> QueuesError:
     )
     refusal.__cause__ = error
     return refusal
-
-
-def _next(source: Iterator[OutgoingMessage], number: int) -> OutgoingMessage | None:
-    message = next(source, None)
-    if message is not None and len(message.body) > MAX_BODY_BYTES:
-        raise MessageTooLargeError(f"message {number} {_too_large(message)}")
-    return message
 
 
 def _too_large(message: OutgoingMessage) -> str:
