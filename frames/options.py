@@ -32,6 +32,8 @@ _SOURCE = (
     "deliveryLimit",
 )
 _SINK = ("url", "queue", "exchange", "routingKey", "mandatory", "unroutableQueue")
+# Options of any stream's writer: Spark hands them on to the sink.
+_SPARKS = ("checkpointlocation", "queryname")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,8 @@ class _Given:
     """Options as they were given. Spark's dictionary of them ignores case."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], verb: str) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
+        lower = {name.lower(): value for name, value in options.items()}
+        self._options = {name: value for name, value in lower.items() if name not in _SPARKS}
         spelled = {name.lower(): name for name in known}
         for name in self._options:
             if name not in spelled:

@@ -91,6 +91,10 @@ def test_a_sink_leaves_to_the_row_what_no_option_says():
     assert (found.exchange, found.routing_key) == ("events", None)
 
 
+def test_options_of_any_stream_are_not_the_sinks():
+    assert sink(queue="orders", checkpointLocation="/c", queryName="q").routing_key == "orders"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
