@@ -117,7 +117,7 @@ def _rate(writer: Any, count: int) -> float:
         name: sum(p.durationMs.get(name, 0) for p in progress) for name in progress[0].durationMs
     }
     print(f"  {len(progress)} batches, {end - begin:.2f} s; ms: {shown}")
-    return count / (end - begin)
+    return float(count / (end - begin))
 
 
 def _moment(progress: Any) -> float:

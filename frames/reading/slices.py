@@ -45,4 +45,4 @@ def _written(rows: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())

@@ -61,7 +61,7 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as all of these
         return BEGINNING.json()
 
-    def latestOffset(  # type: ignore[override] # noqa: N802 - without arguments before PySpark 4.2
+    def latestOffset(  # noqa: N802 - without arguments before PySpark 4.2
         self, start: Mapping[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
         session = self._at_work()

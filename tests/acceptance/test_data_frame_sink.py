@@ -71,7 +71,8 @@ def test_columns_are_properties_exchange_and_routing_key(spark, amqp_url, queue,
     [(body, properties)] = messages(amqp_url, queue)
     assert (body, properties.message_id, properties.priority) == (b"hello", "m", 4)
     assert properties.timestamp == int(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp())
-    assert (properties.headers, properties.type, properties.reply_to) == ({"a": "b"}, "order", None)
+    assert (properties.type, properties.reply_to) == ("order", None)
+    assert properties.headers["a"] == "b"
 
 
 def test_a_row_that_no_queue_is_bound_for_fails_the_write(spark, exchange, write):
@@ -128,6 +129,7 @@ def test_a_stream_goes_from_queue_to_queue(spark, amqp_url, queue, tmp_path):
     source = new_queue(amqp_url, unique("source"), *[b"%d" % n for n in range(500)], type="order")
     query = copy(spark, amqp_url, source, tmp_path, queue=queue)
     wait_until(lambda: ready(amqp_url, queue) == 500, 60)
+    query.processAllAvailable()
     query.stop()
     found = messages(amqp_url, queue)
     assert sorted(int(body) for body, _ in found) == list(range(500))
