@@ -13,11 +13,14 @@ from tiercel.frames.errors import OptionError
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.formats import Format
-from tiercel.queues.limits import MAX_BODY_BYTES, PREFETCH
+from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.retry import DELIVERY_LIMIT
 
 # A batch is in memory several times on its way: in the reader, in the driver's JVM, in the tasks.
 _BATCH_BYTES = 64 * 1024 * 1024
+_BATCH_MESSAGES = 30_000
+# AMQP knows no larger one.
+LARGEST_PREFETCH = 65_535
 _MOST_PARTITIONS = 1_000
 
 _SOURCE = (
@@ -48,7 +51,7 @@ class SourceOptions:
     body_format: Format | None
     # Takes the body of a message that does not fit the fields.
     corrupt_column: str | None
-    max_messages: int | None
+    max_messages: int
     max_bytes: int
     # True if the user chose one of these two bounds.
     is_bounded: bool
@@ -74,7 +77,7 @@ class SourceOptions:
             fields=given.get("fields"),
             body_format=cast("Format | None", body_format),
             corrupt_column=given.get("columnNameOfCorruptRecord"),
-            max_messages=max_messages,
+            max_messages=max_messages or _BATCH_MESSAGES,
             max_bytes=max_bytes or _BATCH_BYTES,
             is_bounded=(max_messages or max_bytes) is not None,
             partitions=given.number("partitions", 1, 1, _MOST_PARTITIONS) or 1,
@@ -83,8 +86,10 @@ class SourceOptions:
 
     @property
     def prefetch(self) -> int:
-        """Messages that a consumer holds at most: those of a batch, and those of the next."""
-        return PREFETCH if self.max_messages is None else min(PREFETCH, 2 * self.max_messages)
+        """Messages that a consumer holds at most: those of a batch, and those of the next, which
+        come while the batch is processed.
+        """
+        return min(LARGEST_PREFETCH, 2 * self.max_messages)
 
     @property
     def bytes_held(self) -> int:

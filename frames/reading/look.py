@@ -12,16 +12,13 @@ from pyspark.sql.types import StructType
 
 from tiercel.frames.columns import MessageColumns, Source
 from tiercel.frames.errors import FramesError
-from tiercel.frames.options import SourceOptions
+from tiercel.frames.options import LARGEST_PREFETCH, SourceOptions
 from tiercel.frames.reading.slices import Slice, cut, rows_of
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server, declare_work_queue
 from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.limits import PREFETCH
 from tiercel.queues.retry import BrokerLimit, delivered_before
 
-# AMQP knows no larger one.
-_LARGEST_PREFETCH = 65_535
 # What is ready comes without such a pause.
 _QUIET_S = 0.5
 _BACK_S = 2.0
@@ -76,7 +73,7 @@ class QueueLook(DataSourceReader):
 
     def _oldest(self, channel: Any, queue: str, count: int, limit: BrokerLimit) -> list[Delivery]:
         """Return what is ready, within the bounds."""
-        most = min(self._options.max_messages or PREFETCH, _LARGEST_PREFETCH)
+        most = min(self._options.max_messages, LARGEST_PREFETCH)
         if count > most and not self._options.is_bounded:
             raise FramesError(_too_many(queue, f"{count:,} messages", f"{most:,}"))
         wanted = min(count, most)

@@ -76,7 +76,7 @@ class ReadingSession:
         Raises QueuesError when an operator must act.
         """
         self._taker.check()
-        bound = most or self._options.max_messages or self._options.prefetch
+        bound = most or self._options.max_messages
         if self._left is not None:
             taken = self._wait_for(min(bound, self._left))
         elif self._is_first:

@@ -77,12 +77,10 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - not there before 4.2
-            ReadAllAvailable,
             ReadMaxRows,
         )
 
-        most = self._options.max_messages
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        return ReadMaxRows(self._options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._at_work().end_with_what_is_there()

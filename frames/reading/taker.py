@@ -46,8 +46,6 @@ class Taker:
                 declare_work_queue(connection, self._options.address, self._work_queue(queue))
         self._consumers = [self._consumer(queue) for queue in self.queues]
         for consumer in self._consumers:
-            if self._options.max_messages is not None:
-                consumer.expect(self._options.max_messages)
             consumer.start()
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ import socket
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
+_YOUNG_S = 60.0
 _LONGEST_LINE = 64 * 1024 * 1024
 _READER = re.compile(r"[0-9a-f]{16}")
 
@@ -33,7 +35,9 @@ class Post:
 
     def __init__(self, reader: str, on_word: Callable[[Word], Word]) -> None:
         self._on_word = on_word
-        self._path = _folder() / f"{reader}.sock"
+        folder = _folder()
+        _sweep(folder)
+        self._path = folder / f"{reader}.sock"
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(self._path))
         self._socket.listen(16)
@@ -89,6 +93,26 @@ def _receive(caller: socket.socket) -> Word:
     if not isinstance(word, dict):
         raise TypeError("a word is a JSON object")
     return word
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the sockets of readers that were killed."""
+    for path in folder.glob("*.sock"):
+        with suppress(OSError):
+            # One that is young may have been made a moment ago, and not listen yet.
+            if time.time() - path.stat().st_mtime > _YOUNG_S and not _listens(path):
+                path.unlink()
+
+
+def _listens(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.settimeout(_TIMEOUT_S)
+            caller.connect(str(path))
+            _send(caller, {})
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def _folder() -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
@@ -188,10 +189,12 @@ def test_available_now_reads_what_is_there_in_batches_and_ends(
     rows = Rows()
     query = start(stream(maxMessagesPerTrigger="30"), rows, availableNow=True)
     assert query.awaitTermination(60)
-    assert sorted(rows.all) == texts(100)
     assert max(map(len, rows.batches.values())) <= 30
+    # Before 4.2 Spark does not tell a source in Python of it, and makes one batch.
+    count = 30 if pyspark.__version__ < "4.2" else 100
+    assert sorted(rows.all) == texts(count)
     wait_until(lambda: not reader_pids(), 10)
-    assert ready(amqp_url, queue) == 0
+    wait_until(lambda: ready(amqp_url, queue) == 100 - count, 10)
 
 
 def test_available_now_ends_on_an_empty_queue(stream, start):

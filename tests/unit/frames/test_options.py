@@ -23,7 +23,7 @@ def test_a_queue_and_an_address_are_enough():
     found = source()
     assert found.queues == ("orders",)
     assert (found.address.user, found.address.vhost) == ("user", "vhost")
-    assert (found.max_messages, found.max_bytes, found.is_bounded) == (None, 64 * MIB, False)
+    assert (found.max_messages, found.max_bytes, found.is_bounded) == (30_000, 64 * MIB, False)
     assert (found.partitions, found.delivery_limit) == (1, 20)
 
 
@@ -34,7 +34,8 @@ def test_options_ignore_case_as_in_all_of_spark():
 
 def test_a_consumer_holds_two_batches_and_at_least_one_message():
     assert source(maxMessagesPerTrigger="5").prefetch == 10
-    assert source(maxMessagesPerTrigger="1000000").prefetch == 30_000
+    assert source().prefetch == 60_000
+    assert source(maxMessagesPerTrigger="1000000").prefetch == 65_535
     assert source(maxBytesPerTrigger="1").bytes_held == 16 * MIB
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 
 import pytest
@@ -54,6 +55,18 @@ class TestPost:
         [folder] = tmp_path.iterdir()
         assert folder.stat().st_mode & 0o777 == 0o700
         assert folder.stat().st_uid == os.getuid()
+
+    def test_sockets_of_readers_that_were_killed_are_swept(self, tmp_path):
+        alive = Post("a" * 16, lambda word: word)
+        [folder] = tmp_path.iterdir()
+        for name in ("b", "c"):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(folder / f"{name * 16}.sock"))
+        for name in ("a", "b"):
+            os.utime(folder / f"{name * 16}.sock", (1, 1))
+        Post(READER, lambda word: word).close()
+        assert sorted(path.name[0] for path in folder.iterdir()) == ["a", "c"]
+        alive.close()
 
     def test_a_folder_that_others_can_enter_is_refused(self, tmp_path):
         (tmp_path / f"tiercel-readers-{os.getuid()}").mkdir(mode=0o755)
