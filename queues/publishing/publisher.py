@@ -184,10 +184,7 @@ class Publisher:
     ) -> OutgoingMessage | None:
         """Return the next message; before an error those before it are confirmed."""
         try:
-            message = next(source, None)
-            if message is not None and len(message.body) > MAX_BODY_BYTES:
-                raise MessageTooLargeError(f"message {number} {_too_large(message)}")
-            return message
+            return _checked(next(source, None), number)
         except Exception:
             self._wait(unconfirmed, on_confirmed, 0, 0)
             raise
@@ -253,6 +250,12 @@ def _refused(unconfirmed: Unconfirmed, error: QueuesError) -> QueuesError:
     )
     refusal.__cause__ = error
     return refusal
+
+
+def _checked(message: OutgoingMessage | None, number: int) -> OutgoingMessage | None:
+    if message is not None and len(message.body) > MAX_BODY_BYTES:
+        raise MessageTooLargeError(f"message {number} {_too_large(message)}")
+    return message
 
 
 def _too_large(message: OutgoingMessage) -> str:
