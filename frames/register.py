@@ -18,8 +18,8 @@ def register_rabbitmq(spark: SparkSession) -> None:
     """Make ``format("rabbitmq")`` known to this session, for reading and writing. Idempotent.
 
     It also adds a listener for streaming queries, by which messages are acked at once when the
-    triggers of a query are far apart. With Spark Connect there is none: the client may be
-    on another host, and such messages are acked at the next trigger.
+    triggers of a query are far apart. With Spark Connect there is none, for the client may be on
+    another host: such messages are acked at the next trigger.
     """
     spark.dataSource.register(RabbitMQDataSource)
     is_classic = hasattr(spark, "_jsparkSession")
