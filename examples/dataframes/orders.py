@@ -62,7 +62,7 @@ def sales(spark: SparkSession, url: str) -> Any:
     # %% SQL over it: whatever Spark's SQL can do with a stream
     windows = spark.sql(
         """
-        select window.start as begin, product, sum(amount) as sold
+        select window.start as since, product, sum(amount) as sold
         from orders
         group by window(at, '10 seconds'), product
         """
@@ -71,7 +71,7 @@ def sales(spark: SparkSession, url: str) -> Any:
     # %% All that is there now; without availableNow it would go on as orders come
     writer = windows.writeStream.format("memory").queryName("sales").outputMode("complete")
     writer.trigger(availableNow=True).start().awaitTermination()
-    return spark.sql("select * from sales order by begin, product").toPandas()
+    return spark.sql("select * from sales order by since, product").toPandas()
 
 
 # %% A plot, without any library
@@ -79,7 +79,7 @@ def sales(spark: SparkSession, url: str) -> Any:
 
 def plot(table: Any) -> str:
     """Return one line per product, as SVG."""
-    wide = table.pivot_table(index="begin", columns="product", values="sold", fill_value=0)
+    wide = table.pivot_table(index="since", columns="product", values="sold", fill_value=0)
     scale = 160 / float(wide.to_numpy().max())
     lines = []
     for at, (product, color) in enumerate(zip(wide.columns, COLORS, strict=False)):
