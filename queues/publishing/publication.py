@@ -28,7 +28,8 @@ class Publication:
     # Called once, on the I/O thread: None when the broker has it, else why not.
     done: Done
     returned: bool = False
-    mandatory: bool = True
+    # RabbitMQ may drop it in silence if no queue takes it.
+    may_be_dropped: bool = False
 
     @property
     def place(self) -> str:
@@ -42,7 +43,8 @@ class Publication:
         A direct reply goes straight to its client, through no queue: RabbitMQ delivers it, and
         would return it all the same.
         """
-        return bool(self.exchange) or not self.routing_key.startswith(_DIRECT_REPLY)
+        is_direct_reply = not self.exchange and self.routing_key.startswith(_DIRECT_REPLY)
+        return not self.may_be_dropped and not is_direct_reply
 
     def unroutable(self, where: object) -> str:
         """Return why it came back from the broker ``where``, and what to do."""

@@ -272,7 +272,7 @@ def _publication(message: OutgoingMessage, message_id: str, done: Done) -> Publi
         message.body,
         properties,
         done,
-        mandatory=message.mandatory,
+        may_be_dropped=not message.mandatory,
     )
 
 
