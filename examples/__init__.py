@@ -9,4 +9,5 @@ model               a model that is given batches, loaded once per process
 quotes              request and reply
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
+dataframes          queues as data frames of PySpark, without a topology
 """
