@@ -49,18 +49,25 @@ class Columned:
 def available(options: SourceOptions) -> Schema:
     """Return the columns that there are, by default all of them.
 
-    A field takes the place of the property of the same name. Raises OptionError.
+    A field takes the place of a property of the same name, and of ``delivery``. Raises OptionError.
     """
     try:
         fields = Schema.parse(options.fields or f"{BODY} binary").fields
         if options.fields is not None:
             decoder_for(Schema(fields), options.body_format)
-        taken = {field.name for field in fields}
-        names = [name for name in PROPERTIES if name not in taken]
-        added = [f"{name} {PROPERTIES[name].type}" for name in names] + [f"{DELIVERY} string"]
-        if options.corrupt_column is not None:
-            added.append(f"`{options.corrupt_column}` binary")
-        return Schema((*fields, *Schema.parse(", ".join(added)).fields))
+        # To Spark's SQL names that differ in their case are one.
+        taken = {field.name.lower() for field in fields}
+        offered = {name: PROPERTIES[name].type for name in PROPERTIES} | {DELIVERY: "string"}
+        added = [f"{name} {type_}" for name, type_ in offered.items() if name not in taken]
+        corrupt = options.corrupt_column
+        if corrupt is not None:
+            if corrupt.lower() in taken | {*offered}:
+                raise OptionError(
+                    f"columnNameOfCorruptRecord is a column of its own: {corrupt[:50]!r} is there"
+                )
+            added.append(f"`{corrupt}` binary")
+        more = Schema.parse(", ".join(added)).fields if added else ()
+        return Schema((*fields, *more))
     except SchemaError as error:
         raise OptionError(f"fields: {error}") from error
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast, get_args
 
 from tiercel.frames.errors import OptionError
@@ -44,7 +44,8 @@ class SourceOptions:
     """Settings of a reader."""
 
     address: Address
-    url: str
+    # With the password.
+    url: str = field(repr=False)
     queues: tuple[str, ...]
     # Typed columns in place of the body, in Spark's DDL.
     fields: str | None
@@ -102,7 +103,8 @@ class SinkOptions:
     """Settings of a writer. None: the row has a column that says it."""
 
     address: Address
-    url: str
+    # With the password.
+    url: str = field(repr=False)
     exchange: str | None
     routing_key: str | None
     # False: RabbitMQ drops what no queue is bound for.

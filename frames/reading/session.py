@@ -18,7 +18,6 @@ from tiercel.frames.reading.batches import Batches, MessageFailure, MessageKey, 
 from tiercel.frames.reading.slices import cut
 from tiercel.frames.reading.taker import Taker
 from tiercel.frames.telling.post import Post
-from tiercel.queues.broker.depths import depths
 from tiercel.queues.consuming.hand_out import Delivery
 
 _GRACE = timedelta(seconds=5)
@@ -81,7 +80,7 @@ class ReadingSession:
             taken = self._wait_for(min(bound, self._left))
         elif self._is_first:
             # The consumers have just begun. The next trigger may be an hour away.
-            taken = self._wait_for(min(bound, self._waiting()))
+            taken = self._wait_for(min(bound, self._taker.ready_at_start))
         else:
             taken = self._taker.take(bound, self._options.max_bytes)
         self._is_first = False
@@ -92,13 +91,13 @@ class ReadingSession:
             return start
         self._messages += count
         if self._left is not None:
-            self._left -= count
+            self._left -= sum(_counts(each) for those in taken for each in those)
         self._add(taken)
         return ReadOffset(self.id, self._messages)
 
     def end_with_what_is_there(self) -> None:
-        """Read what waits in the queues now, and no more."""
-        self._left = self._waiting()
+        """Read what waited in the queues when this reader began, and no more."""
+        self._left = self._taker.ready_at_start
 
     def plan(self, start: ReadOffset, end: ReadOffset) -> list[bytes]:
         """Return the rows between two offsets; none for those of an earlier reader: its messages
@@ -165,11 +164,13 @@ class ReadingSession:
         self._batches.add(self._messages, taken, pieces)
 
     def _wait_for(self, most: int) -> list[list[Delivery]]:
-        """Take so many messages, waiting for them; none if there are no more."""
+        """Take so many messages, waiting for them; none if there are no more. A broker that is
+        away is waited for.
+        """
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
         size = 0
-        looks = 0
+        was_empty = False
         moved = time.monotonic()
         while count < most and size < self._options.max_bytes:
             found = self._taker.take(most - count, self._options.max_bytes - size)
@@ -178,17 +179,21 @@ class ReadingSession:
                 size += sum(len(each.body) for those in found for each in those)
                 taken = [have + more for have, more in zip(taken, found, strict=True)]
                 moved = time.monotonic()
-                looks = 0
             elif count and time.monotonic() - moved > _PAUSE_S:
                 break
             elif not count and time.monotonic() - moved > _LOOK_S:
-                if looks and not self._waiting():
+                # Of an empty queue the last messages may have been under way to here.
+                if was_empty:
                     break
-                looks += 1
+                was_empty = self._taker.is_empty()
                 moved = time.monotonic()
             self._taker.wait(_PAUSE_S / 2)
             self._taker.check()
         return taken
 
-    def _waiting(self) -> int:
-        return sum(depth.ready for depth in depths(self._options.url, self._taker.queues))
+
+def _counts(delivery: Delivery) -> bool:
+    """Tell whether this is one more of the messages that are still to be read: those of a
+    connection that was lost come again, after the first epoch.
+    """
+    return delivery.epoch == 1 or not delivery.redelivered

@@ -11,9 +11,11 @@ from tiercel.frames.options import SourceOptions
 from tiercel.frames.reading.batches import MessageKey, Settlement
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
+from tiercel.queues.broker.depths import depths
 from tiercel.queues.consuming.consumer import Consumer
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ class Taker:
         self._options = options
         self._arrived = threading.Event()
         self._consumers: list[Consumer] = []
+        # Messages that waited in the queues before the first of them was taken from here.
+        self.ready_at_start = 0
         # Bytes of a body, on average of those taken last: a turn shall not be much too large.
         self._mean = float(MAX_BODY_BYTES)
 
@@ -45,6 +49,7 @@ class Taker:
         with connected(self._options.address, _NAME, _PATIENCE) as connection:
             for queue in self.queues:
                 declare_work_queue(connection, self._options.address, self._work_queue(queue))
+        self.ready_at_start = self._ready()
         self._consumers = [self._consumer(queue) for queue in self.queues]
         for consumer in self._consumers:
             consumer.start()
@@ -54,6 +59,16 @@ class Taker:
         for consumer in self._consumers:
             if (refusal := consumer.error()) is not None:
                 raise refusal
+
+    def is_empty(self) -> bool:
+        """Tell whether no message waits in the queues, as the broker says; False if it is away.
+
+        Raises QueuesError when an operator must act.
+        """
+        try:
+            return not self._ready()
+        except BrokerUnavailableError:
+            return False
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have come."""
@@ -113,6 +128,9 @@ class Taker:
                     "RabbitMQ did not answer in time at the end; it requeues what was open",
                     extra={"event": "reader_cut_off"},
                 )
+
+    def _ready(self) -> int:
+        return sum(depth.ready for depth in depths(self._options.url, self.queues))
 
     def _consumer(self, queue: str) -> Consumer:
         settings = ConsumerSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from tiercel.frames.columns import DELIVERY
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 # Messages per word.
 _AT_ONCE = 10_000
 _REASON_CHARACTERS = 500
+# As ``delivery_name`` writes it; a look has no reader.
+_NAME = re.compile(r"([0-9a-f]{16})\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
 
 def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) -> int:
@@ -25,7 +28,8 @@ def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) 
     ``again=False`` it goes there at once. Returns how many messages that is; one that was given
     back meanwhile, because a connection was lost, is not counted: it comes again anyway.
 
-    Raises ReaderGoneError if the query has ended, and FramesError without that column.
+    Raises ReaderGoneError if the query has ended, and FramesError without that column, before any
+    message has failed.
     """
     from pyspark.sql import functions  # noqa: PLC0415 - no session is needed to import this module
 
@@ -37,7 +41,13 @@ def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) 
     text = functions.lit(reason) if isinstance(reason, str) else reason
     failures: dict[str, list[list[Any]]] = {}
     for name, why in rows.select(DELIVERY, text.cast("string")).collect():
-        reader, *place = str(name).split(".")
+        found = _NAME.fullmatch(str(name))
+        if found is None:
+            raise FramesError(
+                f"{name!r:.50} names no message that a stream has read: {DELIVERY!r} must be the "
+                "column of the source, and no field of the body"
+            )
+        reader, *place = found.groups()
         failed = [*map(int, place), str(why or "")[:_REASON_CHARACTERS]]
         failures.setdefault(reader, []).append(failed)
     return sum(_tell(reader, those, again=again) for reader, those in failures.items())

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import time
+from datetime import timedelta
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.support.broker import put, ready, restart_in_order, unique
+from tests.support.broker import ready, restart_in_order, unique
 from tests.support.data_frames import (
     Rows,
     committed,
@@ -21,6 +22,7 @@ from tests.support.data_frames import (
 )
 from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
+from tiercel import Publisher
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -137,7 +139,12 @@ def test_a_broker_that_is_killed_is_waited_for(rabbitmq, rows):
     wait_until(lambda: len(found.all) >= 100, 60)
     broker.kill()
     broker.start()
-    put(broker.url, queue, *[b"%d" % n for n in range(500, 600)])
+    numbers = range(500, 600)
+    # Its queue has no leader yet, and takes nothing for a moment.
+    with Publisher(broker.url, timedelta(seconds=60)) as publisher:
+        publisher.publish(queue, [b"%d" % number for number in numbers])
     wait_until(lambda: len(set(found.all)) == 600, 90)
+    # The last of them were found, and their batch is not committed before its function ends.
+    query.processAllAvailable()
     query.stop()
     wait_until(lambda: ready(broker.url, queue) == 0, 10)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from tests.support.broker import put, ready, take_all, unique, wait_ready
+from tests.support.broker import put, ready, restart_in_order, take_all, unique, wait_ready
 from tests.support.data_frames import new_queue
 from tests.support.waiting import wait_until
 from tiercel.frames.columns import available, struct
@@ -151,6 +153,34 @@ def test_what_is_available_now_ends_though_another_consumer_takes_it(amqp_url, q
     while (end := reader.latestOffset(start, None)) != start:
         start = end
     assert start["messages"] < 10
+
+
+def test_what_is_available_now_is_read_to_its_end_though_the_broker_is_killed(rabbitmq):
+    broker = rabbitmq()
+    numbers = [b"%d" % number for number in range(40)]
+    queue = new_queue(broker.url, unique(), *numbers)
+    restart_in_order(broker)
+    wait_ready(broker.url, queue, 40)
+    options = {"url": broker.url, "queue": queue, "maxMessagesPerTrigger": "10"}
+    reader = RabbitMQStreamReader(
+        SourceOptions.read(options), struct(available(SourceOptions.read(options)))
+    )
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    found = bodies(reader, start, end)
+    broker.kill()
+    start_again = threading.Thread(target=broker.start)
+    start_again.start()
+    while True:
+        start, end = end, reader.latestOffset(end, None)
+        if start == end:
+            break
+        found += bodies(reader, start, end)
+    start_again.join()
+    reader.stop()
+    assert sorted(set(found)) == sorted(numbers)
+    assert ready(broker.url, queue) == 0
 
 
 def test_the_copies_of_a_reader_in_the_tasks_do_not_connect(make):

@@ -118,6 +118,28 @@ def test_a_bad_body_can_have_a_column():
     assert found.bad == []
 
 
+def test_a_field_may_be_missing_or_have_a_default():
+    fields = "id long, note string?, unit string DEFAULT 'kg'"
+    found = rows([delivery(1, b'{"id": 7}')], fields=fields)
+    [row] = found.rows.to_pylist()
+    assert (row["id"], row["note"], row["unit"]) == (7, None, "kg")
+
+
+@pytest.mark.parametrize("name", ["delivery", "Delivery", "Queue"])
+def test_a_field_goes_before_a_column_of_its_name(name):
+    body = b'{"id": 7, "%s": "by ship"}' % name.encode()
+    found = rows([delivery(1, body)], fields=f"id long, {name} string")
+    names = [each.lower() for each in found.rows.schema.names]
+    assert names.count(name.lower()) == 1
+    assert found.rows.column(name).to_pylist() == ["by ship"]
+
+
+@pytest.mark.parametrize("name", ["id", "queue", "delivery", "ID"])
+def test_the_column_of_bad_bodies_is_one_of_its_own(name):
+    with pytest.raises(OptionError, match="columnNameOfCorruptRecord is a column of its own"):
+        rows([], fields="id long", columnNameOfCorruptRecord=name)
+
+
 @pytest.mark.parametrize("fields", ["id", "id long, id long", "id blob"])
 def test_fields_that_are_no_ddl_are_refused(fields):
     with pytest.raises(OptionError, match="fields: "):

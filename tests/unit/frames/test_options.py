@@ -80,6 +80,7 @@ def test_no_error_shows_the_password():
     with pytest.raises(OptionError) as raised:
         source(url="amqp://user:secret@host:0/vhost")
     assert "secret" not in str(raised.value)
+    assert "secret" not in f"{source()!r} {sink(queue='orders')!r}"
 
 
 def test_a_sink_writes_to_a_queue_by_the_default_exchange():
