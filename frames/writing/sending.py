@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from datetime import timedelta
 
 from tiercel.frames.options import SinkOptions
 from tiercel.queues.errors import QueuesError
@@ -14,6 +15,9 @@ from tiercel.queues.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
+# A broker that restarts is waited for: on one machine Spark does not repeat a task that failed.
+_PATIENCE = timedelta(seconds=60)
+
 
 def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
     """Publish them; returns their number when the broker has confirmed all of them.
@@ -23,7 +27,7 @@ def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
     """
     aside = options.unroutable_queue
     refused: list[tuple[OutgoingMessage, QueuesError]] = []
-    with Publisher(options.url) as publisher:
+    with Publisher(options.url, _PATIENCE) as publisher:
         if aside is None:
             return publisher.publish_all(messages)
         count = publisher.publish_all(

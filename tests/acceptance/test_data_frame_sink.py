@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from tests.support.broker import plain_channel, put, ready, take_all, unique
 from tests.support.data_frames import committed, new_queue, plain_spark
 from tests.support.waiting import wait_until
+from tiercel import Publisher
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -178,8 +179,16 @@ def test_a_sink_waits_for_a_broker_that_restarts(spark, rabbitmq, tmp_path):
     put(broker.url, source, *[b"%d" % n for n in range(200)])
     wait_until(lambda: ready(broker.url, target) > 0, 60)
     broker.restart(keep_data=True)
-    put(broker.url, source, *[b"%d" % n for n in range(200, 400)])
-    wait_until(lambda: ready(broker.url, source) == 0, 60)
-    wait_until(lambda: ready(broker.url, target) >= 400, 60)
+    # The queue may have no leader yet.
+    with Publisher(broker.url, timedelta(seconds=60)) as publisher:
+        publisher.publish(source, [b"%d" % n for n in range(200, 400)])
+    found = set()
+
+    def all_there():
+        found.update(int(body) for body, _ in take_all(broker.url, target))
+        return found == set(range(400))
+
+    wait_until(all_there, 90)
+    query.processAllAvailable()
     query.stop()
-    assert {int(body) for body, _ in take_all(broker.url, target)} == set(range(400))
+    wait_until(lambda: ready(broker.url, source) == 0, 10)
