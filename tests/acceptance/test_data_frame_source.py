@@ -24,7 +24,7 @@ from tests.support.data_frames import (
     settled_within,
 )
 from tests.support.waiting import wait_until
-from tiercel.dataframe import ReaderGoneError, fail_messages
+from tiercel.dataframe import FramesError, ReaderGoneError, fail_messages
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -351,6 +351,11 @@ def test_messages_of_a_query_that_has_ended_cannot_fail(
     query.stop()
     with pytest.raises(ReaderGoneError, match="has ended"):
         fail_messages(spark.read.parquet(saved), "too late")
+
+
+def test_a_field_named_delivery_names_no_message(spark):
+    with pytest.raises(FramesError, match="'by ship' names no message that a stream has read"):
+        fail_messages(spark.sql("select 'by ship' delivery"), "too late")
 
 
 def test_windows_of_sql_equal_a_batch_computation(amqp_url, queue, stream, spark, tmp_path):
