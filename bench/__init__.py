@@ -22,6 +22,7 @@ once         what it costs that effects take place once, and rows per second int
 growth       throughput by the size of trees, bolts in a row, messages, tasks, shards
 standby      start, and idleness
 scaling      a model of what grows past one machine, with the costs above
+dataframes   RabbitMQ in PySpark: a script of its own
 
 parts        how much of each; figures: what counts of it; page, plots: where it is shown
 """

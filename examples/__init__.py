@@ -11,4 +11,5 @@ orders              into PostgreSQL, each booked once
 payments            calls over HTTP that take place once
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
+dataframes          queues as data frames of PySpark, without a topology
 """

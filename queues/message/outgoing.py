@@ -21,3 +21,5 @@ class OutgoingMessage:
     # This message's own, as ``write_properties`` makes them: the publisher adds a message id where
     # they have none.
     properties: BasicProperties = field(default_factory=lambda: write_properties({}))
+    # False: what no queue is bound for is dropped in silence by the broker, and counts as taken.
+    mandatory: bool = True

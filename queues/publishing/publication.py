@@ -30,6 +30,8 @@ class Publication:
     returned: bool = False
     # The queue of that name is declared with these first, once per channel; None: it is there.
     arguments: Mapping[str, Any] | None = None
+    # RabbitMQ may drop it in silence if no queue takes it.
+    may_be_dropped: bool = False
 
     @property
     def place(self) -> str:
@@ -43,7 +45,8 @@ class Publication:
         A direct reply goes straight to its client, through no queue: RabbitMQ delivers it, and
         would return it all the same.
         """
-        return bool(self.exchange) or not self.routing_key.startswith(_DIRECT_REPLY)
+        is_direct_reply = not self.exchange and self.routing_key.startswith(_DIRECT_REPLY)
+        return not self.may_be_dropped and not is_direct_reply
 
     def unroutable(self, where: object) -> str:
         """Return why it came back from the broker ``where``, and what to do."""

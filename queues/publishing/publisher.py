@@ -35,6 +35,9 @@ _NAME = "tiercel publish"
 # None once the broker has the message, else why not.
 _Fate = Future[QueuesError | None]
 
+# Is told of a message that came back, and why.
+Refused = Callable[[OutgoingMessage, QueuesError], None]
+
 
 class Publisher:
     """Publishes persistent messages over one connection, which is made again when it breaks.
@@ -82,6 +85,7 @@ class Publisher:
         messages: Iterable[OutgoingMessage],
         *,
         on_confirmed: Callable[[int], None] = lambda _count: None,
+        on_refused: Refused | None = None,
     ) -> int:
         """Publish the messages in order; returns their number when the broker has
         confirmed all of them.
@@ -93,23 +97,19 @@ class Publisher:
         message that no queue has, because there is none or it has taken nothing for ``patience``,
         BrokerUnavailableError after ``patience`` without a connection, BrokerRefusedError. When it
         raises, messages before that one are in their queues, and some after it may be. What
-        ``messages`` itself raises passes, when those before it are confirmed.
+        ``messages`` itself raises passes, when those before it are confirmed. With ``on_refused``
+        one that comes back because no queue is there for it is no error: that is called, on another
+        thread.
         """
         with self._lock:
             unconfirmed = Unconfirmed()
             run = secrets.token_hex(8)
             source = iter(messages)
             count = 0
-            while True:
-                try:
-                    message = _next(source, count + 1)
-                except Exception:
-                    self._wait(unconfirmed, on_confirmed, 0, 0)
-                    raise
-                if message is None:
-                    break
+            while (message := self._next(source, count + 1, unconfirmed, on_confirmed)) is not None:
                 self._wait_for_room(unconfirmed, on_confirmed, len(message.body))
-                publication = _publication(message, f"{run}-{count}", unconfirmed.done(count))
+                done = _unless_refused(message, unconfirmed.done(count), on_refused)
+                publication = _publication(message, f"{run}-{count}", done)
                 unconfirmed.add(count, publication)
                 self._outlet.submit(publication)
                 count += 1
@@ -171,6 +171,20 @@ class Publisher:
     def _renew(self) -> None:
         self._outlet.close(1.0)
         self._outlet = Outlet(self._address, _NAME)
+
+    def _next(
+        self,
+        source: Iterator[OutgoingMessage],
+        number: int,
+        unconfirmed: Unconfirmed,
+        on_confirmed: Callable[[int], None],
+    ) -> OutgoingMessage | None:
+        """Return the next message; before an error those before it are confirmed."""
+        try:
+            return _checked(next(source, None), number)
+        except Exception:
+            self._wait(unconfirmed, on_confirmed, 0, 0)
+            raise
 
     def _wait_for_room(
         self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], size: int
@@ -235,8 +249,7 @@ def _refused(unconfirmed: Unconfirmed, error: QueuesError) -> QueuesError:
     return refusal
 
 
-def _next(source: Iterator[OutgoingMessage], number: int) -> OutgoingMessage | None:
-    message = next(source, None)
+def _checked(message: OutgoingMessage | None, number: int) -> OutgoingMessage | None:
     if message is not None and len(message.body) > MAX_BODY_BYTES:
         raise MessageTooLargeError(f"message {number} {_too_large(message)}")
     return message
@@ -250,4 +263,26 @@ def _publication(message: OutgoingMessage, message_id: str, done: Done) -> Publi
     properties = message.properties
     if properties.message_id is None:
         properties.message_id = message_id
-    return Publication(message.exchange, message.routing_key, message.body, properties, done)
+    return Publication(
+        message.exchange,
+        message.routing_key,
+        message.body,
+        properties,
+        done,
+        may_be_dropped=not message.mandatory,
+    )
+
+
+def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused | None) -> Done:
+    if on_refused is None:
+        return done
+
+    def fate(error: QueuesError | None) -> None:
+        # Nothing but a return, or what pika cannot write, is of exactly this kind.
+        if type(error) is PublishRefusedError:
+            on_refused(message, error)
+            done(None)
+        else:
+            done(error)
+
+    return fate

@@ -56,6 +56,11 @@ running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped
 ran            a topology that has run, without its processes
 
+Data frames:
+
+data_frames    plain Spark with the format "rabbitmq", and what its queries leave behind
+frame_driver   a Spark driver with a query over a queue, which a test may kill
+
 The monitor, and strangers:
 
 monitors       ``tiercel monitor`` as a process, and a real browser

@@ -14,6 +14,7 @@ FOLDERS = (
     "bench",
     "compose",
     "examples",
+    "frames",
     "queues",
     "spark_jobs",
     "tests",

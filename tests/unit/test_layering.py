@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("acker", "compose", "examples", "queues", "spark_jobs", "workers")
+FOLDERS = ("acker", "compose", "examples", "frames", "queues", "spark_jobs", "workers")
 
 # Project folders that a folder may import, beside itself.
 MAY_IMPORT = {
     "acker": set(),
     "queues": set(),
     "compose": set(),
+    # Data frames need neither topologies nor Redis.
+    "frames": {"queues"},
     "spark_jobs": {"acker", "queues"},
     "examples": {"queues", "spark_jobs"},
     "workers": {"acker", "compose", "examples", "queues", "spark_jobs"},
@@ -36,7 +38,12 @@ ONLY_IN = {
         "acker/redis_",
         "spark_jobs/suspects/redis_book.py",
     ),
-    "pyspark": ("spark_jobs/spark/", "workers/testing/spark_engine.py"),
+    "pyspark": (
+        "examples/dataframes/",
+        "frames/",
+        "spark_jobs/spark/",
+        "workers/testing/spark_engine.py",
+    ),
     "pytest": ("workers/testing/plugin.py",),
     "pydantic": ("workers/config.py",),
     "pydantic_settings": ("workers/config.py",),
@@ -197,7 +204,7 @@ def test_code_does_not_go_by_the_public_names(path: Path) -> None:
         assert not {
             module
             for module in imports_of(parsed(path))
-            if module in {"tiercel", "tiercel.testing"}
+            if module in {"tiercel", "tiercel.dataframe", "tiercel.testing"}
         }
 
 
@@ -217,7 +224,7 @@ def test_the_package_has_one_relative_link_per_folder_and_nothing_else() -> None
     others = {path.name for path in (ROOT / "tiercel").iterdir() if not path.is_symlink()} - {
         "__pycache__"
     }
-    assert others == {"__init__.py", "__main__.py", "py.typed", "testing.py"}
+    assert others == {"__init__.py", "__main__.py", "dataframe.py", "py.typed", "testing.py"}
 
 
 @every_module

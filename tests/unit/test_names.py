@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("acker", "compose", "queues", "spark_jobs", "tiercel", "workers")
+FOLDERS = ("acker", "compose", "frames", "queues", "spark_jobs", "tiercel", "workers")
 
 # Classes of one name, and the reason.
 SHARED = {
@@ -18,8 +18,8 @@ SHARED = {
 
 # A word, and the folders where identifiers may have it: there it means what the glossary says.
 AT_HOME = {
-    "settle": ("queues/",),
-    "epoch": ("queues/",),
+    "settle": ("frames/", "queues/"),
+    "epoch": ("frames/", "queues/"),
     "seal": ("queues/inbox/", "spark_jobs/running/"),
     "outlet": ("queues/publishing/",),
 }

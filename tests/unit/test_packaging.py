@@ -13,7 +13,7 @@ import pytest
 from docker.utils.build import exclude_paths
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("acker", "compose", "examples", "queues", "spark_jobs", "workers")
+FOLDERS = ("acker", "compose", "examples", "frames", "queues", "spark_jobs", "workers")
 SETTINGS = (".env", "compose/.env", "compose/.env.local")
 
 

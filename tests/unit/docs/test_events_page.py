@@ -7,7 +7,7 @@ from pathlib import Path
 from tiercel.workers.control.contract import State
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("acker", "compose", "queues", "spark_jobs", "workers")
+FOLDERS = ("acker", "compose", "frames", "queues", "spark_jobs", "workers")
 
 
 def logged():

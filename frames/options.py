@@ -1,0 +1,208 @@
+"""Options of the source and of the sink, read strictly: an unknown one is an error, for a slip of
+the pen would otherwise be a default in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+from tiercel.frames.errors import OptionError
+from tiercel.queues.broker.address import Address
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.formats import Format
+from tiercel.queues.limits import MAX_BODY_BYTES
+from tiercel.queues.retry import DELIVERY_LIMIT
+
+# A batch is in memory several times on its way: in the reader, in the driver's JVM, in the tasks.
+_BATCH_BYTES = 64 * 1024 * 1024
+_BATCH_MESSAGES = 30_000
+# AMQP knows no larger one.
+LARGEST_PREFETCH = 65_535
+_MOST_PARTITIONS = 1_000
+
+_SOURCE = (
+    "url",
+    "queue",
+    "fields",
+    "bodyFormat",
+    "columnNameOfCorruptRecord",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "partitions",
+    "deliveryLimit",
+)
+_SINK = ("url", "queue", "exchange", "routingKey", "mandatory", "unroutableQueue")
+# Options of any stream's writer: Spark hands them on to the sink.
+_SPARKS = ("checkpointlocation", "queryname")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Settings of a reader."""
+
+    address: Address
+    # With the password.
+    url: str = field(repr=False)
+    queues: tuple[str, ...]
+    # Typed columns in place of the body, in Spark's DDL.
+    fields: str | None
+    body_format: Format | None
+    # Takes the body of a message that does not fit the fields.
+    corrupt_column: str | None
+    max_messages: int
+    max_bytes: int
+    # True if the user chose one of these two bounds.
+    is_bounded: bool
+    # Spark partitions per batch, at least, where there are as many messages.
+    partitions: int
+    delivery_limit: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Raises OptionError."""
+        given = _Given(options, _SOURCE, "read")
+        body_format = given.get("bodyFormat")
+        if body_format is not None and body_format not in get_args(Format):
+            raise OptionError(f"bodyFormat is text, json or bytes, not {body_format[:50]!r}")
+        if body_format is not None and given.get("fields") is None:
+            raise OptionError("bodyFormat needs fields: it says how to read them from a body")
+        max_messages = given.number("maxMessagesPerTrigger", None, 1, 1_000_000_000)
+        max_bytes = given.number("maxBytesPerTrigger", None, 1, 1 << 40)
+        return cls(
+            address=given.address(),
+            url=given.required("url"),
+            queues=_queues(given.required("queue")),
+            fields=given.get("fields"),
+            body_format=cast("Format | None", body_format),
+            corrupt_column=given.get("columnNameOfCorruptRecord"),
+            max_messages=max_messages or _BATCH_MESSAGES,
+            max_bytes=max_bytes or _BATCH_BYTES,
+            is_bounded=(max_messages or max_bytes) is not None,
+            partitions=given.number("partitions", 1, 1, _MOST_PARTITIONS) or 1,
+            delivery_limit=given.number("deliveryLimit", DELIVERY_LIMIT, 1, 1_000_000) or 1,
+        )
+
+    @property
+    def prefetch(self) -> int:
+        """Messages that a consumer holds at most: those of a batch, and those of the next, which
+        come while the batch is processed.
+        """
+        return min(LARGEST_PREFETCH, 2 * self.max_messages)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes that a consumer holds, more or less."""
+        return max(2 * self.max_bytes, MAX_BODY_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """Settings of a writer. None: the row has a column that says it."""
+
+    address: Address
+    # With the password.
+    url: str = field(repr=False)
+    exchange: str | None
+    routing_key: str | None
+    # False: RabbitMQ drops what no queue is bound for.
+    mandatory: bool
+    # Takes what could not be routed; None: such a row fails the batch.
+    unroutable_queue: str | None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Raises OptionError."""
+        given = _Given(options, _SINK, "write")
+        queue = given.get("queue")
+        exchange = given.get("exchange")
+        routing_key = given.get("routingKey")
+        if queue is not None and (exchange is not None or routing_key is not None):
+            raise OptionError(
+                "queue goes by the default exchange: write either queue, or exchange and routingKey"
+            )
+        mandatory = given.flag("mandatory", default=True)
+        unroutable_queue = given.get("unroutableQueue")
+        if unroutable_queue is not None and not mandatory:
+            raise OptionError("with mandatory=false RabbitMQ does not say what it could not route")
+        return cls(
+            address=given.address(),
+            url=given.required("url"),
+            exchange="" if queue is not None else exchange,
+            routing_key=routing_key if queue is None else queue,
+            mandatory=mandatory,
+            unroutable_queue=unroutable_queue,
+        )
+
+
+class _Given:
+    """Options as they were given. Spark's dictionary of them ignores case."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], verb: str) -> None:
+        lower = {name.lower(): value for name, value in options.items()}
+        self._options = {name: value for name, value in lower.items() if name not in _SPARKS}
+        spelled = {name.lower(): name for name in known}
+        for name in self._options:
+            if name not in spelled:
+                raise OptionError(
+                    f"there is no option {name[:50]!r} to {verb} rabbitmq with; the options are "
+                    f"{', '.join(spelled.values())}"
+                )
+
+    def get(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def required(self, name: str) -> str:
+        value = self.get(name)
+        if not value:
+            example = "amqp://user:password@host:5672/vhost" if name == "url" else "orders"
+            raise OptionError(f'rabbitmq needs option("{name}", …), such as {example}')
+        return value
+
+    def address(self) -> Address:
+        try:
+            return Address.parse(self.required("url"))
+        except QueuesError as error:
+            raise OptionError(f"url: {error}") from error
+
+    def number(self, name: str, default: int | None, least: int, most: int) -> int | None:
+        text = self.get(name)
+        if text is None:
+            return default
+        if not text.isdecimal() or not least <= int(text[:20]) <= most:
+            raise OptionError(
+                f"{name} is a whole number from {least:,} to {most:,}, not {text[:50]!r}"
+            )
+        return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.get(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"{name} is true or false, not {text[:50]!r}")
+        return text.lower() == "true"
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    """Read one name, several with commas between, or a JSON array for names with commas."""
+    names: object = [name.strip() for name in text.split(",")]
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError as error:
+            raise OptionError(f"queue begins as a JSON array, but is none: {error}") from error
+    if not isinstance(names, list) or not names or not all(_is_name(name) for name in names):
+        raise OptionError(
+            f"queue is a name of 1 to 250 bytes, or several with commas between, not {text[:50]!r}"
+        )
+    if len(set(names)) != len(names):
+        raise OptionError(f"queue names one queue twice: {text[:200]!r}")
+    return tuple(names)
+
+
+def _is_name(name: object) -> bool:
+    # ``.dead`` is added for its dead-letter queue.
+    return isinstance(name, str) and 1 <= len(name.encode()) <= 250

@@ -1,0 +1,199 @@
+"""A reader at work, in the one process that Spark keeps for it from the start of a query to its
+end: it takes messages, plans batches of them, and settles them once their batch is committed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from tiercel.frames.columns import MessageColumns, Source
+from tiercel.frames.offsets import ReadOffset
+from tiercel.frames.options import SourceOptions
+from tiercel.frames.reading.batches import Batches, MessageFailure, MessageKey, Taken
+from tiercel.frames.reading.slices import cut
+from tiercel.frames.reading.taker import Taker
+from tiercel.frames.telling.post import Post
+from tiercel.queues.consuming.hand_out import Delivery
+
+_GRACE = timedelta(seconds=5)
+# The listener's word of a commit is this long under way, at most, when a query is stopped just
+# after it.
+_LAST_WORD_S = 1.0
+# A queue gives what it has without such pauses.
+_PAUSE_S = 0.1
+# Another consumer may have taken the rest: ask the broker.
+_LOOK_S = 0.5
+
+
+class ReadingSession:
+    """One query's reader. Spark's calls come one at a time; the listener's come between them."""
+
+    def __init__(self, options: SourceOptions, columns: MessageColumns) -> None:
+        """Raises QueuesError if it cannot work, and an operator must act."""
+        self.id = secrets.token_hex(8)
+        self._options = options
+        self._columns = columns
+        self._batches = Batches()
+        self._told = threading.Event()
+        self._is_first = True
+        self._stopping = threading.Lock()
+        self._stopped = False
+        # The query is known to have ended.
+        self._ended = False
+        # Messages that were read, by readers before this one and by this one.
+        self._messages = 0
+        # Messages that are still to be read; None: without an end.
+        self._left: int | None = None
+        self._taker = Taker(options)
+        self._taker.start()
+        self._post = Post(self.id, self._on_word)
+
+    # -- Spark's calls -----------------------------------------------------------------------------
+
+    def resume(self, offset: ReadOffset) -> None:
+        """Go on where another reader ended, or where the query began."""
+        if offset.reader != self.id:
+            self._messages = max(self._messages, offset.messages)
+
+    def committed(self, offset: ReadOffset) -> None:
+        """Everything up to this offset is committed: settle it."""
+        if offset.reader == self.id:
+            self._settle(offset.messages)
+
+    def planned_is_committed(self) -> None:
+        """Everything that Spark has seen is committed: settle it."""
+        self._settle(self._batches.planned)
+
+    def take(self, start: ReadOffset, most: int | None) -> ReadOffset:
+        """Take what is here now, of ``most`` messages at most; the same offset if there is nothing.
+
+        Raises QueuesError when an operator must act.
+        """
+        self._taker.check()
+        bound = most or self._options.max_messages
+        if self._left is not None:
+            taken = self._wait_for(min(bound, self._left))
+        elif self._is_first:
+            # The consumers have just begun. The next trigger may be an hour away.
+            taken = self._wait_for(min(bound, self._taker.ready_at_start))
+        else:
+            taken = self._taker.take(bound, self._options.max_bytes)
+        self._is_first = False
+        count = sum(map(len, taken))
+        if not count:
+            if self._left is not None:
+                self._left = 0
+            return start
+        self._messages += count
+        if self._left is not None:
+            self._left -= sum(_counts(each) for those in taken for each in those)
+        self._add(taken)
+        return ReadOffset(self.id, self._messages)
+
+    def end_with_what_is_there(self) -> None:
+        """Read what waited in the queues when this reader began, and no more."""
+        self._left = self._taker.ready_at_start
+
+    def plan(self, start: ReadOffset, end: ReadOffset) -> list[bytes]:
+        """Return the rows between two offsets; none for those of an earlier reader: its messages
+        come again, in a batch of their own.
+        """
+        if end.reader != self.id:
+            return []
+        return self._batches.plan(start.messages if start.reader == self.id else -1, end.messages)
+
+    def stop(self) -> None:
+        """Settle what is committed, give back everything else.
+
+        Idempotent: a second call, on another thread, returns when the first one is done.
+        """
+        with self._stopping:
+            if not self._stopped:
+                self._stopped = True
+                self._stop()
+
+    def _stop(self) -> None:
+        until = time.monotonic() + _LAST_WORD_S
+        while self._batches.is_undecided and not self._ended:
+            if not self._told.wait(max(0.0, until - time.monotonic())):
+                break
+            self._told.clear()
+        self._post.close()
+        self._taker.stop(_GRACE)
+
+    # -- the listener's word, and that of users ----------------------------------------------------
+
+    def _on_word(self, word: Mapping[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = {}
+        if "committed" in word:
+            self._settle(int(word["committed"]))
+        if "fail" in word:
+            failures = [
+                (MessageKey(place, epoch, tag), MessageFailure(reason, bool(word["again"])))
+                for place, epoch, tag, reason in word["fail"]
+            ]
+            answer["failed"] = self._batches.fail(failures)
+        self._ended = self._ended or "ended" in word
+        self._told.set()
+        return answer
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _settle(self, up_to: int) -> None:
+        for settlement in self._batches.commit(up_to):
+            self._taker.settle(settlement)
+
+    def _add(self, found: list[list[Delivery]]) -> None:
+        taken: list[Taken] = []
+        pieces: list[bytes] = []
+        for place, deliveries in enumerate(found):
+            source = Source(self.id, place, self._taker.queues[place])
+            columned = self._columns.of(source, deliveries)
+            for delivery, reason in columned.bad:
+                self._taker.dead_letter(place, delivery, reason)
+            tags: dict[int, list[int]] = {}
+            for delivery in columned.deliveries:
+                tags.setdefault(delivery.epoch, []).append(delivery.tag)
+            taken += [Taken(place, epoch, those) for epoch, those in tags.items()]
+            pieces += cut(columned.rows, self._options.partitions)
+        self._batches.add(self._messages, taken, pieces)
+
+    def _wait_for(self, most: int) -> list[list[Delivery]]:
+        """Take so many messages, waiting for them; none if there are no more. A broker that is
+        away is waited for.
+        """
+        taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
+        count = 0
+        size = 0
+        was_empty = False
+        moved = time.monotonic()
+        while count < most and size < self._options.max_bytes:
+            found = self._taker.take(most - count, self._options.max_bytes - size)
+            if any(found):
+                count += sum(map(len, found))
+                size += sum(len(each.body) for those in found for each in those)
+                taken = [have + more for have, more in zip(taken, found, strict=True)]
+                moved = time.monotonic()
+            elif count and time.monotonic() - moved > _PAUSE_S:
+                break
+            elif not count and time.monotonic() - moved > _LOOK_S:
+                # Of an empty queue the last messages may have been under way to here.
+                if was_empty:
+                    break
+                was_empty = self._taker.is_empty()
+                moved = time.monotonic()
+            self._taker.wait(_PAUSE_S / 2)
+            self._taker.check()
+        return taken
+
+
+def _counts(delivery: Delivery) -> bool:
+    """Tell whether this is one more of the messages that are still to be read: those of a
+    connection that was lost come again, after the first epoch.
+    """
+    return delivery.epoch == 1 or not delivery.redelivered

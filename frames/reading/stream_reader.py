@@ -1,0 +1,141 @@
+"""A queue as a stream, as Spark calls it.
+
+Spark makes readers in three places: one that works, in a process of its own beside the driver; one
+to plan the query, which ends at once; and copies of that in the tasks. So a reader begins to work
+when it is first asked for an offset.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tiercel.frames.columns import MessageColumns
+from tiercel.frames.offsets import BEGINNING, ReadOffset
+from tiercel.frames.options import SourceOptions
+from tiercel.frames.reading.session import ReadingSession
+from tiercel.frames.reading.slices import Slice, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:
+
+        class SupportsTriggerAvailableNow:
+            """Not there before PySpark 4.2, where Spark makes one batch of such a query."""
+
+
+_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a query's messages.
+
+    A message stays in its queue, opened, until the batch that read it is committed: its results
+    are in the sink, and the checkpoint says so. Then it is acked. When the query ends otherwise, or
+    its driver dies, the broker has it again.
+
+    Spark calls ``commit`` for a batch when it begins the next one, which while idle is never. It
+    asks for the latest offset at each trigger, though, after it has noted the last batch in its
+    checkpoint: being asked is the news of the commit. Between triggers that are far apart the
+    listener of ``register`` tells of it.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = MessageColumns(options, schema)
+        self._session: ReadingSession | None = None
+        # The last offset that Spark was given, or gave.
+        self._last = BEGINNING
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as all of these
+        return BEGINNING.json()
+
+    def latestOffset(  # noqa: N802 - without arguments before PySpark 4.2
+        self, start: Mapping[str, Any] | None = None, limit: object = None
+    ) -> dict[str, Any]:
+        session = self._at_work()
+        begin = ReadOffset.parse(start)
+        if begin is None:
+            session.planned_is_committed()
+        else:
+            self._last = begin
+            session.committed(begin)
+        session.resume(self._last)
+        self._last = session.take(self._last, getattr(limit, "max_rows", None))
+        return self._last.json()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - not there before 4.2
+            ReadMaxRows,
+        )
+
+        return ReadMaxRows(self._options.max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._at_work().end_with_what_is_there()
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        first, last = ReadOffset.parse(start) or BEGINNING, ReadOffset.parse(end) or BEGINNING
+        if self._session is None or last.reader != self._session.id:
+            # After a restart: Spark says how far the checkpoint reaches, or plans its last batch
+            # once more.
+            self._last = last
+            return []
+        return [Slice(rows) for rows in self._session.plan(first, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)  # noqa: S101 - Spark gives back what ``partitions`` gave
+        return rows_of(partition)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        offset = ReadOffset.parse(end)
+        if self._session is not None and offset is not None:
+            self._session.committed(offset)
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+    def _at_work(self) -> ReadingSession:
+        if self._session is None:
+            self._session = ReadingSession(self._options, self._columns)
+            if _is_sparks_runner():
+                _end_on_sigterm(self._session.stop)
+        return self._session
+
+
+def _is_sparks_runner() -> bool:
+    """Tell whether this is the process that Spark keeps for a reader, and its main thread."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return (
+        getattr(spec, "name", "") == _RUNNER
+        and threading.current_thread() is threading.main_thread()
+    )
+
+
+def _end_on_sigterm(stop: Callable[[], None]) -> None:
+    """End the process in good order: Spark sends SIGTERM, perhaps twice, and does not wait."""
+    asked = threading.Event()
+
+    def end() -> None:
+        asked.wait()
+        stop()
+        # Spark has closed the socket, to which its runner would write a traceback.
+        os._exit(0)
+
+    # In a thread: what the main thread is in the middle of may hold locks.
+    threading.Thread(target=end, name="tiercel end", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())

@@ -1,0 +1,156 @@
+"""The consumers of one reader: one per queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+
+from tiercel.frames.options import SourceOptions
+from tiercel.frames.reading.batches import MessageKey, Settlement
+from tiercel.queues.broker.connection import connected
+from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
+from tiercel.queues.broker.depths import depths
+from tiercel.queues.consuming.consumer import Consumer
+from tiercel.queues.consuming.consumer_settings import ConsumerSettings
+from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.errors import BrokerUnavailableError
+from tiercel.queues.limits import MAX_BODY_BYTES
+
+log = logging.getLogger(__name__)
+
+_NAME = "tiercel data frame"
+# Taken at once from one queue before the next has its turn.
+_TURN = 256
+# A broker that restarts is waited for; a wrong address is told within this.
+_PATIENCE = timedelta(seconds=15)
+
+
+class Taker:
+    """Opens messages of some queues, and settles them when told to."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.queues = options.queues
+        self._options = options
+        self._arrived = threading.Event()
+        self._consumers: list[Consumer] = []
+        # Messages that waited in the queues before the first of them was taken from here.
+        self.ready_at_start = 0
+        # Bytes of a body, on average of those taken last: a turn shall not be much too large.
+        self._mean = float(MAX_BODY_BYTES)
+
+    def start(self) -> None:
+        """Begin to consume.
+
+        Raises QueuesError if that cannot work: RabbitMQ does not answer, the login is refused, or a
+        queue is missing.
+        """
+        with connected(self._options.address, _NAME, _PATIENCE) as connection:
+            for queue in self.queues:
+                declare_work_queue(connection, self._options.address, self._work_queue(queue))
+        self.ready_at_start = self._ready()
+        self._consumers = [self._consumer(queue) for queue in self.queues]
+        for consumer in self._consumers:
+            consumer.start()
+
+    def check(self) -> None:
+        """Raise QueuesError when an operator must act: a queue was deleted, a login is refused."""
+        for consumer in self._consumers:
+            if (refusal := consumer.error()) is not None:
+                raise refusal
+
+    def is_empty(self) -> bool:
+        """Tell whether no message waits in the queues, as the broker says; False if it is away.
+
+        Raises QueuesError when an operator must act.
+        """
+        try:
+            return not self._ready()
+        except BrokerUnavailableError:
+            return False
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a message may have come."""
+        self._arrived.wait(timeout_s)
+        self._arrived.clear()
+
+    def take(self, most: int, most_bytes: int) -> list[list[Delivery]]:
+        """Take the next messages of each queue, as far as they are here; of hardly more bytes
+        than ``most_bytes``.
+        """
+        taken: list[list[Delivery]] = [[] for _ in self._consumers]
+        count = 0
+        size = 0
+        open_places = set(range(len(self._consumers)))
+        while open_places and count < most and size < most_bytes:
+            for place in sorted(open_places):
+                turn = min(_TURN, most - count, max(1, int((most_bytes - size) / self._mean)))
+                found = self._consumers[place].get(turn)
+                if not found:
+                    open_places.discard(place)
+                    continue
+                found_bytes = sum([len(delivery.body) for delivery in found])
+                self._mean = max(1.0, found_bytes / len(found))
+                taken[place] += found
+                count += len(found)
+                size += found_bytes
+        return taken
+
+    def dead_letter(self, place: int, delivery: Delivery, reason: str) -> None:
+        """Move a message to the dead-letter queue, with the reason."""
+        self._consumers[place].dead_letter(delivery.epoch, delivery.tag, reason)
+
+    def settle(self, settlement: Settlement) -> None:
+        """Ack what was processed, and fail what failed."""
+        failures = settlement.failures
+        for taken in settlement.taken:
+            tags = taken.tags
+            if failures:
+                place, epoch = taken.place, taken.epoch
+                tags = [tag for tag in tags if MessageKey(place, epoch, tag) not in failures]
+            self._consumers[taken.place].ack(taken.epoch, *tags)
+        for key, failure in failures.items():
+            consumer = self._consumers[key.place]
+            if failure.again:
+                consumer.fail(key.epoch, key.tag, failure.reason)
+            else:
+                consumer.dead_letter(key.epoch, key.tag, failure.reason)
+
+    def stop(self, grace: timedelta) -> None:
+        """Send the acks that are due, give back everything else, close."""
+        for consumer in self._consumers:
+            consumer.pause()
+        deadline = time.monotonic() + grace.total_seconds()
+        for consumer in self._consumers:
+            if not consumer.stop(timedelta(seconds=max(0.1, deadline - time.monotonic()))):
+                log.warning(
+                    "RabbitMQ did not answer in time at the end; it requeues what was open",
+                    extra={"event": "reader_cut_off"},
+                )
+
+    def _ready(self) -> int:
+        return sum(depth.ready for depth in depths(self._options.url, self.queues))
+
+    def _consumer(self, queue: str) -> Consumer:
+        settings = ConsumerSettings(
+            queue=self._work_queue(queue),
+            wake=self._arrived.set,
+            count=_count,
+            name=f"{_NAME} {queue}",
+            prefetch=self._options.prefetch,
+            bytes_held=self._options.bytes_held,
+        )
+        return Consumer(self._options.address, settings)
+
+    def _work_queue(self, queue: str) -> WorkQueue:
+        return WorkQueue(name=queue, delivery_limit=self._options.delivery_limit, declare=False)
+
+
+def _count(name: str, count: int) -> None:
+    if name == "stale":
+        log.warning(
+            "%d messages of a committed batch come again: their connection was lost before the ack",
+            count,
+            extra={"event": "acks_too_late"},
+        )

@@ -1,0 +1,125 @@
+"""A word to a reader, and its answer, each one line of JSON over a Unix socket.
+
+The socket lies in a folder that only this user can enter. Reader, driver and listener run on one
+host; from elsewhere, as from a client of Spark Connect, no reader is found.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 10.0
+_YOUNG_S = 60.0
+_LONGEST_LINE = 64 * 1024 * 1024
+_READER = re.compile(r"[0-9a-f]{16}")
+
+Word = Mapping[str, Any]
+
+
+class Post:
+    """Hears words, in threads of its own, and answers them."""
+
+    def __init__(self, reader: str, on_word: Callable[[Word], Word]) -> None:
+        self._on_word = on_word
+        folder = _folder()
+        _sweep(folder)
+        self._path = folder / f"{reader}.sock"
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(self._path))
+        self._socket.listen(16)
+        threading.Thread(target=self._run, name="tiercel post", daemon=True).start()
+
+    def close(self) -> None:
+        """Hear no more. Idempotent."""
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                caller, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=[caller], daemon=True).start()
+
+    def _answer(self, caller: socket.socket) -> None:
+        with caller:
+            caller.settimeout(_TIMEOUT_S)
+            try:
+                _send(caller, self._on_word(_receive(caller)))
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                log.warning(
+                    "a word to a reader could not be heard: %r", error, extra={"event": "bad_word"}
+                )
+
+
+def tell(reader: str, word: Word) -> Word | None:
+    """Return the reader's answer; None if there is no such reader here."""
+    if not _READER.fullmatch(reader):
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.settimeout(_TIMEOUT_S)
+            caller.connect(str(_folder() / f"{reader}.sock"))
+            _send(caller, word)
+            return _receive(caller)
+    except (OSError, ValueError):
+        return None
+
+
+def _send(to: socket.socket, word: Word) -> None:
+    to.sendall(json.dumps(word).encode() + b"\n")
+
+
+def _receive(caller: socket.socket) -> Word:
+    with caller.makefile("rb") as lines:
+        word = json.loads(lines.readline(_LONGEST_LINE))
+    if not isinstance(word, dict):
+        raise TypeError("a word is a JSON object")
+    return word
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the sockets of readers that were killed."""
+    for path in folder.glob("*.sock"):
+        with suppress(OSError):
+            # One that is young may have been made a moment ago, and not listen yet.
+            if time.time() - path.stat().st_mtime > _YOUNG_S and not _listens(path):
+                path.unlink()
+
+
+def _listens(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.settimeout(_TIMEOUT_S)
+            caller.connect(str(path))
+            _send(caller, {})
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def _folder() -> Path:
+    """Return the folder of the sockets, made if it is missing."""
+    folder = Path(tempfile.gettempdir()) / f"tiercel-readers-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} must be a folder that only this user can enter; remove it")
+    return folder

@@ -1,0 +1,56 @@
+"""The rows of one task on their way to the broker, and those that could not be routed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+
+from tiercel.frames.options import SinkOptions
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.message.header_text import published_headers
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.publishing.dead_letter_copy import dead_letter_properties
+from tiercel.queues.publishing.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+# A broker that restarts is waited for: on one machine Spark does not repeat a task that failed.
+_PATIENCE = timedelta(seconds=60)
+
+
+def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
+    """Publish them; returns their number when the broker has confirmed all of them.
+
+    What could not be routed goes to the queue for that, with the reason, where there is one; else
+    it is an error. Raises what ``Publisher.publish`` raises.
+    """
+    aside = options.unroutable_queue
+    refused: list[tuple[OutgoingMessage, QueuesError]] = []
+    with Publisher(options.url, _PATIENCE) as publisher:
+        if aside is None:
+            return publisher.publish_all(messages)
+        count = publisher.publish_all(
+            messages, on_refused=lambda message, error: refused.append((message, error))
+        )
+        # Without a way out of this one: it is an error if that queue is missing too.
+        publisher.publish_all(_aside(aside, message, error) for message, error in refused)
+    if refused:
+        log.warning(
+            "%d rows could not be routed and are in queue %s: %s",
+            len(refused),
+            aside,
+            refused[0][1],
+            extra={"event": "rows_put_aside", "queue": aside},
+        )
+    return count
+
+
+def _aside(queue: str, message: OutgoingMessage, error: QueuesError) -> OutgoingMessage:
+    published = published_headers(message.exchange, message.routing_key)
+    target = message.exchange or message.routing_key
+    return OutgoingMessage(
+        body=message.body,
+        routing_key=queue,
+        properties=dead_letter_properties(message.properties, target, str(error), published),
+    )

@@ -1,0 +1,92 @@
+"""A look at a queue shows what is there, and leaves it there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.broker import plain_channel, put, ready, unique, wait_ready
+from tests.support.data_frames import new_queue
+from tiercel.frames.columns import available, struct
+from tiercel.frames.errors import FramesError
+from tiercel.frames.options import SourceOptions
+from tiercel.frames.reading.look import QueueLook
+from tiercel.queues.errors import QueueMissingError
+
+
+@pytest.fixture
+def queue(amqp_url):
+    return new_queue(amqp_url, unique())
+
+
+@pytest.fixture
+def look(amqp_url, queue):
+    def look(**options):
+        found = SourceOptions.read({"url": amqp_url, "queue": queue} | options)
+        reader = QueueLook(found, struct(available(found)))
+        return [
+            row
+            for piece in reader.partitions()
+            for batch in reader.read(piece)
+            for row in batch.to_pylist()
+        ]
+
+    return look
+
+
+def fill(amqp_url, queue, count):
+    put(amqp_url, queue, *[b"%d" % number for number in range(count)])
+    wait_ready(amqp_url, queue, count)
+
+
+def test_each_look_shows_the_same(amqp_url, queue, look):
+    fill(amqp_url, queue, 100)
+    for _ in range(3):
+        assert sorted(int(row["body"]) for row in look()) == list(range(100))
+        assert ready(amqp_url, queue) == 100
+
+
+def test_an_empty_queue_has_no_rows(look):
+    assert look() == []
+
+
+def test_a_bound_shows_the_oldest(amqp_url, queue, look):
+    fill(amqp_url, queue, 30)
+    assert [row["body"] for row in look(maxMessagesPerTrigger="3")] == [b"0", b"1", b"2"]
+    assert len(look(maxBytesPerTrigger="5")) == 5
+    wait_ready(amqp_url, queue, 30)
+
+
+def test_more_than_can_be_held_is_an_error_that_says_what_to_do(amqp_url, queue, look):
+    put(amqp_url, queue, *[b"x" * (16 * 1024 * 1024)] * 5)
+    wait_ready(amqp_url, queue, 5)
+    with pytest.raises(FramesError, match="set maxMessagesPerTrigger or maxBytesPerTrigger"):
+        look()
+    wait_ready(amqp_url, queue, 5)
+
+
+def test_a_message_that_one_more_look_would_end_is_left_alone(amqp_url, look):
+    name = unique("limited")
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(
+            name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3}
+        )
+    fill(amqp_url, name, 1)
+    assert [len(look(queue=name)) for _ in range(2)] == [1, 1]
+    with pytest.raises(FramesError, match="after one more look"):
+        look(queue=name)
+    wait_ready(amqp_url, name, 1)
+
+
+def test_bodies_that_do_not_fit_are_an_error_and_stay(amqp_url, queue, look):
+    put(amqp_url, queue, b"{")
+    wait_ready(amqp_url, queue, 1)
+    with pytest.raises(FramesError, match="do not fit the fields, the first because"):
+        look(fields="id long")
+    wait_ready(amqp_url, queue, 1)
+    [row] = look(fields="id long", columnNameOfCorruptRecord="bad")
+    assert (row["id"], row["bad"]) == (None, b"{")
+
+
+def test_a_missing_queue_is_named(look):
+    with pytest.raises(QueueMissingError, match="'no-such-queue'"):
+        look(queue="no-such-queue")

@@ -1,0 +1,221 @@
+"""The reader of a stream, called as Spark calls it, on a real broker and without Spark."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.broker import put, ready, restart_in_order, take_all, unique, wait_ready
+from tests.support.data_frames import new_queue
+from tests.support.waiting import wait_until
+from tiercel.frames.columns import available, struct
+from tiercel.frames.options import SourceOptions
+from tiercel.frames.reading.slices import rows_of
+from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
+from tiercel.frames.telling.post import tell
+from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
+
+
+@pytest.fixture
+def queue(amqp_url):
+    return new_queue(amqp_url, unique())
+
+
+@pytest.fixture
+def make(amqp_url, queue):
+    readers = []
+
+    def make(**options):
+        found = SourceOptions.read({"url": amqp_url, "queue": queue} | options)
+        readers.append(RabbitMQStreamReader(found, struct(available(found))))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.stop()
+
+
+def latest(reader, start):
+    """Ask until there is more than ``start``."""
+    return wait_until(
+        lambda: (end := reader.latestOffset(start, None)) != start and end, 20, "a new offset"
+    )
+
+
+def bodies(reader, start, end):
+    return [
+        body
+        for piece in reader.partitions(start, end)
+        for batch in rows_of(piece)
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+def test_messages_are_acked_when_the_next_offset_is_asked_for(amqp_url, queue, make):
+    put(amqp_url, queue, b"a", b"b")
+    wait_ready(amqp_url, queue, 2)
+    reader = make()
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    found = bodies(reader, start, end)
+    while len(found) < 2:
+        start, end = end, latest(reader, end)
+        found += bodies(reader, start, end)
+    assert found == [b"a", b"b"]
+    assert reader.latestOffset(end, None) == end
+    reader.stop()
+    assert ready(amqp_url, queue) == 0
+
+
+def test_messages_of_a_batch_that_is_not_committed_are_given_back_at_the_end(amqp_url, queue, make):
+    put(amqp_url, queue, b"a")
+    reader = make()
+    start = reader.initialOffset()
+    assert bodies(reader, start, latest(reader, start)) == [b"a"]
+    reader.stop()
+    wait_ready(amqp_url, queue, 1)
+
+
+def test_the_listeners_word_is_enough(amqp_url, queue, make):
+    put(amqp_url, queue, b"a")
+    reader = make()
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    bodies(reader, start, end)
+    assert tell(end["reader"], {"committed": end["messages"]}) == {}
+    reader.stop()
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_word_about_a_batch_that_spark_has_not_seen_acks_nothing(amqp_url, queue, make):
+    put(amqp_url, queue, b"a")
+    reader = make()
+    end = latest(reader, reader.initialOffset())
+    tell(end["reader"], {"committed": 1_000_000})
+    reader.stop()
+    wait_ready(amqp_url, queue, 1)
+
+
+def test_as_spark_4_1_calls_it(amqp_url, queue, make):
+    """Without a start, and with the checkpoint's offset told by an empty range."""
+    put(amqp_url, queue, b"a")
+    reader = make()
+    old = {"reader": "0123456789abcdef", "messages": 7}
+    assert reader.partitions(old, old) == []
+    end = wait_until(lambda: (found := reader.latestOffset()) != old and found, 20)
+    assert end["messages"] == 8
+    assert bodies(reader, old, end) == [b"a"]
+    assert reader.latestOffset() == end
+    reader.stop()
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_batch_of_an_earlier_reader_is_empty(make):
+    reader = make()
+    first, last = ({"reader": "0123456789abcdef", "messages": count} for count in (3, 9))
+    assert reader.partitions(first, last) == []
+    assert reader.latestOffset(last, None) == last
+
+
+def test_a_replay_after_the_session_began_is_empty_too(make):
+    reader = make()
+    reader.latestOffset(reader.initialOffset(), None)
+    first, last = ({"reader": "0123456789abcdef", "messages": count} for count in (3, 9))
+    assert reader.partitions(first, last) == []
+
+
+def test_what_is_available_now_ends_after_a_restart_too(amqp_url, queue, make):
+    """The number of messages that are still to be read does not depend on those read before."""
+    put(amqp_url, queue, *[b"%d" % number for number in range(50)])
+    wait_ready(amqp_url, queue, 50)
+    reader = make(maxMessagesPerTrigger="20")
+    start = {"reader": "0123456789abcdef", "messages": 1_000}
+    reader.prepareForTriggerAvailableNow()
+    put(amqp_url, queue, b"late")
+    found = []
+    while (end := reader.latestOffset(start, None)) != start:
+        found.append(bodies(reader, start, end))
+        start = end
+    assert [len(each) for each in found] == [20, 20, 10]
+    assert start["messages"] == 1_050
+    reader.stop()
+    wait_ready(amqp_url, queue, 1)
+
+
+def test_what_is_available_now_ends_though_another_consumer_takes_it(amqp_url, queue, make):
+    put(amqp_url, queue, *[b"%d" % number for number in range(10)])
+    wait_ready(amqp_url, queue, 10)
+    reader = make()
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    take_all(amqp_url, queue)
+    while (end := reader.latestOffset(start, None)) != start:
+        start = end
+    assert start["messages"] < 10
+
+
+def test_what_is_available_now_is_read_to_its_end_though_the_broker_is_killed(rabbitmq):
+    broker = rabbitmq()
+    numbers = [b"%d" % number for number in range(40)]
+    queue = new_queue(broker.url, unique(), *numbers)
+    restart_in_order(broker)
+    wait_ready(broker.url, queue, 40)
+    options = {"url": broker.url, "queue": queue, "maxMessagesPerTrigger": "10"}
+    reader = RabbitMQStreamReader(
+        SourceOptions.read(options), struct(available(SourceOptions.read(options)))
+    )
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    found = bodies(reader, start, end)
+    broker.kill()
+    start_again = threading.Thread(target=broker.start)
+    start_again.start()
+    while True:
+        start, end = end, reader.latestOffset(end, None)
+        if start == end:
+            break
+        found += bodies(reader, start, end)
+    start_again.join()
+    reader.stop()
+    assert sorted(set(found)) == sorted(numbers)
+    assert ready(broker.url, queue) == 0
+
+
+def test_the_copies_of_a_reader_in_the_tasks_do_not_connect(make):
+    reader = make(url="amqp://127.0.0.1:1")
+    assert reader.initialOffset() == {"reader": "", "messages": 0}
+    reader.stop()
+
+
+def test_a_missing_queue_is_said_at_once(make):
+    reader = make(queue="no-such-queue")
+    with pytest.raises(QueueMissingError, match="no queue 'no-such-queue'"):
+        reader.latestOffset(reader.initialOffset(), None)
+
+
+def test_a_refused_login_is_said_at_once(amqp_url, make):
+    url = "amqp://stranger:hunter2@" + amqp_url.rpartition("@")[2].removeprefix("amqp://")
+    reader = make(url=url)
+    with pytest.raises(BrokerRefusedError, match="refused the login of user 'stranger'") as raised:
+        reader.latestOffset(reader.initialOffset(), None)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_messages_that_failed_are_dead_lettered_with_their_batch_and_not_before(
+    amqp_url, queue, make
+):
+    put(amqp_url, queue, b"a")
+    reader = make()
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    [piece] = reader.partitions(start, end)
+    [batch] = rows_of(piece)
+    name, place, epoch, tag = batch.column("delivery")[0].as_py().split(".")
+    word = {"fail": [[int(place), int(epoch), int(tag), "no stock"]], "again": False}
+    assert tell(name, word) == {"failed": 1}
+    reader.latestOffset(end, None)
+    wait_until(lambda: ready(amqp_url, f"{queue}.dead") == 1)
+    [(body, headers)] = take_all(amqp_url, f"{queue}.dead")
+    assert (body, headers["x-tiercel-reason"]) == (b"a", "no stock")

@@ -1,0 +1,119 @@
+"""A Spark driver with a query over a queue, as a process of its own that a test may kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).parents[2]
+
+_SCRIPT = """
+import sys
+{guard}
+from pyspark.sql import SparkSession
+from tiercel.dataframe import register_rabbitmq
+
+url, queue, folder, master = sys.argv[1:]
+spark = (
+    SparkSession.builder.master(master)
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.task.maxFailures", "20")
+    .getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+register_rabbitmq(spark)
+rows = spark.readStream.format("rabbitmq").option("url", url).option("queue", queue)
+rows = rows.option("maxMessagesPerTrigger", 200).option("partitions", 2).load()
+query = (
+    rows.selectExpr("cast(body as string) body")
+    .mapInArrow(lambda parts: parts, "body string")
+    .writeStream.format("text")
+    .option("path", folder + "/rows")
+    .option("checkpointLocation", folder + "/checkpoint")
+    .start()
+)
+{end}
+"""
+
+_NO_REDIS = """
+class NoRedis:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"redis", "hiredis", "pydantic", "typer"}:
+            raise ImportError(name + " is not installed here")
+
+sys.meta_path.insert(0, NoRedis())
+"""
+
+
+class FrameDriver:
+    """Writes the messages of a queue into text files, each batch once, in batches of 200."""
+
+    batch = 200
+
+    def __init__(self, amqp_url: str, queue: str, folder: Path, master: str = "local[2]") -> None:
+        self.folder = folder
+        self._arguments = [amqp_url, queue, str(folder), master]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, end: str = "query.awaitTermination()", without_redis: bool = False) -> None:
+        """Start it; ``end`` is what it does once its query runs."""
+        guard = _NO_REDIS if without_redis else ""
+        script = self.folder / "driver.py"
+        script.write_text(_SCRIPT.format(end=end, guard=guard))
+        with (self.folder / "driver.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script), *self._arguments],
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, seconds: float) -> int:
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """End the driver and its JVM at once, as a crash of the machine would."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "driver.log").read_text()
+
+    def written(self) -> Counter[str]:
+        """Rows that the sink says are in it; files of batches that failed do not count."""
+        rows: Counter[str] = Counter()
+        for path in self._files():
+            rows.update(path.read_text().split())
+        return rows
+
+    def _files(self) -> set[Path]:
+        found = set()
+        for log in (self.folder / "rows/_spark_metadata").glob("[0-9]*"):
+            for line in log.read_text().splitlines()[1:]:
+                found.add(Path(urlsplit(json.loads(line)["path"]).path))
+        return found

@@ -1,0 +1,42 @@
+"""docs/dataframes.md has the options and columns that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tiercel.frames import options
+from tiercel.frames.columns import available
+from tiercel.queues.message.writing import WRITTEN
+
+PAGE = (Path(__file__).parents[3] / "docs/dataframes.md").read_text()
+
+
+def part(title):
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(text, head):
+    table = text.partition(f"| {head} |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
+def test_every_option_is_in_its_table():
+    assert first_cells(part("Reading"), "option") == list(options._SOURCE)
+    assert first_cells(part("Writing"), "option") == list(options._SINK)
+
+
+def test_every_column_is_in_the_table():
+    there = available(options.SourceOptions.read({"url": "amqp://localhost", "queue": "q"})).names
+    assert sorted(first_cells(part("Reading"), "column")) == sorted(there)
+
+
+def test_every_property_that_can_be_written_is_named():
+    assert set(re.findall(r"`(\w+)`", part("Writing"))) >= set(WRITTEN)
+
+
+def test_the_code_on_the_page_is_python():
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        ast.parse(block)

@@ -1,0 +1,75 @@
+"""Words reach a reader on the same host, and no other user."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+import pytest
+
+from tiercel.frames.telling.post import Post, tell
+
+READER = "0123456789abcdef"
+
+
+@pytest.fixture
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_own_folder")
+class TestPost:
+    def test_a_word_is_answered(self):
+        heard = []
+        post = Post(READER, lambda word: heard.append(dict(word)) or {"failed": 2})
+        try:
+            assert tell(READER, {"committed": 5}) == {"failed": 2}
+        finally:
+            post.close()
+        assert heard == [{"committed": 5}]
+
+    def test_a_reader_that_has_ended_does_not_answer(self):
+        Post(READER, lambda word: word).close()
+        assert tell(READER, {"committed": 5}) is None
+
+    @pytest.mark.parametrize("reader", ["", "../../etc/passwd", "0123456789ABCDEF", "0" * 17])
+    def test_what_is_no_reader_is_not_looked_for(self, reader):
+        assert tell(reader, {"committed": 5}) is None
+
+    def test_a_word_that_makes_no_sense_ends_only_itself(self):
+        def on_word(word):
+            if "bad" in word:
+                raise KeyError("bad")
+            return word
+
+        post = Post(READER, on_word)
+        try:
+            assert tell(READER, {"bad": 1}) is None
+            assert tell(READER, {"good": 1}) == {"good": 1}
+        finally:
+            post.close()
+
+    def test_the_folder_is_this_users_alone(self, tmp_path):
+        Post(READER, lambda word: word).close()
+        [folder] = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert folder.stat().st_uid == os.getuid()
+
+    def test_sockets_of_readers_that_were_killed_are_swept(self, tmp_path):
+        alive = Post("a" * 16, lambda word: word)
+        [folder] = tmp_path.iterdir()
+        for name in ("b", "c"):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(folder / f"{name * 16}.sock"))
+        for name in ("a", "b"):
+            os.utime(folder / f"{name * 16}.sock", (1, 1))
+        Post(READER, lambda word: word).close()
+        assert sorted(path.name[0] for path in folder.iterdir()) == ["a", "c"]
+        alive.close()
+
+    def test_a_folder_that_others_can_enter_is_refused(self, tmp_path):
+        (tmp_path / f"tiercel-readers-{os.getuid()}").mkdir(mode=0o755)
+        with pytest.raises(PermissionError, match="only this user can enter"):
+            Post(READER, lambda word: word)
+        assert tell(READER, {"committed": 5}) is None
