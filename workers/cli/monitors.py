@@ -30,6 +30,15 @@ from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
+
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="a name that browsers and Prometheus may use for it, beside localhost; repeat it for"
+        " more",
+    ),
+]
 _WATCH_S = 1.0
 _FAILED = 1
 
@@ -107,16 +116,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     host: Annotated[
         str, typer.Option(help="where to listen; from elsewhere it can be read without a token")
     ] = "127.0.0.1",
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=(
-                "a name that browsers and Prometheus may use for it, beside localhost; "
-                "repeat it for more"
-            ),
-        ),
-    ] = None,
+    allowed_host: AllowedHost = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8710,
     amqp: Amqp = None,
     redis: Redis = None,

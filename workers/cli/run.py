@@ -30,24 +30,28 @@ from tiercel.workers.signals import on_signals
 
 commands = typer.Typer()
 
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="keep the data of the private servers there, and go on with those of an earlier run;"
+        " otherwise they end with the run",
+    ),
+]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="start its processes anew when a file of its code changes")
+]
+# One of a run with --reload, which has the servers and says what happens.
+Generation = Annotated[bool, typer.Option("--generation", hidden=True)]
+
 
 @commands.command()
 def run(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
     *,
-    keep: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="keep the data of the private servers there, and go on with those of an earlier"
-            " run; otherwise they end with the run",
-        ),
-    ] = None,
-    reload: Annotated[
-        bool,
-        typer.Option("--reload", help="start its processes anew when a file of its code changes"),
-    ] = False,
-    generation: Annotated[bool, typer.Option("--generation", hidden=True)] = False,
+    keep: Keep = None,
+    reload: Reload = False,
+    generation: Generation = False,
     amqp: Amqp = None,
     redis: Redis = None,
     master: Master = None,
@@ -61,7 +65,6 @@ def run(  # noqa: PLR0913 - one parameter an option
         "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
     )
     if generation:
-        # One of a run with --reload, which has the servers and says what happens.
         _work(topology, load_for_spark(topology, settings.spout_tasks), settings, stopped)
         return
     say_when(stopped)

@@ -32,8 +32,8 @@ class Changes:
         Only once two looks have found the same: an editor may still be writing.
         """
         now = {file: _look(file) for file in self._known}
-        settled, self._last = now == self._last, now
-        if not settled:
+        written, self._last = now == self._last, now
+        if not written:
             return []
         changed = [file for file, seen in now.items() if seen != self._known[file]]
         self._known = now
