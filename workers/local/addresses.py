@@ -38,7 +38,9 @@ class RunNote:
     pid: int
     # When the process started, in ticks since the machine did: numbers of processes come again.
     started: int
-    # Private servers, passwords included. None: they are not ready, or are none of its own.
+    # False: it is on servers that were named to it.
+    private: bool = True
+    # Its private servers, passwords included; None while they are not ready.
     amqp: str | None = field(default=None, repr=False)
     redis: str | None = field(default=None, repr=False)
     management: str | None = field(default=None, repr=False)
@@ -94,7 +96,11 @@ def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterat
     digest = hashlib.sha256(f"{topology}\0{at}".encode()).hexdigest()[:12]
     file = f"run-{readable}-{digest}.json"
     note = RunNote(
-        topology=topology, queues=queues, pid=os.getpid(), started=_started(os.getpid()) or 0
+        topology=topology,
+        queues=queues,
+        pid=os.getpid(),
+        started=_started(os.getpid()) or 0,
+        private=not at,
     )
     with _folder(make=True) as folder:
         # Until it is closed, and for no longer than two runs need to see each other.
@@ -210,6 +216,7 @@ def _note(said: Any) -> RunNote:
         not all(isinstance(text, str) for text in texts)
         or not all(isinstance(number, int) for number in (note.pid, note.started))
         or not all(isinstance(address, str | None) for address in addresses)
+        or not isinstance(note.private, bool)
     ):
         raise TypeError("it holds something else than a run")
     return note

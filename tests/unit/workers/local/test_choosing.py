@@ -103,3 +103,8 @@ def test_a_run_whose_servers_still_start_is_named():
 def test_a_run_on_servers_that_were_named_is_no_private_one(orders):
     with claimed("letters", at="redis://elsewhere/0"):
         assert host() == "orders"
+
+
+def test_a_run_on_servers_that_were_named_has_none_to_wait_for():
+    with claimed("letters", at="redis://elsewhere/0"):
+        assert with_run(NOTHING) == (NOTHING, None)
