@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Self
 
 from tiercel.compose.install import install_missing
@@ -18,10 +20,15 @@ class EmbeddedServices:
     ServiceMissingError, ServiceStartError.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Path | None = None, stopped: threading.Event | None = None) -> None:
+        """``kept`` is a folder for the data of both, which a later start goes on with.
+
+        ``stopped`` breaks the start off: it raises ServiceStoppedError.
+        """
         install_missing("rabbitmq-server", "redis-server")
-        self.rabbitmq = EmbeddedRabbitMQ()
-        self.redis = EmbeddedRedis()
+        self.rabbitmq = EmbeddedRabbitMQ(kept and kept / "rabbitmq")
+        self.redis = EmbeddedRedis(kept and kept / "redis")
+        self._stopped = stopped
 
     @property
     def amqp_url(self) -> str:
@@ -42,15 +49,16 @@ class EmbeddedServices:
         """Start both side by side and wait until they serve clients."""
         try:
             self.rabbitmq.launch()
-            self.redis.start()
-            self.rabbitmq.wait_until_ready()
+            self.redis.launch()
+            self.redis.wait_until_ready(self._stopped)
+            self.rabbitmq.wait_until_ready(self._stopped)
         except BaseException:
             self.close()
             raise
         return self
 
     def close(self) -> None:
-        """Kill both and remove their folders. Idempotent."""
+        """End both, and remove their folders unless they are kept. Idempotent."""
         self.rabbitmq.close()
         self.redis.close()
 

@@ -3,8 +3,9 @@
 ServiceError
 ├── ServiceMissingError   a program is not installed and cannot be installed from here:
                           a person must act
-└── ServiceStartError     a program is there but did not come up; the message holds
-                          its last log lines
+├── ServiceStartError     a program is there but did not come up; the message holds
+│                         its last log lines
+└── ServiceStoppedError   its start was broken off, as was asked for
 """
 
 
@@ -18,3 +19,7 @@ class ServiceMissingError(ServiceError):
 
 class ServiceStartError(ServiceError):
     """A server did not become ready."""
+
+
+class ServiceStoppedError(ServiceError):
+    """The start of a server was broken off."""

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 
 from tiercel.compose.errors import ServiceError
 from tiercel.compose.guard import Launch
@@ -61,10 +62,9 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 
     name = "RabbitMQ"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kept: Path | None = None) -> None:
+        super().__init__(kept)
         self._program = require("rabbitmq-server", find_rabbitmq)
-        self._password = secrets.token_urlsafe(24)
         self._port = self._management_port = self._dist_port = 0
 
     @property
@@ -154,7 +154,7 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             env={**PLAIN_ENVIRONMENT, **settings},
             cwd=self.folder,
             output=self.log,
-            scratch=self.folder,
+            scratch=self.scratch,
         )
 
     def _answers(self) -> bool:

@@ -1,9 +1,10 @@
-"""A private Redis or Valkey: everything in memory, loopback only."""
+"""A private Redis or Valkey: loopback only, and everything in memory where nothing is kept."""
 
 from __future__ import annotations
 
-import secrets
+import shutil
 import socket
+import threading
 from pathlib import Path
 
 from tiercel.compose.guard import Launch
@@ -19,21 +20,23 @@ dir {folder}
 daemonize no
 logfile ""
 save ""
-appendonly no
+appendonly {logged}
 shutdown-on-sigterm save force
 maxmemory-policy noeviction
 """
 
 
 class EmbeddedRedis(EmbeddedServer):
-    """It forgets everything when it is killed, and keeps it over ``stop`` and ``start``."""
+    """It forgets everything when it is killed, and keeps it over ``stop`` and ``start``.
+
+    Where its data are kept, a kill costs the last second.
+    """
 
     name = "Redis"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kept: Path | None = None) -> None:
+        super().__init__(kept)
         self._program = require("redis-server", find_redis)
-        self._password = secrets.token_urlsafe(24)
         self._port = 0
 
     @property
@@ -45,15 +48,19 @@ class EmbeddedRedis(EmbeddedServer):
     def _dump(self) -> Path:
         return self.folder / "dump.rdb"
 
-    def wait_until_ready(self) -> None:
-        super().wait_until_ready()
+    def wait_until_ready(self, stopped: threading.Event | None = None) -> None:
+        super().wait_until_ready(stopped)
         # Loaded by now. Left in place, it would bring old data back after a later crash.
         self._dump.unlink(missing_ok=True)
 
     def _configure(self) -> None:
         self._port = free_port()
         text = _CONFIG.format(
-            port=self._port, host=LOOPBACK, password=self._password, folder=self.folder
+            port=self._port,
+            host=LOOPBACK,
+            password=self._password,
+            folder=self.folder,
+            logged="no" if self._kept is None else "yes",
         )
         (self.folder / "redis.conf").write_text(text)
 
@@ -63,7 +70,7 @@ class EmbeddedRedis(EmbeddedServer):
             env=PLAIN_ENVIRONMENT,
             cwd=self.folder,
             output=self.log,
-            scratch=self.folder,
+            scratch=self.scratch,
         )
 
     def _answers(self) -> bool:
@@ -71,6 +78,9 @@ class EmbeddedRedis(EmbeddedServer):
 
     def _wipe(self) -> None:
         self._dump.unlink(missing_ok=True)
+        # What is logged: of version 7 and later, and of those before.
+        shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
+        (self.folder / "appendonly.aof").unlink(missing_ok=True)
 
 
 def answers_as_redis(port: int, password: str) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tiercel.compose.errors import ServiceStartError
+from tiercel.compose.errors import ServiceStartError, ServiceStoppedError
 from tiercel.compose.guard import GuardedProcess, Launch
 
 _ATTEMPTS = 3
@@ -19,13 +21,15 @@ _READY_TIMEOUT_S = 60.0
 _PROBE_INTERVAL_S = 0.02
 _STOP_GRACE_S = 60.0
 _LOG_LINES = 12
+# The file beside kept data with their password. It is written when they are whole.
+_WHOLE = "password"
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 class EmbeddedServer(ABC):
     """A private server process, gone with this process.
 
-    Loopback only, random password, data in a temporary folder.
+    Loopback only, random password, data in a temporary folder, or in one that is kept.
 
     Address and password are fixed when the server is first started and survive every restart, so
     that clients can reconnect. Not thread-safe: one thread starts and stops it.
@@ -33,7 +37,13 @@ class EmbeddedServer(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Path | None = None) -> None:
+        """``kept`` is a folder for the data, and of those that an earlier server left there.
+
+        Its password is theirs; its ports are new.
+        """
+        self._kept = kept
+        self._password = secrets.token_urlsafe(24)
         self._folder: Path | None = None
         self._process: GuardedProcess | None = None
         self._address_known = False
@@ -65,6 +75,11 @@ class EmbeddedServer(ABC):
         return self._folder
 
     @property
+    def scratch(self) -> Path | None:
+        """Return the folder if it goes with this process, however that ends."""
+        return self.folder if self._kept is None else None
+
+    @property
     def log(self) -> Path:
         return self.folder / "server.log"
 
@@ -92,15 +107,18 @@ class EmbeddedServer(ABC):
             return
         self.kill()
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"tiercel-{self.name.lower()}-"))
+            self._make_folder()
             self._configure()
         self._process = GuardedProcess(self._launch())
 
-    def wait_until_ready(self) -> None:
-        """Wait until it serves clients; raises ServiceStartError with the last log lines."""
+    def wait_until_ready(self, stopped: threading.Event | None = None) -> None:
+        """Wait until it serves clients; raises ServiceStartError with the last log lines.
+
+        Raises ServiceStoppedError once ``stopped`` is set.
+        """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                self._wait_once()
+                self._wait_once(stopped)
             except ServiceStartError:
                 taken = any(sign in self._log_tail().lower() for sign in _PORT_TAKEN)
                 self.kill()
@@ -109,6 +127,7 @@ class EmbeddedServer(ABC):
                 self._draw_again()
             else:
                 self._address_known = True
+                self._note_password()
                 return
 
     def _draw_again(self) -> None:
@@ -116,10 +135,43 @@ class EmbeddedServer(ABC):
 
         No client knows our address yet, so take another.
         """
-        self._wipe()
+        if self._kept_password() is None:
+            self._wipe()
         self.log.unlink(missing_ok=True)
         self._configure()
         self.launch()
+
+    def _make_folder(self) -> None:
+        if self._kept is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"tiercel-{self.name.lower()}-"))
+            return
+        self._kept.mkdir(mode=0o700, exist_ok=True)
+        self._folder = self._kept
+        self.log.unlink(missing_ok=True)
+        password = self._kept_password()
+        if password is None:
+            # A first start that was broken off may have left half of what it makes.
+            self._wipe()
+        else:
+            self._password = password
+
+    def _kept_password(self) -> str | None:
+        """The password of data that are whole; None where there are none."""
+        if self._kept is None:
+            return None
+        try:
+            return (self._kept / _WHOLE).read_text()
+        except FileNotFoundError:
+            return None
+
+    def _note_password(self) -> None:
+        if self._kept is None or self._kept_password() is not None:
+            return
+        new = self._kept / f"{_WHOLE}.new"
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self._password)
+        new.replace(self._kept / _WHOLE)
 
     def stop(self) -> None:
         """End it in an orderly way and keep its data for the next ``start``."""
@@ -151,9 +203,14 @@ class EmbeddedServer(ABC):
         self.start()
 
     def close(self) -> None:
-        """Kill it and remove its folder. Idempotent."""
+        """Kill it and remove its folder. Idempotent.
+
+        Where its data are kept, end it in order once it has served clients.
+        """
+        if self._kept is not None and self._address_known:
+            self.stop()
         self.kill()
-        if self._folder is not None:
+        if self._folder is not None and self._kept is None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -166,9 +223,11 @@ class EmbeddedServer(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wait_once(self) -> None:
+    def _wait_once(self, stopped: threading.Event | None) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while time.monotonic() < deadline:
+            if stopped is not None and stopped.is_set():
+                raise ServiceStoppedError(f"{self.name} was stopped while it started")
             if not self.running:
                 raise ServiceStartError(
                     f"{self.name} ended while it started; its last lines:\n{self._log_tail()}"

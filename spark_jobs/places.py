@@ -43,6 +43,11 @@ def place_of(error: BaseException) -> str:
     return f"{_shown(file, module)}:{line}"
 
 
+def is_users(module: str, file: str) -> bool:
+    """Return True for a module that is neither tiercel's nor a library's."""
+    return not _is_ours(module) and not _is_library(file)
+
+
 def user_traceback(error: BaseException) -> str:
     """Return the traceback of an error, its causes included, from the user's first line on.
 

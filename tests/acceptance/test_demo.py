@@ -1,6 +1,7 @@
 """The demo, on a smaller text: what it prints last is true."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,17 +16,27 @@ KEYS = [
 ]  # fmt: skip
 
 
-def demo(*options):
-    """Everything it printed, and the JSON object of the last line."""
+def demo(folder, *options):
+    """Everything it printed, and the JSON object of the last line.
+
+    Its note lies in ``folder``: it is the one demo there.
+    """
     command = [sys.executable, "-m", "tiercel", "demo", *options]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    finished = subprocess.run(
+        command,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout, json.loads(finished.stdout.splitlines()[-1])
 
 
 @pytest.mark.quick
-def test_with_faults_nothing_is_lost_and_only_poison_is_dead():
-    printed, result = demo("--repeat", "1")
+def test_with_faults_nothing_is_lost_and_only_poison_is_dead(tmp_path):
+    printed, result = demo(tmp_path, "--repeat", "1")
     assert list(result) == KEYS
     assert (result["lost"], result["undercounted"], result["dead_lettered"]) == (0, 0, 3)
     assert result["acked"] == result["published"] - 3
@@ -38,7 +49,7 @@ def test_without_faults_the_counts_are_exactly_those_of_the_text(tmp_path):
     text.write_text(
         "\n".join(f"line {n % 7} of the text, ünïcode and a number {n}" for n in range(3_000))
     )
-    printed, result = demo("--calm", "--text", str(text), "--repeat", "2")
+    printed, result = demo(tmp_path, "--calm", "--text", str(text), "--repeat", "2")
     assert (result["published"], result["acked"], result["dead_lettered"]) == (6_000, 6_000, 0)
     assert (result["lost"], result["undercounted"]) == (0, 0)
     assert re.search(r"counted twice somewhere\W+0\W", printed), printed

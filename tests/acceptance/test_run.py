@@ -3,79 +3,21 @@ publishes, and Ctrl-C.
 """
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.support.terminal import tiercel_run
+from tests.support.runs import SHOUT, Desk
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
-ROOT = Path(__file__).parents[2]
 
-TOPOLOGY = """
-from tiercel import BasicBolt, QueueSpout, TopologyBuilder
-
-
-class Shout(BasicBolt):
-    def execute(self, tup, collector):
-        print("heard", tup["line"])
-
-
-def topology():
-    builder = TopologyBuilder("shout")
-    builder.set_spout("lines", QueueSpout("lines", fields="line string"))
-    builder.set_bolt("shout", Shout()).shuffle_grouping("lines")
-    return builder.build()
-"""
-
-
-def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(folder)}
-
-
-def tiercel(folder: Path, *arguments: str) -> str:
-    """The output of a command that must succeed."""
-    command = [sys.executable, "-m", "tiercel", *arguments]
-    finished = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
-@contextmanager
-def running(folder: Path, log: Path):
-    (folder / "shout.py").write_text(TOPOLOGY)
-    with tiercel_run(
-        "shout:topology", folder=folder, log=log, environment=environment(folder)
-    ) as process:
-        wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
-        yield process
-
-
-def alive(marker: str) -> list[str]:
-    """Command lines of the processes whose environment names ``marker``."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and marker.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
+@pytest.fixture
+def desk(tmp_path) -> Desk:
+    desk = Desk(tmp_path)
+    desk.write("shout.py", SHOUT)
+    return desk
 
 
 @pytest.mark.parametrize(
@@ -86,29 +28,32 @@ def alive(marker: str) -> list[str]:
         pytest.param(None, id="tiercel kill"),
     ],
 )
-def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(tmp_path, number):
-    log = tmp_path / "log"
-    (tmp_path / "text").write_text("one\ntwo\n\nthree\n")
-    with running(tmp_path, log) as process:
-        assert "published 3 messages" in tiercel(tmp_path, "publish", "lines", "text")
-        wait_until(lambda: log.read_text().count("heard ") == 3, 300, "three lines to be heard")
-        (tmp_path / "bad").write_bytes(b"\xff\n")
-        tiercel(tmp_path, "publish", "lines", "bad")
+def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(desk, number):
+    desk.write("text", "one\ntwo\n\nthree\n")
+    (desk.folder / "bad").write_bytes(b"\xff\n")
+    with desk.run("shout:topology") as process:
+        published = desk.tiercel("publish", "lines", "text")
+        assert "published 3 messages" in published.stdout
+        assert published.stderr == (
+            f"tiercel: on the private servers of the run of shout (process {process.pid})\n"
+        )
+        wait_until(lambda: desk.log.count("heard ") == 3, 300, "three lines to be heard")
+        desk.tiercel("publish", "lines", "bad")
         wait_until(
-            lambda: "UTF-8" in tiercel(tmp_path, "dead-letters", "show", "lines"),
+            lambda: "UTF-8" in desk.tiercel("dead-letters", "show", "lines").stdout,
             30,
             "a dead letter",
         )
-        assert "lines" in tiercel(tmp_path, "depths")
-        assert "put 1 messages back" in tiercel(tmp_path, "dead-letters", "requeue", "lines")
+        assert "lines" in desk.tiercel("depths").stdout
+        assert "put 1 messages back" in desk.tiercel("dead-letters", "requeue", "lines").stdout
         if number is None:
-            assert "shout has ended" in tiercel(tmp_path, "kill", "shout")
+            assert "shout has ended" in desk.tiercel("kill", "shout").stdout
         else:
             process.send_signal(number)
         assert process.wait(30) == 0
-    wait_until(lambda: not alive(str(tmp_path)), 10, "every process to be gone")
-    records = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {"services_ready", "run_started", "spark_output"} <= {
+    desk.assert_nothing_is_left()
+    records = [json.loads(line) for line in desk.log.splitlines()]
+    assert {"services_ready", "data_ends", "run_started", "spark_output"} <= {
         record["event"] for record in records
     }
     assert not [record for record in records if record["level"] == "error"]

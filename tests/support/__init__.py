@@ -52,6 +52,7 @@ inbox_cluster  bolt tasks in threads of this process, in memory
 spout_worker   a spout worker on memory twins
 reasons        reasons of failures without the line that raised
 trace          the files that one message enters, from delivery to ack
+runs           ``tiercel run`` as a user types it, and what is left of it
 running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped
 ran            a topology that has run, without its processes

@@ -6,6 +6,10 @@ their time, and neither ``tiercel --help`` nor most of the commands need them.
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -87,8 +91,24 @@ def tiercel() -> None:
 def loaded(name: str) -> Any:
     """Import the file of a command, and return the command."""
     [file] = [file for file, lines in COMMANDS.items() if name in lines]
-    module = import_module(f"tiercel.workers.cli.{file}")
+    with _ended_by_signals():
+        module = import_module(f"tiercel.workers.cli.{file}")
     return get_group(module.commands).commands[name]
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, for nothing has begun; not by a traceback, and not when
+    a library has been imported to its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main() -> None:

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+from tiercel.compose.errors import ServiceStoppedError
 from tiercel.workers.cli.options import Level
 from tiercel.workers.config import Settings
 from tiercel.workers.demo.session import run_demo
 from tiercel.workers.signals import on_signals
+from tiercel.workers.terminal import say
 
 commands = typer.Typer()
 
@@ -34,4 +36,9 @@ def demo(
     settings = Settings.load(log_level=log_level).model_copy(
         update={"amqp": None, "redis": None, "management": None}
     )
-    sys.exit(run_demo(settings, text, repeat, stopped, calm=calm))
+    try:
+        code = run_demo(settings, text, repeat, stopped, calm=calm)
+    except ServiceStoppedError:
+        say("stopped")
+        code = 130
+    sys.exit(code)

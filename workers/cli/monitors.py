@@ -1,7 +1,7 @@
 """The commands that watch: ``depths``, ``top``, ``monitor``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine,
-if there is one.
+Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
+is one: of several, to those of ``--run``, or of the topology or queues that are named.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tiercel.workers.cli.options import Amqp, Management, Redis, found_settings
+from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.page.hosts import AllowedHosts
@@ -30,6 +30,15 @@ from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
+
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="a name that browsers and Prometheus may use for it, beside localhost; repeat it for"
+        " more",
+    ),
+]
 _WATCH_S = 1.0
 _FAILED = 1
 
@@ -54,14 +63,17 @@ def depths(  # noqa: PLR0913 - one parameter an option
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
+    run: Run = None,
 ) -> None:
     """Show how many messages wait, are being worked on, and are dead.
 
     And how long tiercel's own queues are.
     """
     limits = dict(_limit(each) for each in fail_above or ())
-    settings = found_settings(amqp=amqp, redis=redis, management=management).required("amqp")
     named = _named(queues or (), limits)
+    settings = found_settings(
+        run=run, queues=named, amqp=amqp, redis=redis, management=management
+    ).required("amqp")
     with _shown(as_json=as_json, watch=watch) as show:
         for survey in _surveys(settings, named, watch=watch):
             show(survey)
@@ -83,7 +95,9 @@ def top(
 
     In a pipe it shows them once.
     """
-    settings = found_settings(amqp=amqp, redis=redis, management=management).required("redis")
+    settings = found_settings(
+        topology=topology, amqp=amqp, redis=redis, management=management
+    ).required("redis")
 
     chosen = window_named(window)
     known = notes(settings.redis_urls[0], topology)
@@ -102,27 +116,19 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     host: Annotated[
         str, typer.Option(help="where to listen; from elsewhere it can be read without a token")
     ] = "127.0.0.1",
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=(
-                "a name that browsers and Prometheus may use for it, beside localhost; "
-                "repeat it for more"
-            ),
-        ),
-    ] = None,
+    allowed_host: AllowedHost = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8710,
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
+    run: Run = None,
 ) -> None:
     """Serve a web page about all topologies, and /metrics for Prometheus.
 
     What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is
     drawn and said here.
     """
-    settings = found_settings(amqp=amqp, redis=redis, management=management).required()
+    settings = found_settings(run=run, amqp=amqp, redis=redis, management=management).required()
     try:
         # NiceGUI is an extra, and takes a second.
         from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - may be missing

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from tiercel.workers.config import LogFormat, LogLevel, Settings
-from tiercel.workers.local.addresses import with_announced
+from tiercel.workers.local.choosing import with_run
 from tiercel.workers.logs import set_up_logging
+from tiercel.workers.terminal import say
 
 TopologyName = Annotated[
     str,
@@ -34,6 +36,14 @@ Conf = Annotated[
 Management = Annotated[
     str | None, typer.Option(help="RabbitMQ's HTTP API: http://host:15672  [TIERCEL_MANAGEMENT]")
 ]
+Run = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="TOPOLOGY",
+        help="the private servers of this tiercel run; needed if there are several",
+    ),
+]
 Log = Annotated[
     LogFormat | None, typer.Option(help="text, or json: one object per line  [TIERCEL_LOG]")
 ]
@@ -47,6 +57,21 @@ def load_settings(component: str, **given: Any) -> Settings:
     return settings
 
 
-def found_settings(**given: str | None) -> Settings:
-    """As ``load_settings``; if no server is named, those of a ``tiercel run`` on this machine."""
-    return with_announced(load_settings("tiercel", **given))
+def found_settings(
+    *,
+    run: str | None = None,
+    topology: str | None = None,
+    queues: Sequence[str] = (),
+    **given: str | None,
+) -> Settings:
+    """As ``load_settings``; if no server is named, those of a ``tiercel run`` on this machine.
+
+    Which one is said in a line: the one of this topology, or that has these queues, or the only
+    one; ``run`` names another. Raises UsageError if there are several.
+    """
+    settings, found = with_run(
+        load_settings("tiercel", **given), run=run, topology=topology, queues=queues
+    )
+    if found is not None:
+        say(f"tiercel: on the private servers of the run of {found}", err=True)
+    return settings

@@ -1,7 +1,7 @@
 """The commands about queues: ``publish``, ``dead-letters``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine,
-if there is one.
+Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
+is one: of several, to those of ``--run``, or of the topology that has the queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from tiercel.queues.publishing import dead_letters as letters
-from tiercel.workers.cli.options import Amqp, found_settings
+from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.cli.publishing import Envelopes, headers_of, publish_files
 from tiercel.workers.control.audit import log_action, this_user
 from tiercel.workers.errors import UsageError
@@ -67,10 +67,13 @@ def publish(  # noqa: PLR0913 - a command has its options
     priority: Priority = None,
     message_id_from: MessageIdFrom = None,
     amqp: Amqp = None,
+    run: Run = None,
 ) -> None:
     """Publish files into a queue or an exchange; the broker confirms each message."""
     queue, files = _place_and_files(places, exchange, routing_key)
-    settings = found_settings(amqp=amqp).required("amqp")
+    settings = found_settings(run=run, queues=[] if queue is None else [queue], amqp=amqp).required(
+        "amqp"
+    )
 
     envelopes = Envelopes(
         exchange=exchange or "",
@@ -88,9 +91,10 @@ def show(
     queue: QueueName,
     limit: Annotated[int, typer.Option(min=1, help="at most this many, the oldest")] = 20,
     amqp: Amqp = None,
+    run: Run = None,
 ) -> None:
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
-    settings = found_settings(amqp=amqp).required("amqp")
+    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     found = letters.show(settings.amqp or "", queue, limit)
     if not found:
@@ -104,9 +108,10 @@ def read(
     queue: QueueName,
     letter: Annotated[str, typer.Argument(metavar="ID", help="as show says it")],
     amqp: Amqp = None,
+    run: Run = None,
 ) -> None:
     """Show the body of one dead letter, at most 64 KiB of it; what is not text in hexadecimal."""
-    settings = found_settings(amqp=amqp).required("amqp")
+    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     found = letters.look_for(settings.amqp or "", queue, letter)
     if found is None:
@@ -128,9 +133,10 @@ def requeue(
         int | None, typer.Option(min=1, help="without --id: at most this many, the oldest")
     ] = None,
     amqp: Amqp = None,
+    run: Run = None,
 ) -> None:
     """Put dead letters back into their queue as if they were new."""
-    settings = found_settings(amqp=amqp).required("amqp")
+    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     url = settings.amqp or ""
     moved = (
@@ -146,9 +152,10 @@ def purge(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     amqp: Amqp = None,
+    run: Run = None,
 ) -> None:
     """Delete the dead letters of a queue for good."""
-    settings = found_settings(amqp=amqp).required("amqp")
+    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     if not yes:
         typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)

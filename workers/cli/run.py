@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from tiercel.compose.errors import ServiceStoppedError
+from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.cli.options import (
     Amqp,
     Level,
@@ -16,17 +20,38 @@ from tiercel.workers.cli.options import (
     TopologyName,
     load_settings,
 )
+from tiercel.workers.config import Settings
 from tiercel.workers.loading import load_for_spark
-from tiercel.workers.local.run import LocalRun, servers
+from tiercel.workers.local.private import servers
+from tiercel.workers.local.reload import ReloadingRun
+from tiercel.workers.local.run import LocalRun
+from tiercel.workers.local.stopping import say_when
 from tiercel.workers.signals import on_signals
 
 commands = typer.Typer()
+
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="keep the data of the private servers there, and go on with those of an earlier run;"
+        " otherwise they end with the run",
+    ),
+]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="start its processes anew when a file of its code changes")
+]
+# One of a run with --reload, which has the servers and says what happens.
+Generation = Annotated[bool, typer.Option("--generation", hidden=True)]
 
 
 @commands.command()
 def run(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
     *,
+    keep: Keep = None,
+    reload: Reload = False,
+    generation: Generation = False,
     amqp: Amqp = None,
     redis: Redis = None,
     master: Master = None,
@@ -34,14 +59,33 @@ def run(  # noqa: PLR0913 - one parameter an option
     log_level: Level = None,
 ) -> None:
     """Run a whole topology on this machine, with private servers where none are named."""
+    stopped = threading.Event()
+    on_signals(stopped.set)
     settings = load_settings(
         "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
     )
-
+    if generation:
+        _work(topology, load_for_spark(topology, settings.spout_tasks), settings, stopped)
+        return
+    say_when(stopped)
+    if reload:
+        # See ReloadingRun: it is the same for the code that is loaded here.
+        sys.dont_write_bytecode = True
     loaded = load_for_spark(topology, settings.spout_tasks)
-    stopped = threading.Event()
-    on_signals(stopped.set)
-    with servers(settings) as found, LocalRun(topology, loaded, found) as running:
+    try:
+        with servers(settings, loaded, keep=keep, stopped=stopped) as found:
+            if reload:
+                ReloadingRun(topology, loaded, found, stopped).run()
+            else:
+                _work(topology, loaded, found, stopped)
+    except ServiceStoppedError:
+        return
+
+
+def _work(name: str, topology: Topology, settings: Settings, stopped: threading.Event) -> None:
+    if stopped.is_set():
+        return
+    with LocalRun(name, topology, settings) as running:
         running.wait(stopped)
         if running.refused:
             sys.exit(2)

@@ -1,8 +1,8 @@
 """The commands about topologies that run: ``errors``, ``activate``, ``deactivate``,
 ``rebalance``, ``kill``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine,
-if there is one.
+Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
+is one: of several, to those of the topology.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.parallelism import parse_change
 from tiercel.workers.control.registry import names_of
 from tiercel.workers.control.steering import Steering
+from tiercel.workers.local.addresses import runs_here
 from tiercel.workers.monitoring.screen import error_table
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
@@ -54,7 +55,7 @@ def errors(
     redis: Redis = None,
 ) -> None:
     """Show the newest errors: which task of which bolt or spout, and why."""
-    settings = found_settings(redis=redis).required("redis")
+    settings = found_settings(topology=topology, redis=redis).required("redis")
     if traceback:
         show_tracebacks(settings.redis_urls[0], topology, limit)
         return
@@ -68,14 +69,16 @@ def errors(
 @commands.command()
 def activate(topology: Name, *, redis: Redis = None) -> None:
     """Let the spouts of a deactivated topology emit again."""
-    _steering(topology, found_settings(redis=redis), threading.Event()).turn(State.ACTIVE)
+    settings = found_settings(topology=topology, redis=redis)
+    _steering(topology, settings, threading.Event()).turn(State.ACTIVE)
     log_action("activate", topology, "ordered", this_user())
 
 
 @commands.command()
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
     """Stop the spouts of a topology from emitting; what is in flight goes on."""
-    _steering(topology, found_settings(redis=redis), threading.Event()).turn(State.DEACTIVATED)
+    settings = found_settings(topology=topology, redis=redis)
+    _steering(topology, settings, threading.Event()).turn(State.DEACTIVATED)
     log_action("deactivate", topology, "ordered", this_user())
 
 
@@ -104,7 +107,7 @@ def rebalance(
     """
     change = parse_change(parallelism or [])
     stopped = threading.Event()
-    steering = _steering(topology, found_settings(redis=redis), stopped)
+    steering = _steering(topology, found_settings(topology=topology, redis=redis), stopped)
     steering.check(change)
     on_signals(stopped.set)
     log_action("rebalance", topology, ", ".join(["ordered", *(parallelism or [])]), this_user())
@@ -129,8 +132,9 @@ def kill(
 
     Deactivates it, waits, and gives the rest back to the broker.
     """
-    settings = found_settings(redis=redis)
+    settings = found_settings(topology=topology, redis=redis)
     stopped = threading.Event()
+    private = _is_private(settings)
     steering = _steering(topology, settings, stopped)
     on_signals(stopped.set)
     log_action("kill", topology, "ordered", this_user())
@@ -138,11 +142,15 @@ def kill(
         ended = steering.kill(wait)
     except RedisUnavailableError:
         # The private servers of a tiercel run end with its topology.
-        if not settings.redis or found_settings(redis=redis).redis == settings.redis:
+        if not private or _is_private(settings):
             raise
         say(f"{topology} has ended, and its servers with it")
     else:
         raise typer.Exit(0 if ended else 1)
+
+
+def _is_private(settings: Settings) -> bool:
+    return settings.redis in [note.redis for note in runs_here()]
 
 
 def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:

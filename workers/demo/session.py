@@ -19,7 +19,8 @@ from tiercel.workers.demo.result import Result, show_result, show_words
 from tiercel.workers.demo.text import Text, load, with_poison
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.loading import load_topology
-from tiercel.workers.local.run import LocalRun, servers, spout_name
+from tiercel.workers.local.private import servers
+from tiercel.workers.local.run import LocalRun, spout_name
 from tiercel.workers.logs import set_up_logging
 from tiercel.workers.terminal import say
 
@@ -51,11 +52,12 @@ def run_demo(
             else f", 1 % of the sentences fail, {_POISON_LINES} lines are poison"
         )
     )
-    with servers(settings) as found:
+    topology = load_topology(name)
+    with servers(settings, topology, stopped=stopped) as found:
         console.print("RabbitMQ and Redis are ready; Spark starts while the text is published")
         observer = Observer(found)
         observer.reset()
-        with LocalRun(name, load_topology(name), found) as running:
+        with LocalRun(name, topology, found) as running:
             observer.publish(text, console)
             samples = _watch(console, running, observer, text, stopped, kill=not calm)
         if stopped.is_set():

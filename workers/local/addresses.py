@@ -1,68 +1,154 @@
-"""Lets ``tiercel publish``, ``depths`` and ``dead-letters`` find the private servers that ``tiercel
-run`` has started.
+"""Notes of the runs of this user on this machine: which topology, as which process, and on which
+private servers.
 
-The addresses lie, passwords included, in a file that only the user can read, for as long as the
-servers run. The file is in a folder that only the user can enter, for without XDG_RUNTIME_DIR it is
-in /tmp, where others could take its name first, or lay a link there to a file that they chose.
+The addresses lie in a note, passwords included, that only the user can read, for as long as the
+servers run. The notes are in a folder that only the user can enter, for without XDG_RUNTIME_DIR it
+is in /tmp, where others could take its name first, or lay a link there to a file that they chose.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tiercel.workers.config import Settings, runtime_folder
-from tiercel.workers.errors import ConfigError
+from tiercel.workers.errors import ConfigError, UsageError
 
-_NAME = "servers.json"
 _LONGEST = 64 * 1024
+_NAME = re.compile(r"run-[\w-]+\.json")
+_READABLE = 40
 
 
-@contextmanager
-def announced(settings: Settings) -> Iterator[None]:
-    """Make the addresses known to this user's other commands while the block runs.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunNote:
+    """A run, as the other commands know it."""
 
-    The latest announcement wins.
+    topology: str
+    # Those of the topology: a command that names one means this run.
+    queues: tuple[str, ...] = ()
+    pid: int
+    # When the process started, in ticks since the machine did: numbers of processes come again.
+    started: int
+    # False: it is on servers that were named to it.
+    private: bool = True
+    # Its private servers, passwords included; None while they are not ready.
+    amqp: str | None = field(default=None, repr=False)
+    redis: str | None = field(default=None, repr=False)
+    management: str | None = field(default=None, repr=False)
 
-    Raises ConfigError if the folder cannot be this user's alone.
-    """
-    content = json.dumps(
-        {
-            "pid": os.getpid(),
-            "amqp": settings.amqp,
-            "redis": settings.redis,
-            "management": settings.management,
-        }
-    )
-    with _folder(make=True) as folder:
-        _write(folder, content)
+    def __str__(self) -> str:
+        return f"{self.topology} (process {self.pid})"
+
+    @property
+    def lives(self) -> bool:
+        return _started(self.pid) == self.started
+
+
+class Claim:
+    """The right to run a topology, held by this process."""
+
+    def __init__(self, folder: int, file: str, note: RunNote) -> None:
+        self._folder = folder
+        self._file = file
+        self._note = note
+
+    @property
+    def path(self) -> Path:
+        """The file with the addresses."""
+        return _place() / self._file
+
+    @contextmanager
+    def announced(self, settings: Settings) -> Iterator[None]:
+        """Make the addresses known to this user's other commands while the block runs."""
+        _write(
+            self._folder,
+            self._file,
+            replace(
+                self._note,
+                amqp=settings.amqp,
+                redis=settings.redis,
+                management=settings.management,
+            ),
+        )
         try:
             yield
         finally:
-            with suppress(OSError, ValueError):
-                if _read(folder)["pid"] == os.getpid():
-                    os.unlink(_NAME, dir_fd=folder)
+            _write(self._folder, self._file, self._note)
 
 
-def with_announced(settings: Settings) -> Settings:
-    """Return the settings, with the private servers' addresses if none are given and servers run.
+@contextmanager
+def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterator[Claim]:
+    """Be the one run of this topology on this machine, while the block runs.
 
-    A note in a folder that is not this user's alone is passed over.
+    ``at`` says on which servers; empty: on private ones. Raises UsageError if there is one already,
+    ConfigError if the folder cannot be this user's alone.
     """
-    if settings.amqp or settings.redis:
-        return settings
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", topology)[:_READABLE]
+    digest = hashlib.sha256(f"{topology}\0{at}".encode()).hexdigest()[:12]
+    file = f"run-{readable}-{digest}.json"
+    note = RunNote(
+        topology=topology,
+        queues=queues,
+        pid=os.getpid(),
+        started=_started(os.getpid()) or 0,
+        private=not at,
+    )
+    with _folder(make=True) as folder:
+        # Until it is closed, and for no longer than two runs need to see each other.
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        other = _read(folder, file)
+        if other is not None and other.lives:
+            raise UsageError(
+                f"{topology} runs here already, as process {other.pid}: end that first, by Ctrl-C "
+                f"there or tiercel kill {topology}"
+            )
+        _write(folder, file, note)
+        fcntl.flock(folder, fcntl.LOCK_UN)
+        try:
+            yield Claim(folder, file, note)
+        finally:
+            with suppress(OSError):
+                os.unlink(file, dir_fd=folder)
+
+
+def runs_here() -> list[RunNote]:
+    """Return the runs that live, in the order of their topologies' names.
+
+    Notes in a folder that is not this user's alone are passed over.
+    """
     try:
         with _folder(make=False) as folder:
-            found = _read(folder)
-        os.kill(found["pid"], 0)
-        return settings.with_services(found["amqp"], found["redis"], found["management"])
-    except (ConfigError, OSError, ValueError, KeyError, TypeError):
-        return settings
+            names = os.listdir(folder)  # noqa: PTH208 - not by its name
+            found = [_read(folder, name) for name in names if _NAME.fullmatch(name)]
+    except (ConfigError, OSError):
+        return []
+    return sorted(
+        (note for note in found if note is not None and note.lives),
+        key=lambda note: (note.topology, note.pid),
+    )
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process started; None if there is none of this number."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, *rest = status.rpartition(")")[2].split()
+    return None if state == "Z" else int(rest[18])
+
+
+def _place() -> Path:
+    return runtime_folder() / f"tiercel-{os.getuid()}"
 
 
 @contextmanager
@@ -71,7 +157,7 @@ def _folder(*, make: bool) -> Iterator[int]:
 
     What is done through it stays in it, whatever happens to its name meanwhile.
     """
-    path = runtime_folder() / f"tiercel-{os.getuid()}"
+    path = _place()
     try:
         if make:
             with suppress(FileExistsError):
@@ -95,26 +181,42 @@ def _unusable(path: Path) -> ConfigError:
     )
 
 
-def _write(folder: int, content: str) -> None:
-    temporary = f"{_NAME}.{os.getpid()}"
+def _write(folder: int, file: str, note: RunNote) -> None:
+    temporary = f"{file}.{os.getpid()}"
     # Left by a process that had our number and was killed while it wrote.
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "w") as file:
-        file.write(content)
-    os.replace(temporary, _NAME, src_dir_fd=folder, dst_dir_fd=folder)
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "w") as opened:
+        json.dump(asdict(note), opened)
+    os.replace(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _read(folder: int) -> dict[str, Any]:
-    """Return the note. Raises OSError, ValueError, also if it is no plain file of this user's."""
+def _read(folder: int, file: str) -> RunNote | None:
+    """Return the note; None if there is none, or if it is no plain file of this user's alone."""
     # Without O_NONBLOCK a pipe of this name would be waited for.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(_NAME, flags, dir_fd=folder)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise ValueError(f"{_NAME} is no file of this user's alone")
-        note = json.loads(file.read(_LONGEST))
-    if not isinstance(note, dict):
-        raise TypeError(f"{_NAME} holds no addresses")
+    try:
+        with os.fdopen(os.open(file, flags, dir_fd=folder)) as opened:
+            found = os.fstat(opened.fileno())
+            alone = found.st_uid == os.getuid() and not found.st_mode & 0o077
+            if not stat.S_ISREG(found.st_mode) or not alone:
+                return None
+            return _note(json.loads(opened.read(_LONGEST)))
+    except (OSError, LookupError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _note(said: Any) -> RunNote:
+    """Raises TypeError, LookupError for what is no note."""
+    texts = (said["topology"], *said["queues"])
+    note = RunNote(**{**said, "queues": texts[1:]})
+    addresses = (note.amqp, note.redis, note.management)
+    if (
+        not all(isinstance(text, str) for text in texts)
+        or not all(isinstance(number, int) for number in (note.pid, note.started))
+        or not all(isinstance(address, str | None) for address in addresses)
+        or not isinstance(note.private, bool)
+    ):
+        raise TypeError("it holds something else than a run")
     return note

@@ -1,62 +1,23 @@
-"""A whole topology on one machine: a process per spout task, and the driver.
-
-With private servers where none are named.
-"""
+"""A whole topology on one machine: a process per spout task, and the driver."""
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
 from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.compose.embedded import EmbeddedServices
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, python_path
-from tiercel.workers.errors import ConfigError
-from tiercel.workers.local import addresses
 from tiercel.workers.local.progress import Progress
 from tiercel.workers.processes import Child, Supervisor
-
-log = logging.getLogger(__name__)
 
 _PROGRESS_S = 10.0
 # For what a worker does after its own grace time: give messages back, close connections.
 _EXTRA_GRACE = timedelta(seconds=5)
-
-
-@contextmanager
-def servers(settings: Settings) -> Iterator[Settings]:
-    """Yield the settings with the addresses of both servers.
-
-    Those that are given, or private ones that end with the block.
-    """
-    if settings.amqp and settings.redis:
-        yield settings
-    elif settings.amqp or settings.redis:
-        missing = "--redis (or TIERCEL_REDIS)" if settings.amqp else "--amqp (or TIERCEL_AMQP)"
-        raise ConfigError(
-            f"only one of the two servers is named: give {missing} too, or neither for private ones"
-        )
-    else:
-        log.info(
-            "starting a private RabbitMQ and a private Redis", extra={"event": "services_starting"}
-        )
-        with EmbeddedServices() as services:
-            found = settings.with_services(
-                services.amqp_url, services.redis_url, services.management_url
-            )
-            with addresses.announced(found):
-                log.info(
-                    "both servers are ready; Ctrl-C ends them", extra={"event": "services_ready"}
-                )
-                yield found
 
 
 class LocalRun:

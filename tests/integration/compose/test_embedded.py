@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pika
@@ -16,7 +18,7 @@ from tests.support.broker import plain_channel, restart_in_order
 from tests.support.waiting import wait_until
 from tiercel.compose import install, rabbitmq, redis_server
 from tiercel.compose.embedded import EmbeddedServices
-from tiercel.compose.errors import ServiceMissingError, ServiceStartError
+from tiercel.compose.errors import ServiceMissingError, ServiceStartError, ServiceStoppedError
 from tiercel.compose.ports import free_port
 from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
 from tiercel.compose.redis_server import EmbeddedRedis
@@ -211,3 +213,56 @@ def test_a_missing_program_is_one_line_that_says_what_to_install(monkeypatch) ->
         match=r"^redis-server not found; install with: sudo apt-get install redis-server$",
     ):
         install.install_missing("redis-server")
+
+
+@pytest.mark.rest
+def test_kept_data_outlive_their_servers_however_these_end(tmp_path: Path) -> None:
+    with EmbeddedServices(tmp_path) as services:
+        with Publisher(services.amqp_url) as publisher:
+            with plain_channel(services.amqp_url) as channel:
+                channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+            publisher.publish("q", [b"in order"])
+        with Redis.from_url(services.redis_url) as client:
+            client.set("key", "in order")
+    services = EmbeddedServices(tmp_path).start()
+    with Redis.from_url(services.redis_url) as client:
+        assert client.get("key") == b"in order"
+        client.set("key", "in a crash")
+        wait_until(
+            lambda: (
+                client.info("persistence")["aof_pending_bio_fsync"] == 0
+                and client.info("persistence")["aof_buffer_length"] == 0
+            ),
+            10,
+            "the log to be on the disk",
+        )
+    with Publisher(services.amqp_url) as publisher:
+        publisher.publish("q", [b"in a crash"])
+    services.rabbitmq.kill()
+    services.redis.kill()
+    with EmbeddedServices(tmp_path) as later:
+        with Redis.from_url(later.redis_url) as client:
+            assert client.get("key") == b"in a crash"
+        with pika.BlockingConnection(pika.URLParameters(later.amqp_url)) as connection:
+            channel = connection.channel()
+            bodies = [channel.basic_get("q", auto_ack=True)[2] for _ in range(2)]
+    assert sorted(bodies) == [b"in a crash", b"in order"]
+    assert (tmp_path / "rabbitmq").stat().st_mode & 0o777 == 0o700
+    for password in tmp_path.glob("*/password"):
+        assert password.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_start_is_broken_off_at_once_and_the_next_one_begins_with_whole_data(
+    tmp_path: Path,
+) -> None:
+    stopped = threading.Event()
+    threading.Timer(1, stopped.set).start()
+    began = time.monotonic()
+    with pytest.raises(ServiceStoppedError), EmbeddedServices(tmp_path, stopped):
+        pass
+    assert time.monotonic() - began < 2
+    wait_until(lambda: not processes_with(str(tmp_path)), 10, "no process is left")
+    # The broker makes its user when it begins; a folder where it had begun, but not made it, would
+    # refuse every login.
+    with EmbeddedServices(tmp_path) as services, plain_channel(services.amqp_url) as channel:
+        channel.queue_declare("q", durable=True)

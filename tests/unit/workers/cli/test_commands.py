@@ -1,5 +1,6 @@
 """The commands are known without their files, which are imported when they are called."""
 
+import signal
 import subprocess
 import sys
 
@@ -45,3 +46,19 @@ def test_a_command_that_there_is_not_is_named_with_one_that_is_alike():
     result = CliRunner().invoke(app, ["kil"])
     assert result.exit_code == 2
     assert "Did you mean 'kill'?" in result.output
+
+
+def test_while_the_libraries_of_a_command_are_imported_ctrl_c_ends_it_at_once():
+    program = (
+        "import time\n"
+        "from tiercel.workers.cli import app\n"
+        "app.import_module = lambda name: (print(name, flush=True), time.sleep(60))\n"
+        "app.loaded('run')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "tiercel.workers.cli.run\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=10)
+    assert (process.returncode, said) == (-signal.SIGINT, "")

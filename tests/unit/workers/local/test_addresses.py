@@ -1,4 +1,4 @@
-"""The notes of private servers: found by their user's commands, and not by other users."""
+"""The notes of runs: one run per topology, found by their user's commands, and not by others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from tiercel.workers.config import Settings
-from tiercel.workers.errors import ConfigError
-from tiercel.workers.local.addresses import announced, with_announced
+from tiercel.workers.errors import ConfigError, UsageError
+from tiercel.workers.local.addresses import RunNote, claimed, runs_here
 
 ROOT = Path(__file__).parents[4]
 GIVEN = Settings(
@@ -21,19 +22,16 @@ GIVEN = Settings(
     redis="redis://:p@127.0.0.1:1/0",
     management="http://u:p@127.0.0.1:2",
 )
-NOTHING = Settings()
-OTHER = json.dumps(
-    {"pid": os.getpid(), "amqp": "amqp://evil/", "redis": "redis://evil/", "management": None}
-)
-ANNOUNCE = f"""
-from tiercel.workers.local.addresses import announced
-from tiercel.workers.config import Settings
-from tiercel.workers.errors import ConfigError
+CLAIM = """
+import sys
+from tiercel.workers.errors import WorkersError
+from tiercel.workers.local.addresses import claimed
 
 try:
-    with announced(Settings(amqp={GIVEN.amqp!r}, redis={GIVEN.redis!r})):
-        print("announced")
-except ConfigError as error:
+    with claimed("orders"):
+        print("claimed", flush=True)
+        sys.stdin.read()
+except WorkersError as error:
     print(error)
 """
 VICTIM = 12345
@@ -47,96 +45,167 @@ def place(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path / f"tiercel-{os.getuid()}"
 
 
+def this_process(topology: str = "orders") -> RunNote:
+    """A note as this process would write it."""
+    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return RunNote(
+        topology=topology,
+        pid=os.getpid(),
+        started=int(ticks),
+        amqp="amqp://evil/",
+        redis="redis://evil/",
+    )
+
+
+def lay(place: Path, text: str, name: str = "run-orders-0.json") -> Path:
+    """Put a note there."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    note = place / name
+    note.write_text(text)
+    note.chmod(0o600)
+    return note
+
+
+def laid(note: RunNote) -> str:
+    return json.dumps(asdict(note))
+
+
 def test_a_note_is_found_while_the_servers_run_and_gone_afterwards(place: Path):
-    with announced(GIVEN):
-        assert with_announced(NOTHING) == GIVEN
-        assert stat.S_IMODE(place.stat().st_mode) == 0o700
-        [note] = place.iterdir()
-        assert stat.S_IMODE(note.stat().st_mode) == 0o600
-    assert with_announced(NOTHING) == NOTHING
+    with claimed("orders", ("new", "done")) as claim:
+        [note] = runs_here()
+        assert (note.topology, note.queues, note.pid) == ("orders", ("new", "done"), os.getpid())
+        assert (note.amqp, note.redis, note.management) == (None, None, None)
+        with claim.announced(GIVEN):
+            [note] = runs_here()
+            assert (note.amqp, note.redis) == (GIVEN.amqp, GIVEN.redis)
+            assert note.management == GIVEN.management
+            assert stat.S_IMODE(place.stat().st_mode) == 0o700
+            assert list(place.iterdir()) == [claim.path]
+            assert stat.S_IMODE(claim.path.stat().st_mode) == 0o600
+        [note] = runs_here()
+        assert note.amqp is None
+    assert runs_here() == []
     assert list(place.iterdir()) == []
 
 
-def test_addresses_that_are_given_go_before_a_note():
-    other = Settings(amqp="amqp://u:p@elsewhere/")
-    with announced(GIVEN):
-        assert with_announced(other) is other
+def test_no_password_of_a_note_is_shown(place: Path):
+    with claimed("orders") as claim, claim.announced(GIVEN):
+        assert ":p@" not in repr(runs_here()) + str(runs_here()[0])
 
 
-def test_the_latest_announcement_wins_and_its_end_leaves_no_other_one():
-    later = Settings(amqp="amqp://u:p@127.0.0.1:9/", redis="redis://:p@127.0.0.1:9/0")
-    with announced(GIVEN):
-        with announced(later):
-            assert with_announced(NOTHING) == later
-        assert with_announced(NOTHING) == NOTHING
+def test_runs_of_several_topologies_live_side_by_side():
+    with claimed("orders"), claimed("Füße / ../x"), claimed("Füße / ../y"):
+        assert [note.topology for note in runs_here()] == ["Füße / ../x", "Füße / ../y", "orders"]
+    assert runs_here() == []
 
 
-def test_a_note_of_a_process_that_is_gone_is_passed_over(place: Path):
-    with subprocess.Popen(["true"]) as ended:
-        ended.wait()
-    place.mkdir(mode=0o700)
-    note = place / "servers.json"
-    note.write_text(json.dumps({**json.loads(OTHER), "pid": ended.pid}))
-    note.chmod(0o600)
-    assert with_announced(NOTHING) == NOTHING
+def another_run() -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", CLAIM],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_second_run_of_a_topology_is_refused_with_the_first_ones_pid():
+    with another_run() as first:
+        assert first.stdout.readline() == "claimed\n"
+        with pytest.raises(UsageError) as raised, claimed("orders"):
+            pass
+        assert f"orders runs here already, as process {first.pid}:" in str(raised.value)
+        with claimed("orders", at="redis://elsewhere/0"):
+            pass
+        first.kill()
+        first.wait()
+        # Its note is still there, and says nothing any more.
+        with claimed("orders"):
+            assert [note.pid for note in runs_here()] == [os.getpid()]
+
+
+def test_of_many_that_begin_at_once_one_runs():
+    runs = [another_run() for _ in range(4)]
+    said = [run.stdout.readline() for run in runs]
+    for run in runs:
+        run.kill()
+        run.communicate()
+    assert said.count("claimed\n") == 1
+    assert sum("runs here already" in line for line in said) == 3
+
+
+@pytest.mark.parametrize("change", [{"pid": 1}, {"started": 1}], ids=["another", "an older"])
+def test_a_note_of_a_process_that_is_gone_is_passed_over(place: Path, change: dict[str, int]):
+    lay(place, laid(replace(this_process(), **change)))
+    assert runs_here() == []
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '"words"', '{"pid": "x"}', "{" * 100_000, OTHER[:-1]],
-    ids=["empty", "a list", "nothing", "words", "a pid that is none", "braces", "cut off"],
-)
+    [
+        "",
+        "[]",
+        "{}",
+        '"words"',
+        '{"pid": "x"}',
+        "{" * 100_000,
+        laid(this_process())[:-1],
+        laid(replace(this_process(), topology=5)),
+        laid(replace(this_process(), queues=(5,))),
+        laid(replace(this_process(), amqp=5)),
+        laid(this_process())[:-1] + ', "more": 1}',
+    ],
+    ids=[
+        "empty", "a list", "nothing", "words", "a pid that is none", "braces", "cut off",
+        "a number for a name", "a number for a queue", "a number for an address", "more",
+    ],
+)  # fmt: skip
 def test_a_note_that_is_none_is_passed_over_and_written_anew(place: Path, text: str):
-    place.mkdir(mode=0o700)
-    note = place / "servers.json"
-    note.write_text(text)
-    note.chmod(0o600)
-    assert with_announced(NOTHING) == NOTHING
-    with announced(GIVEN):
-        assert with_announced(NOTHING) == GIVEN
+    with claimed("orders") as claim:
+        file = claim.path.name
+    lay(place, text, file)
+    assert runs_here() == []
+    with claimed("orders"):
+        assert [note.topology for note in runs_here()] == ["orders"]
 
 
 def test_a_link_in_place_of_the_note_is_not_followed(place: Path, tmp_path: Path):
-    target = tmp_path / "download.json"
-    target.write_text(OTHER)
-    target.chmod(0o600)
-    place.mkdir(mode=0o700)
-    (place / "servers.json").symlink_to(target)
-    assert with_announced(NOTHING) == NOTHING
-    with announced(GIVEN):
-        assert with_announced(NOTHING) == GIVEN
-    assert target.read_text() == OTHER
+    with claimed("orders") as claim:
+        file = claim.path
+    target = lay(tmp_path, laid(this_process()), "download.json")
+    file.symlink_to(target)
+    assert runs_here() == []
+    with claimed("orders"):
+        assert [note.redis for note in runs_here()] == [None]
+    assert target.read_text() == laid(this_process())
 
 
 def test_a_pipe_in_place_of_the_note_is_not_waited_for(place: Path):
     place.mkdir(mode=0o700)
-    os.mkfifo(place / "servers.json", 0o600)
-    assert with_announced(NOTHING) == NOTHING
+    os.mkfifo(place / "run-orders-0.json", 0o600)
+    assert runs_here() == []
 
 
 def squat_with_a_link(place: Path) -> None:
     elsewhere = place.with_name("elsewhere")
-    elsewhere.mkdir(mode=0o700)
-    (elsewhere / "servers.json").write_text(OTHER)
+    lay(elsewhere, laid(this_process()))
     place.symlink_to(elsewhere)
 
 
 def squat_with_a_file(place: Path) -> None:
-    place.write_text(OTHER)
+    place.write_text(laid(this_process()))
 
 
 def squat_with_an_open_folder(place: Path) -> None:
-    place.mkdir(mode=0o777)
+    lay(place, laid(this_process()))
     place.chmod(0o777)
-    (place / "servers.json").write_text(OTHER)
-    (place / "servers.json").chmod(0o600)
 
 
 @pytest.mark.parametrize("squat", [squat_with_a_link, squat_with_a_file, squat_with_an_open_folder])
 def test_what_is_no_folder_of_the_users_alone_is_one_line_and_not_believed(place: Path, squat):
     squat(place)
-    assert with_announced(NOTHING) == NOTHING
-    with pytest.raises(ConfigError) as raised, announced(GIVEN):
+    assert runs_here() == []
+    with pytest.raises(ConfigError) as raised, claimed("orders"):
         pass
     assert str(place) in str(raised.value)
     assert "XDG_RUNTIME_DIR" in str(raised.value)
@@ -156,7 +225,7 @@ def test_another_user_who_takes_the_name_first_gets_nothing(
         shared.chmod(0o1777)
         place = shared / f"tiercel-{VICTIM}"
         as_user(STRANGER, ["sh", "-c", taken.format(place)])
-        said = announce_as_victim(shared)
+        said = claim_as_victim(shared)
         assert said.startswith(f"{place} must be a folder")
         assert said.count("\n") == 1
         if place.is_dir() and not place.is_symlink():
@@ -169,20 +238,21 @@ def as_user(user: int, command: list[str]) -> None:
     subprocess.run(command, check=True, user=user, group=user, extra_groups=[])
 
 
-def announce_as_victim(temporary: Path) -> str:
-    """Return what another user's announcement says.
+def claim_as_victim(temporary: Path) -> str:
+    """Return what another user's claim says.
 
     It has imported all that it needs while it was still this one.
     """
     become = (
         f"import os; os.setgroups([]); os.setresgid(*[{VICTIM}] * 3); os.setresuid(*[{VICTIM}] * 3)"
     )
-    script = f"import tiercel.workers.local.addresses\n{become}\n{ANNOUNCE}"
+    script = f"import tiercel.workers.local.addresses\n{become}\n{CLAIM}"
     environment = {**os.environ, "TMPDIR": str(temporary)}
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT,
         env=environment,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,

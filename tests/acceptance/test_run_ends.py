@@ -1,0 +1,81 @@
+"""Ctrl-C at any moment of ``tiercel run``: a line within a second, a clean end, nothing left."""
+
+import signal
+import time
+
+import pytest
+
+from tests.support.children import spark_jvms
+from tests.support.runs import SHOUT, Desk
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def desk(tmp_path) -> Desk:
+    desk = Desk(tmp_path)
+    desk.write("shout.py", SHOUT)
+    desk.write("text", "".join(f"line {n}\n" for n in range(2_000)))
+    return desk
+
+
+def interrupt(desk: Desk, process) -> None:
+    """Press Ctrl-C, and see what a user sees."""
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    wait_until(lambda: '"stopping"' in desk.log, 30, "an answer")
+    assert time.monotonic() - sent < 1
+    assert process.wait(60) == 0
+    desk.assert_nothing_is_left()
+    assert not [line for line in desk.log.splitlines() if "Traceback" in line]
+
+
+def test_while_the_servers_start(desk):
+    with desk.run("shout:topology", until="services_starting") as process:
+        began = time.monotonic()
+        interrupt(desk, process)
+        assert time.monotonic() - began < 5
+        assert not desk.events("services_ready")
+
+
+def test_when_the_servers_are_ready(desk):
+    with desk.run("shout:topology", until="services_ready") as process:
+        interrupt(desk, process)
+
+
+def test_while_spark_starts(desk):
+    with desk.run("shout:topology", until="services_ready") as process:
+        wait_until(lambda: spark_jvms(process.pid), 60, "Spark's JVM")
+        interrupt(desk, process)
+        assert not desk.events("run_started")
+
+
+def test_when_the_run_begins(desk):
+    with desk.run("shout:topology") as process:
+        interrupt(desk, process)
+
+
+def test_in_the_middle_of_the_work(desk):
+    with desk.run("shout:topology") as process:
+        desk.tiercel("publish", "lines", "text")
+        wait_until(lambda: desk.log.count("heard ") > 100, 300, "the work to go on")
+        interrupt(desk, process)
+
+
+def test_with_data_that_are_kept_while_the_servers_start(desk):
+    with desk.run("shout:topology", "--keep", "data", until="services_starting") as process:
+        interrupt(desk, process)
+    with desk.run("shout:topology", "--keep", "data", until="services_ready") as process:
+        desk.tiercel("publish", "lines", "text")
+        interrupt(desk, process)
+
+
+def test_a_second_one_ends_it_at_once(desk):
+    with desk.run("shout:topology") as process:
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: '"stopping"' in desk.log, 30, "an answer")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(2) == -signal.SIGINT
+        wait_until(lambda: not desk.alive(), 10, "every process to be gone")

@@ -1,0 +1,107 @@
+"""Commands without an address ask the private servers of a run, and say of which."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tiercel.workers.config import Settings
+from tiercel.workers.local.addresses import claimed
+
+
+@pytest.fixture
+def tiercel(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("AMQP", "REDIS", "MANAGEMENT"):
+        monkeypatch.delenv(f"TIERCEL_{name}", raising=False)
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tiercel", *arguments],
+            env={**os.environ, **environment},
+            input="one\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def orders(tiercel, amqp_url, redis_url) -> Iterator[str]:
+    found = Settings(amqp=amqp_url, redis=redis_url)
+    with claimed("orders", ("private-runs",)) as claim, claim.announced(found):
+        yield f"tiercel: on the private servers of the run of orders (process {os.getpid()})\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("publish", "private-runs", "-"),
+        ("dead-letters", "show", "private-runs"),
+        ("dead-letters", "requeue", "private-runs"),
+        ("dead-letters", "purge", "private-runs", "--yes"),
+        ("depths", "private-runs"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_command_about_queues_says_whose_servers_it_asks(tiercel, orders, command):
+    tiercel("publish", "private-runs", "-")
+    ended = tiercel(*command)
+    assert ended.returncode == 0, ended.stderr
+    assert orders in ended.stderr
+    assert orders not in ended.stdout
+
+
+@pytest.mark.parametrize("command", ["errors", "activate", "kill", "rebalance", "top"])
+def test_a_command_about_topologies_says_whose_servers_it_asks(tiercel, orders, command):
+    ended = tiercel(command, "no-such-topology")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(orders)
+
+
+def test_of_several_runs_the_one_is_asked_that_has_the_queue(tiercel, orders):
+    with (
+        claimed("letters", ("post",)) as claim,
+        claim.announced(Settings(amqp="amqp://u:p@127.0.0.1:1/", redis="redis://:p@127.0.0.1:1/0")),
+    ):
+        unsure = tiercel("depths")
+        assert unsure.returncode == 2
+        assert "letters (process " in unsure.stderr
+        assert "orders (process " in unsure.stderr
+        assert orders in tiercel("publish", "private-runs", "-").stderr
+        assert orders in tiercel("depths", "--run", "orders").stderr
+        assert "run of letters" in tiercel("errors", "letters").stderr
+
+
+def test_a_server_that_is_named_is_asked_and_nothing_is_said(tiercel, orders, amqp_url):
+    ended = tiercel("publish", "private-runs", "-", TIERCEL_AMQP=amqp_url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_run_that_is_there_refuses_a_second_one_before_it_starts_anything(tiercel):
+    with claimed("reliable-sentences"):
+        ended = tiercel("run", "tiercel.examples.reliable_sentences:topology")
+    assert ended.returncode == 2
+    assert f"runs here already, as process {os.getpid()}" in ended.stderr
+    assert "starting" not in ended.stderr
+
+
+def test_nothing_is_kept_of_servers_that_are_named(tiercel, tmp_path, amqp_url, redis_url):
+    ended = tiercel(
+        "run",
+        "tiercel.examples.reliable_sentences:topology",
+        "--keep",
+        str(tmp_path / "data"),
+        TIERCEL_AMQP=amqp_url,
+        TIERCEL_REDIS=redis_url,
+    )
+    assert ended.returncode == 2
+    assert "both servers are named" in ended.stderr
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,119 @@
+"""A run whose processes are started anew when the topology's code has changed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.config import Settings, child_environment
+from tiercel.workers.loading import module_of
+from tiercel.workers.local.changes import Changes
+from tiercel.workers.local.outline import Outline, files_of
+from tiercel.workers.processes import Child, Supervisor
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.3
+_LOADS_WITHIN_S = 60.0
+# A run stops its own processes, each with its grace time, and then ends.
+_EXTRA_GRACE = timedelta(seconds=15)
+
+
+class ReloadingRun:
+    """One ``tiercel run`` after the other on the same servers, each with the code as it is then.
+
+    Each is a process of its own: what Python has imported stays as it was.
+    """
+
+    def __init__(
+        self, name: str, topology: Topology, settings: Settings, stopped: threading.Event
+    ) -> None:
+        """``name`` is what ``load_topology`` has understood, in this process."""
+        self._name = name
+        self._topology = topology.name
+        self._grace = timedelta(seconds=topology.config.shutdown_grace_secs) + _EXTRA_GRACE
+        # Caches of code know a file by its size and its second: two changes within one are alike.
+        self._environment = {**settings.as_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
+        self._stopped = stopped
+        self._changes = Changes(files_of(name))
+        self._beside = Path(sys.modules[module_of(name)].__file__ or ".").absolute().parent
+
+    def run(self) -> None:
+        """Work until ``stopped`` is set, or until the topology was killed."""
+        goes_on = True
+        while goes_on:
+            with Supervisor(self._grace) as supervisor:
+                argv = [sys.executable, "-m", "tiercel", "run", self._name, "--generation"]
+                child = supervisor.start(Child("run", argv, self._environment))
+                goes_on = self._wait_for_new_code(child)
+
+    def _wait_for_new_code(self, child: Child) -> bool:
+        """Return when other code is there that can be started; False if all is over."""
+        said = False
+        while not self._stopped.wait(_LOOK_S):
+            if child.exit_code == 0:
+                return False
+            if child.exit_code is not None and not said:
+                said = True
+                log.warning(
+                    "%s cannot run with this code: the reason stands above; waiting for a change",
+                    self._topology,
+                    extra={"event": "code_refused"},
+                )
+            changed = self._changes.look()
+            if changed and self._may_start(changed, child):
+                return True
+        return False
+
+    def _may_start(self, changed: Sequence[Path], child: Child) -> bool:
+        outline = self._look_at_code()
+        error = outline.error
+        if not error and outline.topology != self._topology:
+            error = (
+                f"{self._name} is the topology {outline.topology} now, and no longer "
+                f"{self._topology}: end this run and start another"
+            )
+        if error:
+            # What it lacks may be mended in a file that was never imported.
+            self._changes.also(self._beside.glob("*.py"))
+            log.warning(
+                "%s; %s",
+                error,
+                "the old code goes on" if child.exit_code is None else "waiting for a change",
+                extra={"event": "code_refused"},
+            )
+            return False
+        self._changes.follow(outline.files)
+        log.info(
+            "%s changed: starting %s anew; what is in flight is given back",
+            ", ".join(sorted({file.name for file in changed})),
+            self._topology,
+            extra={"event": "code_reloaded"},
+        )
+        return True
+
+    def _look_at_code(self) -> Outline:
+        with tempfile.TemporaryDirectory(prefix="tiercel-") as folder:
+            answer = Path(folder) / "outline"
+            module = "tiercel.workers.local.outline"
+            argv = [sys.executable, "-m", module, self._name, str(answer)]
+            process = GuardedProcess(Launch(argv=argv, env=child_environment(self._environment)))
+            try:
+                deadline = time.monotonic() + _LOADS_WITHIN_S
+                while process.wait(_LOOK_S) is None and not self._stopped.is_set():
+                    if time.monotonic() > deadline:
+                        return Outline(error=f"{self._name} does not load within a minute")
+            finally:
+                process.kill()
+            try:
+                return Outline.from_json(answer.read_text())
+            except (OSError, ValueError):
+                return Outline(error=f"{self._name} ended Python while it was loaded")
