@@ -18,7 +18,7 @@ from tests.support.docker_cli import compose_command, docker_environment, run
 from tests.support.stack_image import build_image
 from tests.support.stacks import Stack
 from tests.support.waiting import wait_until
-from tiercel import Publisher
+from tiercel import Publisher, WorkQueue, declare_queue
 from tiercel.compose.errors import ServiceMissingError
 from tiercel.workers.project.writer import write_project
 
@@ -77,11 +77,12 @@ def test_it_runs_in_containers_as_it_is(client, project):
     with Stack(client, "docker compose", file=file, **images) as stack:
         stack.up()
         stack.wait_until_healthy()
+        declare_queue(stack.amqp_url, WorkQueue(name="invoices"))
         with Publisher(stack.amqp_url) as publisher:
             lines = (project / "orders.jsonl").read_bytes().splitlines()
             publisher.publish("orders", lines)
         wait_until(lambda: ready(stack.amqp_url, "invoices") == 2, 300, "two invoices")
-        assert sorted(body[:11] for body in take_all(stack.amqp_url, "invoices")) == [
+        assert sorted(body[:11] for body, _ in take_all(stack.amqp_url, "invoices")) == [
             b'{"order": 1',
             b'{"order": 3',
         ]

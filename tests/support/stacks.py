@@ -28,7 +28,10 @@ PORTS = (
 
 
 class Stack:
-    """One project, of the package's compose file or another like it. Its containers, networks and volumes are gone when the ``with`` block ends."""
+    """One project, of the package's compose file or of another like it.
+
+    Its containers, networks and volumes are gone when the ``with`` block ends.
+    """
 
     def __init__(self, client, command: str, *, file: Path = FILE, **settings: str) -> None:
         """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the
