@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs soak test test-all test-rest test-newest test-matrix check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-newest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 
 # Times are of two cores, once set up. Set-up itself: five to ten minutes, most of it the download of Spark.
@@ -28,6 +28,7 @@ help:
 	@echo '  make soak        12 min    random faults for ten minutes; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
+	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
 	@echo '  make setup        5 min    set up, and nothing else: each target does that by itself'
 	@echo '  make clean                 remove what runs and tests leave behind'
 	@echo '  make clean-all             remove the virtual environment too'
@@ -51,6 +52,20 @@ $(BENCH)/.complete: bench/constraints.txt
 	@$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r bench/constraints.txt
 	@touch $@
 
+# What builds the site has an environment of its own: it needs nothing of tiercel but its text.
+SITE := .cache/site
+DOCS := .cache/docs
+docs: $(DOCS)/.complete
+	@$(DOCS)/bin/python -B docs/layout.py $(SITE)
+	@cd $(SITE) && $(CURDIR)/$(DOCS)/bin/zensical build --strict
+	@echo 'The documentation is there: $(SITE)/html/index.html'
+
+$(DOCS)/.complete: docs/constraints.txt
+	@echo 'tiercel: installing what builds the documentation into $(DOCS)'
+	@[ -x $(DOCS)/bin/pip ] || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r docs/constraints.txt
+	@touch $@
+
 # Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two.
 # But the faults alone, for they show how long recovery takes. What is quick, and what is the rest: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
@@ -68,7 +83,7 @@ endif
 
 test-all: test test-rest
 
-test-rest: check
+test-rest: check docs
 	@$(PYTEST) -m rest --numprocesses=2 $(BY_FILE) --ignore=tests/faults
 	@$(PYTEST) -m rest tests/faults
 	@$(MAKE) test-newest
@@ -133,10 +148,14 @@ lock:
 	@.cache/lock/bin/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 		--output-file .cache/constraints.txt pyproject.toml .cache/lock.in
-	@.cache/lock/bin/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --generate-hashes \
-		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--output-file .cache/bench-constraints.txt bench/requirements.in
+	@for place in bench docs; do \
+		.cache/lock/bin/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --generate-hashes \
+			--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+			--output-file .cache/$$place-constraints.txt $$place/requirements.in || exit 1; \
+	done
 	@{ echo '# Every version that the benchmark compares with. Written by `make lock`; do not edit.'; \
 		sed '/^$$/d; /^# /d' .cache/bench-constraints.txt; } > bench/constraints.txt
+	@{ echo '# Every version that builds the documentation. Written by `make lock`; do not edit.'; \
+		sed '/^$$/d; /^# /d' .cache/docs-constraints.txt; } > docs/constraints.txt
 	@{ echo '# Every version that tiercel is tested with, for set-up, tests and lint. Written by `make lock`; do not edit.'; \
 		sed '/^$$/d; /^# /d' .cache/constraints.txt; } > constraints.txt

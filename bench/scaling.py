@@ -5,7 +5,7 @@
 
 A model on paper, not a measurement: it takes the costs below and assumes that they add up.
 ``--results`` takes those that ``make bench`` has measured on your machine in their place. The table
-goes to standard output; ``--plot`` needs matplotlib. docs/deploy.md says how to read it.
+goes to standard output; ``--plot`` needs matplotlib. docs/sizing.md says how to read it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ driver      the driver: run after run on Spark
 control     what the processes of a topology tell each other in Redis, and what an operator orders
 monitoring  what people see: depths, top, the page
 demo        the demo
+project     the folder that ``tiercel new`` writes
 testing     the test kit: a whole topology in a test's thread, on simulated time
 heartbeat   for health checks
 signals     SIGINT and SIGTERM

@@ -1,4 +1,4 @@
-"""docs/deploy.md: a topology is replaced by another version of itself, under load, and no message
+"""docs/upgrades.md: a topology is replaced by another version of itself, under load, and no message
 is lost or done twice.
 """
 

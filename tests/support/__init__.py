@@ -5,6 +5,7 @@ kinds          topologies with other kinds of bolts
 entered        context managers that tests are made of
 choice         which tests `make test` takes: the one rule
 pages          pages of the documentation whose Python is a test module
+tutorial       does what docs/tutorial.md says, from top to bottom
 terminal       ``tiercel`` as typed at a terminal
 children       the processes of a running topology, for tests that kill them
 

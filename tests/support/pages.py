@@ -15,6 +15,24 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
+def commands_on(name: str) -> list[str]:
+    """Return what follows the word tiercel in the indented blocks of a page, continued lines
+    joined, comments left out.
+    """
+    lines = "\n".join(line for line in page(name).splitlines() if line.startswith("    ")).replace(
+        "\\\n", " "
+    )
+    found = re.findall(
+        r"(?:^|exec (?:-T )?monitor |\S+=\S+ )\s*tiercel (?!spout\.)([a-z][^\n&<]*)",
+        lines,
+        re.MULTILINE,
+    )
+    return [
+        re.sub(r"\s#.*", "", command.replace("$(hostname -i)", "10.0.0.1")).strip()
+        for command in found
+    ]
+
+
 def run_tests_of(name: str, folder: Path, *, at_least: int) -> None:
     """Run the tests of all blocks of a page as one module in ``folder``: each must pass,
     without a warning.

@@ -28,14 +28,18 @@ PORTS = (
 
 
 class Stack:
-    """One project. Its containers, networks and volumes are gone when the ``with`` block ends."""
+    """One project, of the package's compose file or of another like it.
 
-    def __init__(self, client, command: str, **settings: str) -> None:
+    Its containers, networks and volumes are gone when the ``with`` block ends.
+    """
+
+    def __init__(self, client, command: str, *, file: Path = FILE, **settings: str) -> None:
         """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the
         file's variables.
         """
         self._client = client
         self._command = command
+        self._file = file
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
         ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
         # The settings of this shell for tiercel are not for the stack.
@@ -49,7 +53,14 @@ class Stack:
         self._secrets: dict[tuple[str, str], str] = {}
 
     def compose(self, *words: str, timeout: float = 300, check: bool = True, **options) -> str:
-        command = [*compose_command(self._command), "-p", self.project, "-f", str(FILE), *words]
+        command = [
+            *compose_command(self._command),
+            "-p",
+            self.project,
+            "-f",
+            str(self._file),
+            *words,
+        ]
         return run(*command, timeout=timeout, check=check, env=self._environment, **options)
 
     def up(self, *services: str, profile: str | None = None, **scale: int) -> None:

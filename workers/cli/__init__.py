@@ -1,6 +1,7 @@
 """The command line: it parses, loads what is named, and hands over to the modules that do the work.
 
 app         the command ``tiercel``: which commands there are, and in which file
+new         new
 run         run
 spout       spout
 driver      driver, prepare

@@ -21,6 +21,9 @@ from tiercel.workers.cli.errors import one_line_errors
 
 # File in this folder, to its commands and the first line of the help of each.
 COMMANDS = {
+    "new": {
+        "new": "Write a project: a topology that runs, its tests, and a compose file.",
+    },
     "run": {
         "run": "Run a whole topology on this machine, with private servers where none are named.",
     },
