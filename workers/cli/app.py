@@ -6,14 +6,15 @@ their time, and neither ``tiercel --help`` nor most of the commands need them.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from tiercel.workers.cli.errors import one_line_errors
+from tiercel.workers.terminal import say
 
 # File in this folder, to its commands and the first line of the help of each.
 COMMANDS = {
@@ -76,8 +77,22 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        say(f"tiercel {metadata.version('tiercel')}")
+        raise typer.Exit
+
+
 @app.callback()
-def tiercel() -> None:
+def tiercel(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="say the version, and end"
+        ),
+    ] = False,
+) -> None:
     """Run topologies with Storm's guarantee: every message fully processed or replayed.
 
     On RabbitMQ, Redis and Spark.

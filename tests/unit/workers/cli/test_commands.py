@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -45,3 +47,9 @@ def test_a_command_that_there_is_not_is_named_with_one_that_is_alike():
     result = CliRunner().invoke(app, ["kil"])
     assert result.exit_code == 2
     assert "Did you mean 'kill'?" in result.output
+
+
+def test_the_version_is_the_projects():
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"tiercel {project['version']}\n")
