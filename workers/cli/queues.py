@@ -6,6 +6,7 @@ if there is one.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -110,10 +111,7 @@ def read(
 
     found = letters.look_for(settings.amqp or "", queue, letter)
     if found is None:
-        raise UsageError(
-            f"{letter} is not among the oldest {letters.SEARCHED:,} dead letters of {queue}; "
-            f"tiercel dead-letters show {queue}"
-        )
+        raise UsageError(_not_among(letter, queue))
     say(body_text(found.body, found.size)[1])
 
 
@@ -133,11 +131,18 @@ def requeue(
     settings = found_settings(amqp=amqp).required("amqp")
 
     url = settings.amqp or ""
-    moved = (
-        letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
-    )
+    if chosen:
+        ids = letters.requeue_chosen(url, queue, chosen)
+        moved = len(ids)
+        missing = list((Counter(chosen) - Counter(ids)).elements())
+    else:
+        moved = letters.requeue(url, queue, limit)
+        missing = []
     log_action("requeue", queue, f"put {moved} messages back", this_user())
-    say(f"put {moved} messages back into {queue}")
+    if moved or not missing:
+        say(f"put {moved} messages back into {queue}")
+    if missing:
+        raise UsageError(_not_among(", ".join(missing), queue))
 
 
 @dead_letters.command()
@@ -155,6 +160,13 @@ def purge(
     deleted = letters.purge(settings.amqp or "", queue)
     log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
     say(f"deleted {deleted} dead letters of {queue}")
+
+
+def _not_among(ids: str, queue: str) -> str:
+    return (
+        f"{ids} is not among the oldest {letters.SEARCHED:,} dead letters of {queue}; "
+        f"tiercel dead-letters show {queue}"
+    )
 
 
 def _place_and_files(

@@ -34,6 +34,8 @@ _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": 
 # Rows of several lines.
 _BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
+# Characters of a date.
+_DATE = 10
 R = TypeVar("R")
 _Found = tuple[str, ErrorReport]
 
@@ -120,7 +122,12 @@ def _table(
         if column.kind is Kind.NUMBER:
             table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
         else:
-            table.add_column(column.name, overflow="fold", no_wrap=column.kind is Kind.NAME)
+            table.add_column(
+                column.name,
+                overflow="fold",
+                no_wrap=column.kind is Kind.NAME,
+                min_width=_DATE if column.kind is Kind.MOMENT else None,
+            )
     for row in rows:
         table.add_row(
             *(

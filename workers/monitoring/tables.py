@@ -16,6 +16,7 @@ from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.overview import AckerRow, Own, SpoutRow
 from tiercel.workers.monitoring.wording import (
+    UNKNOWN,
     count,
     milliseconds,
     per_second,
@@ -33,8 +34,10 @@ class Kind(enum.Enum):
     """Content of a column."""
 
     NUMBER = "number"
-    # Never broken over two lines: a time, or a name that the operator will type.
+    # Never broken over two lines: a name that the operator will type.
     NAME = "name"
+    # Broken between date and time at most.
+    MOMENT = "moment"
     # A short text.
     TEXT = "text"
     # A text of any length.
@@ -179,7 +182,7 @@ OWN = TableKind[Own](
 ERRORS = TableKind[ErrorReport](
     "Last errors",
     (
-        Column("time", lambda row: when(row.at), Kind.NAME),
+        Column("time", lambda row: when(row.at), Kind.MOMENT),
         Column("component", lambda row: row.component, Kind.TEXT),
         Column("task", lambda row: str(row.task)),
         Column("reason", lambda row: row.message, Kind.LONG),
@@ -188,6 +191,7 @@ ERRORS = TableKind[ErrorReport](
 DEAD = TableKind[DeadLetter](
     "Dead letters",
     (
+        Column("died", lambda row: UNKNOWN if row.died is None else when(row.died), Kind.MOMENT),
         Column("reason", lambda row: row.reason, Kind.LONG),
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),

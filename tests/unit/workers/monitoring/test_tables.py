@@ -87,11 +87,14 @@ def test_an_id_is_in_one_piece_whatever_the_width():
         id="0123456789abcdef0123456789abcdef",
         queue="q",
         reason="r" * 300,
+        died=datetime(2026, 11, 23, 2, 5, 6, tzinfo=UTC).astimezone(),
         size=2,
         preview="b" * 300,
         body=b"",
         headers={},
     )
-    assert letter.id in rendered(screen.letter_table([letter]), width=80)
-    assert [column.name for column in DEAD.columns] == ["reason", "bytes", "body"]
+    shown = rendered(screen.letter_table([letter]), width=80)
+    assert letter.id in shown
+    assert letter.died.strftime("%Y-%m-%d") in shown
+    assert [column.name for column in DEAD.columns] == ["died", "reason", "bytes", "body"]
     assert tables.DEAD.columns[-1].kind is Kind.NAME
