@@ -42,6 +42,9 @@ COMMANDS = {
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
     },
+    "state": {
+        "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
+    },
     "topologies": {
         "errors": "Show the newest errors: which task of which bolt or spout, and why.",
         "activate": "Let the spouts of a deactivated topology emit again.",

@@ -12,6 +12,7 @@ from rich.table import Table
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.cells import cell
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own
 from tiercel.workers.monitoring.survey import Survey
@@ -23,6 +24,7 @@ from tiercel.workers.monitoring.tables import (
     OWN,
     QUEUES,
     SPOUTS,
+    STATE,
     Column,
     Kind,
     TableKind,
@@ -93,6 +95,11 @@ def error_table(found: Sequence[_Found]) -> Table:
 def letter_table(found: Iterable[DeadLetter]) -> Table:
     """Content of ``tiercel dead-letters show``."""
     return _table(DEAD, found, look=_BOXED)
+
+
+def state_table(found: Iterable[StateEntry]) -> Table:
+    """Content of ``tiercel state``."""
+    return _table(STATE, found, look=_BOXED)
 
 
 def _of_error(column: Column[ErrorReport]) -> Column[_Found]:

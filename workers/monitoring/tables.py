@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.overview import AckerRow, Own, SpoutRow
 from tiercel.workers.monitoring.wording import (
@@ -196,5 +197,13 @@ DEAD = TableKind[DeadLetter](
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),
         Column("id", lambda row: row.id, Kind.NAME),
+    ),
+)
+STATE = TableKind[StateEntry](
+    "State",
+    (
+        Column("key", lambda row: row.key, Kind.LONG),
+        Column("type", lambda row: row.type, Kind.TEXT),
+        Column("value", lambda row: row.value, Kind.LONG),
     ),
 )

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.errors import AckerError, RedisUnavailableError
-from tiercel.acker.ledger import Census, Ledger, LedgerSpec
+from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
 from tiercel.acker.redis_ledger import open_ledger
@@ -81,7 +81,7 @@ class TopologyReader:
         self._lease = Lease(presences)
         self._spout_seats = SpoutSeats(presences)
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
-        self._ledger = _ledger_of(redis_urls, note)
+        self._ledger = open_ledger(note.ledger_spec(redis_urls))
         self._meter = RateMeter()
         self._census: Census | None = None
         self._census_at = 0.0
@@ -246,16 +246,3 @@ def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]
     if name is not None:
         return {name: topology_named(redis_url, name)}
     return known_topologies(redis_url)
-
-
-def _ledger_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Ledger:
-    timeout = timedelta(seconds=note.message_timeout_secs)
-    return open_ledger(
-        LedgerSpec(
-            topology=note.name,
-            urls=redis_urls,
-            shards=max(1, note.graph.shards),
-            owners=max(1, note.spout_tasks),
-            message_timeout=timeout,
-        )
-    )
