@@ -10,6 +10,7 @@ consumer_timeout  how long RabbitMQ lets a message be held
 declare     a quorum queue and its dead-letter queue
 delays      queues from which a message comes back later
 bindings    a queue and its exchanges
+open_queue  the first messages of a queue, got and given back in front
 depths      how many messages wait, are being worked on, and are dead
 management  RabbitMQ's HTTP API
 """

@@ -13,6 +13,7 @@ from typing import Any
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.message.header_text import DEATH_HEADERS, EXCHANGE_HEADER, published_headers
+from tiercel.queues.message.preview import BODY_BYTES, preview_of
 from tiercel.queues.publishing.dead_letter_copy import (
     DIED_HEADER,
     QUEUE_HEADER,
@@ -25,11 +26,8 @@ from tiercel.queues.retry import FAILURES_HEADER
 
 log = logging.getLogger(__name__)
 
-# Of a body that is looked at, at most.
-BODY_BYTES = 64 * 1024
 # Number of the oldest letters that are searched for chosen ones.
 SEARCHED = 10_000
-_PREVIEW_BYTES = 200
 _TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
 _DEATH_HEADERS = (
@@ -215,7 +213,7 @@ def _letter(queue: str, properties: Any, body: bytes) -> DeadLetter:
         reason=_reason(headers),
         died=_died(headers),
         size=len(body),
-        preview=_printable(body),
+        preview=preview_of(body),
         body=body[:BODY_BYTES],
         headers=dict(headers),
     )
@@ -271,8 +269,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
     return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]
-
-
-def _printable(body: bytes) -> str:
-    text = body[:_PREVIEW_BYTES].decode("utf-8", "replace")
-    return "".join(character if character.isprintable() else " " for character in text)

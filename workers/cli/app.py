@@ -37,6 +37,9 @@ COMMANDS = {
         "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
     },
+    "peek": {
+        "peek": "Look at the first messages of a queue; they stay in it, in their order.",
+    },
     "monitors": {
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",

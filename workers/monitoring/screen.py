@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.cells import cell
@@ -21,6 +22,7 @@ from tiercel.workers.monitoring.tables import (
     BOLTS,
     DEAD,
     ERRORS,
+    MESSAGES,
     OWN,
     QUEUES,
     SPOUTS,
@@ -95,6 +97,11 @@ def error_table(found: Sequence[_Found]) -> Table:
 def letter_table(found: Iterable[DeadLetter]) -> Table:
     """Content of ``tiercel dead-letters show``."""
     return _table(DEAD, found, look=_BOXED)
+
+
+def message_table(found: Iterable[QueuedMessage]) -> Table:
+    """Content of ``tiercel peek``."""
+    return _table(MESSAGES, found, look=_BOXED)
 
 
 def state_table(found: Iterable[StateEntry]) -> Table:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
@@ -80,6 +81,13 @@ def _seen(row: TaskRow) -> str:
 
 def _message(error: ErrorReport | None) -> str:
     return error.message if error else ""
+
+
+def _about(message: QueuedMessage) -> str:
+    """Where it was published, if not to the queue itself, and what it carries beside its body."""
+    place = {"exchange": message.exchange, "routing_key": message.routing_key}
+    said = {**(place if message.exchange else {}), **message.properties, **message.headers}
+    return " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
 
 
 SPOUTS = TableKind[SpoutRow](
@@ -197,6 +205,16 @@ DEAD = TableKind[DeadLetter](
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),
         Column("id", lambda row: row.id, Kind.NAME),
+    ),
+)
+MESSAGES = TableKind[QueuedMessage](
+    "Messages",
+    (
+        Column("no.", lambda row: count(row.position)),
+        Column("came back", lambda row: count(row.came_back)),
+        Column("bytes", lambda row: count(row.size)),
+        Column("about", _about, Kind.LONG),
+        Column("body", lambda row: row.preview, Kind.LONG),
     ),
 )
 STATE = TableKind[StateEntry](

@@ -23,6 +23,7 @@ from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.errors import AddressError, PublishRefusedError, QueueMissingError
+from tiercel.queues.message.preview import BODY_BYTES
 from tiercel.queues.publishing import dead_letters, letter_box
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
 from tiercel.workers.cli.app import app
@@ -61,7 +62,7 @@ def standing_still(broker, name):
 
 def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, queue):
     put(amqp_url, queue.dead, b"x" * 1000, headers=DEATH)
-    put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (dead_letters.BODY_BYTES + 1))
+    put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (BODY_BYTES + 1))
     for _ in range(25):
         first, second, third = dead_letters.show(amqp_url, queue.name)
     assert (first.queue, first.reason, first.size, first.preview) == (
@@ -72,7 +73,7 @@ def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, 
     )
     assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
     assert (first.body, second.body) == (b"x" * 1000, b"\x00\xff\nb")
-    assert (third.body, third.size) == (b"y" * dead_letters.BODY_BYTES, dead_letters.BODY_BYTES + 1)
+    assert (third.body, third.size) == (b"y" * BODY_BYTES, dead_letters.BODY_BYTES + 1)
     wait_ready(amqp_url, queue.dead, 3)
 
 
